@@ -31,7 +31,7 @@ from interlock.aql.search.searcher import LexicalSearcher, Searcher
 from interlock.core.catalog.offering import read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
-from interlock.protocol.aql_terms import fits
+from interlock.protocol.aql_terms import matches_glob
 
 TOOLS = 600
 FIRST = 5
@@ -165,7 +165,7 @@ def book_of(servers: Iterable[Listed]) -> OperationSnapshot:
 def right(operation: Operation, task: TaskSentence) -> bool:
     """Whether an operation does what is asked for."""
     name = f"{operation.server}.{operation.tool.upstream_name}"
-    return any(fits(glob, name) for glob in task.right)
+    return any(matches_glob(glob, name) for glob in task.right)
 
 
 def judged(

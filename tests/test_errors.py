@@ -15,7 +15,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
     all_failures,
-    by_name,
+    failure_by_name,
 )
 
 ROWS = [pytest.param(row, id=row.name) for row in all_failures()]
@@ -41,13 +41,13 @@ def test_every_row_is_in_the_table_under_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_is_found_by_its_name(row: Failure) -> None:
-    assert by_name(row.name) is row
+    assert failure_by_name(row.name) is row
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", row.name)
 
 
 def test_a_name_that_never_was_is_no_failure() -> None:
     with pytest.raises(KeyError):
-        by_name("no_such_failure")
+        failure_by_name("no_such_failure")
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -94,9 +94,9 @@ def test_numbers_of_mcp_ax() -> None:
 )
 def test_symbols_of_mcp_ax(row: Failure, code: int, symbol: str) -> None:
     assert (row.ax_code, row.ax_name) == (code, symbol)
-    assert errors.by_ax(code, symbol) is row
-    assert errors.by_ax(code - 1, symbol) is None
-    assert errors.by_ax(code, "something_else") is None
+    assert errors.failure_for_ax(code, symbol) is row
+    assert errors.failure_for_ax(code - 1, symbol) is None
+    assert errors.failure_for_ax(code, "something_else") is None
 
 
 @pytest.mark.parametrize(

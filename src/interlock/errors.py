@@ -43,7 +43,7 @@ class Failure(NamedTuple):
 _TABLE: Final[dict[str, Failure]] = {}
 
 
-def _row(
+def _define(
     name: str,
     code: int,
     http: int,
@@ -77,295 +77,295 @@ def _row(
 _CALLER, _UPSTREAM, _NODE = Fault.CALLER, Fault.UPSTREAM, Fault.NODE
 
 # What a caller got wrong about the protocol.
-PARSE_ERROR = _row(
+PARSE_ERROR = _define(
     "parse_error", -32700, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_ENCODING", _CALLER,
     mcpx="malformed_envelope",
 )  # fmt: skip
-INVALID_REQUEST = _row(
+INVALID_REQUEST = _define(
     "invalid_request", -32600, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
     mcpx="malformed_envelope",
 )  # fmt: skip
-METHOD_NOT_FOUND = _row(
+METHOD_NOT_FOUND = _define(
     "method_not_found", -32601, 404, "UNIMPLEMENTED", "NOT_FOUND_OPERATION", _CALLER,
     mcpx="method_not_found",
 )  # fmt: skip
-INVALID_PARAMS = _row(
+INVALID_PARAMS = _define(
     "invalid_params", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip
-HEADER_MISMATCH = _row(
+HEADER_MISMATCH = _define(
     "header_mismatch", -32020, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip
-MISSING_CLIENT_CAPABILITY = _row(
+MISSING_CLIENT_CAPABILITY = _define(
     "missing_client_capability", -32021, 400, "FAILED_PRECONDITION", "PERMISSION_DENIED", _CALLER,
 )  # fmt: skip
-UNSUPPORTED_VERSION = _row(
+UNSUPPORTED_VERSION = _define(
     "unsupported_protocol_version", -32022, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE",
     _CALLER, ax_code=-31009, ax_name="unsupported_version",
 )  # fmt: skip
-PAYLOAD_TOO_LARGE = _row(
+PAYLOAD_TOO_LARGE = _define(
     "payload_too_large", -32600, 413, "RESOURCE_EXHAUSTED", "VALIDATION_PAYLOAD_TOO_LARGE",
     _CALLER, mcpx="payload_too_large",
 )  # fmt: skip
-UNKNOWN_SESSION = _row(
+UNKNOWN_SESSION = _define(
     "unknown_session", -32600, 404, "FAILED_PRECONDITION", "TOKEN_INVALID", _CALLER,
     ax_code=-31011, ax_name="unknown_session",
 )  # fmt: skip
 
-FOREIGN_ORIGIN = _row(
+FOREIGN_ORIGIN = _define(
     "foreign_origin", -31032, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
 )  # fmt: skip
-TOO_BUSY = _row(
+TOO_BUSY = _define(
     "too_busy", -31026, 503, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _NODE, retryable=True,
     mcpx="rate_limited",
 )  # fmt: skip
 
 # What a caller may not do, or asks for in vain.
-UNAUTHENTICATED = _row(
+UNAUTHENTICATED = _define(
     "unauthenticated", -31030, 401, "UNAUTHENTICATED", "PERMISSION_DENIED", _CALLER,
     mcpx="unauthorized",
 )  # fmt: skip
-FORBIDDEN = _row(
+FORBIDDEN = _define(
     "forbidden", -31031, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_code=-31006, ax_name="scope_denied", mcpx="capability_violation",
 )  # fmt: skip
 # MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. To a
 # stateless client that number, and HTTP 404, would say that the *method* is unknown.
-UNKNOWN_TOOL = _row(
+UNKNOWN_TOOL = _define(
     "unknown_tool", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
 )  # fmt: skip
-UNKNOWN_PROMPT = _row(
+UNKNOWN_PROMPT = _define(
     "unknown_prompt", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
-UNKNOWN_TASK = _row(
+UNKNOWN_TASK = _define(
     "unknown_task", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
 # The number that the session wire has for it means nothing on the stateless wire.
-UNKNOWN_RESOURCE = _row(
+UNKNOWN_RESOURCE = _define(
     "unknown_resource", -32002, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
     stateless_code=-32602,
 )  # fmt: skip
-INVALID_STATE = _row(
+INVALID_STATE = _define(
     "invalid_request_state", -32602, 400, "INVALID_ARGUMENT", "TOKEN_INVALID", _CALLER,
 )  # fmt: skip
-INVALID_ARGUMENTS = _row(
+INVALID_ARGUMENTS = _define(
     "invalid_arguments", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip
-INVALID_CURSOR = _row(
+INVALID_CURSOR = _define(
     "invalid_cursor", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip
-CANCELLED = _row(
+CANCELLED = _define(
     "cancelled", -31012, 200, "CANCELLED", "INTERNAL_ERROR", _CALLER,
 )  # fmt: skip
 
-BUDGET_EXCEEDED = _row(
+BUDGET_EXCEEDED = _define(
     "budget_exceeded", -31027, 200, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _CALLER,
     ax_code=-32003, ax_name="budget_exceeded",
 )  # fmt: skip
 
 # Why a subserver may not register, or be registered any longer.
-NAMESPACE_CONFLICT = _row(
+NAMESPACE_CONFLICT = _define(
     "namespace_conflict", -31001, 409, "ALREADY_EXISTS", "CONFLICT_ALREADY_EXISTS", _CALLER,
     ax_name="namespace_conflict",
 )  # fmt: skip
-CYCLE_DETECTED = _row(
+CYCLE_DETECTED = _define(
     "cycle_detected", -31002, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
     ax_name="cycle_detected",
 )  # fmt: skip
-SPLIT_BRAIN = _row(
+SPLIT_BRAIN = _define(
     "split_brain", -31003, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
     ax_name="split_brain",
 )  # fmt: skip
-AUTHORITY_REJECTED = _row(
+AUTHORITY_REJECTED = _define(
     "authority_rejected", -31004, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="authority_rejected",
 )  # fmt: skip
-INVALID_SEGMENT = _row(
+INVALID_SEGMENT = _define(
     "invalid_segment", -31005, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
     ax_name="invalid_segment",
 )  # fmt: skip
-ROUTE_MISMATCH = _row(
+ROUTE_MISMATCH = _define(
     "route_mismatch", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
     ax_name="route_mismatch",
 )  # fmt: skip
 
 # Calls that wait for a human, and what is held back.
-CONFIRMATION_REQUIRED = _row(
+CONFIRMATION_REQUIRED = _define(
     "confirmation_required", -31033, 200, "FAILED_PRECONDITION", "CONFIRMATION_REQUIRED", _CALLER,
     ax_name="confirmation_required",
 )  # fmt: skip
-PROOF_INVALID = _row(
+PROOF_INVALID = _define(
     "proof_invalid", -31007, 403, "PERMISSION_DENIED", "TOKEN_INVALID", _CALLER,
     ax_name="proof_invalid",
 )  # fmt: skip
-CONFIRMATION_EXPIRED = _row(
+CONFIRMATION_EXPIRED = _define(
     "confirmation_expired", -31008, 410, "FAILED_PRECONDITION", "TOKEN_EXPIRED", _CALLER,
     ax_name="confirmation_expired",
 )  # fmt: skip
-UNKNOWN_APPROVAL = _row(
+UNKNOWN_APPROVAL = _define(
     "unknown_approval", -31034, 404, "NOT_FOUND", "TOKEN_INVALID", _CALLER,
     ax_name="unknown_approval",
 )  # fmt: skip
-ALREADY_DECIDED = _row(
+ALREADY_DECIDED = _define(
     "already_decided", -31035, 409, "FAILED_PRECONDITION", "TOKEN_ALREADY_USED", _CALLER,
     ax_name="already_decided",
 )  # fmt: skip
-APPROVAL_REFUSED = _row(
+APPROVAL_REFUSED = _define(
     "approval_refused", -31038, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="approval_refused",
 )  # fmt: skip
-MASKED_ARGUMENTS = _row(
+MASKED_ARGUMENTS = _define(
     "masked_arguments", -31045, 400, "FAILED_PRECONDITION", "CONFIRMATION_REQUIRED", _CALLER,
 )  # fmt: skip
-TOOL_HELD = _row(
+TOOL_HELD = _define(
     "tool_held", -31036, 200, "FAILED_PRECONDITION", "CONFLICT_STATE", _UPSTREAM,
     ax_name="tool_held",
 )  # fmt: skip
-DENIED = _row(
+DENIED = _define(
     "denied_by_policy", -31039, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="denied_by_policy", mcpx="capability_violation",
 )  # fmt: skip
 
 # What a participant of a topic may not send, or was not sent.
-PROTOCOL_MISMATCH = _row(
+PROTOCOL_MISMATCH = _define(
     "protocol_mismatch", -31040, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE", _CALLER,
     mcpx="protocol_mismatch",
 )  # fmt: skip
-IDENTITY_MISMATCH = _row(
+IDENTITY_MISMATCH = _define(
     "identity_mismatch", -31041, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     mcpx="identity_mismatch",
 )  # fmt: skip
-CAPABILITY_VIOLATION = _row(
+CAPABILITY_VIOLATION = _define(
     "capability_violation", -31042, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     mcpx="capability_violation",
 )  # fmt: skip
-MESSAGES_LOST = _row(
+MESSAGES_LOST = _define(
     "messages_lost", -31043, 200, "DATA_LOSS", "RATE_LIMIT_EXCEEDED", _CALLER,
     mcpx="messages_lost",
 )  # fmt: skip
-UNKNOWN_PARTICIPANT = _row(
+UNKNOWN_PARTICIPANT = _define(
     "unknown_participant", -31044, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
 
 # What an upstream did.
-DEADLINE_EXCEEDED = _row(
+DEADLINE_EXCEEDED = _define(
     "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
     ax_name="downstream_timeout",
 )  # fmt: skip
-UPSTREAM_UNAVAILABLE = _row(
+UPSTREAM_UNAVAILABLE = _define(
     "upstream_unavailable", -31020, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
     ax_code=-32002, ax_name="tool_degraded", retryable=True,
 )  # fmt: skip
-UPSTREAM_LOST = _row(
+UPSTREAM_LOST = _define(
     "upstream_lost", -31021, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
-CIRCUIT_OPEN = _row(
+CIRCUIT_OPEN = _define(
     "circuit_open", -31022, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM, retryable=True,
 )  # fmt: skip
-UPSTREAM_PROTOCOL = _row(
+UPSTREAM_PROTOCOL = _define(
     "upstream_protocol_error", -31023, 200, "INTERNAL", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
 # The upstream answered with a JSON-RPC error of its own: its code and message are passed on.
-UPSTREAM_ERROR = _row(
+UPSTREAM_ERROR = _define(
     "upstream_error", -32603, 200, "UNKNOWN", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
 
 # Why no driver serves a contract, or why one that does could not. Each row has the name that AIP-14
 # and AIP-30 give it.
-NO_ROUTE = _row(
+NO_ROUTE = _define(
     "no_route", -31050, 200, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, ax_name="no_route",
 )  # fmt: skip
-NO_ROUTE_IN_REGION = _row(
+NO_ROUTE_IN_REGION = _define(
     "no_route_in_region", -31051, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _NODE,
     ax_name="no_route_in_region",
 )  # fmt: skip
-PINNED_PROVIDER_UNAVAILABLE = _row(
+PINNED_PROVIDER_UNAVAILABLE = _define(
     "pinned_provider_unavailable", -31052, 200, "UNAVAILABLE", "INTERNAL_ERROR", _NODE,
     ax_name="pinned_provider_unavailable",
 )  # fmt: skip
-POLICY_VIOLATION = _row(
+POLICY_VIOLATION = _define(
     "policy_violation", -31053, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="policy_violation", mcpx="capability_violation",
 )  # fmt: skip
-REGION_MISMATCH = _row(
+REGION_MISMATCH = _define(
     "region_mismatch", -31054, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="region_mismatch", mcpx="capability_violation",
 )  # fmt: skip
-INPUT_UNSUPPORTED = _row(
+INPUT_UNSUPPORTED = _define(
     "input_unsupported", -31055, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
     ax_name="input_unsupported",
 )  # fmt: skip
-AUTH_REQUIRED = _row(
+AUTH_REQUIRED = _define(
     "auth_required", -31056, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _NODE,
     ax_name="auth_required",
 )  # fmt: skip
-AUTH_FAILED = _row(
+AUTH_FAILED = _define(
     "auth_failed", -31057, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _UPSTREAM,
     ax_name="auth_failed",
 )  # fmt: skip
-VERSION_MISMATCH = _row(
+VERSION_MISMATCH = _define(
     "version_mismatch", -31058, 200, "FAILED_PRECONDITION", "CONFLICT_STATE", _NODE,
     ax_name="version_mismatch",
 )  # fmt: skip
-INSTALL_FAILED = _row(
+INSTALL_FAILED = _define(
     "install_failed", -31059, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
     ax_name="install_failed",
 )  # fmt: skip
-TOOL_UNAVAILABLE = _row(
+TOOL_UNAVAILABLE = _define(
     "tool_unavailable", -31060, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
     ax_name="tool_unavailable",
 )  # fmt: skip
-EXECUTE_BINDING_MISMATCH = _row(
+EXECUTE_BINDING_MISMATCH = _define(
     "execute_binding_mismatch", -31061, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
     ax_name="execute_binding_mismatch",
 )  # fmt: skip
-OUTPUT_PARSE_FAILED = _row(
+OUTPUT_PARSE_FAILED = _define(
     "output_parse_failed", -31062, 200, "INTERNAL", "INTERNAL_ERROR", _UPSTREAM,
     ax_name="output_parse_failed",
 )  # fmt: skip
-SANDBOX_UNAVAILABLE = _row(
+SANDBOX_UNAVAILABLE = _define(
     "sandbox_unavailable", -31063, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
     ax_name="sandbox_unavailable",
 )  # fmt: skip
 # A major version of a contract that is no longer served: the data says where to go on.
-DEPRECATED_VERSION = _row(
+DEPRECATED_VERSION = _define(
     "deprecated_version", -31064, 410, "FAILED_PRECONDITION", "NOT_FOUND_OPERATION", _CALLER,
     ax_name="deprecated_version",
 )  # fmt: skip
 
 # What only a contract registry can say.
-UNKNOWN_CONTRACT = _row(
+UNKNOWN_CONTRACT = _define(
     "unknown_contract", -31065, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
-CONTRACT_CONFLICT = _row(
+CONTRACT_CONFLICT = _define(
     "contract_conflict", -31066, 409, "ALREADY_EXISTS", "CONFLICT_ALREADY_EXISTS", _CALLER,
 )  # fmt: skip
-BREAKING_CHANGE = _row(
+BREAKING_CHANGE = _define(
     "breaking_change", -31067, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
 )  # fmt: skip
 
 # What the node itself could not do.
-INTERNAL = _row(
+INTERNAL = _define(
     "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,
 )  # fmt: skip
-SHUTTING_DOWN = _row(
+SHUTTING_DOWN = _define(
     "shutting_down", -31024, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
 )  # fmt: skip
-UNRECORDABLE = _row(
+UNRECORDABLE = _define(
     "journal_unavailable", -31037, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
 )  # fmt: skip
-CONFIG = _row(
+CONFIG = _define(
     "config_error", -31025, 500, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
 )  # fmt: skip
 
 _BY_AX_NAME: Final = {row.ax_name: row for row in _TABLE.values() if row.ax_name}
 
 
-def by_name(name: str) -> Failure:
+def failure_by_name(name: str) -> Failure:
     """The row called `name`. Raises KeyError for a name that was never in the table."""
     return _TABLE[name]
 
 
-def by_ax(code: int, symbol: str) -> Failure | None:
+def failure_for_ax(code: int, symbol: str) -> Failure | None:
     """The row that another node means by this code and message on an MCP-AX link."""
     row = _BY_AX_NAME.get(symbol)
     return row if row is not None and row.ax_code == code else None

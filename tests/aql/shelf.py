@@ -24,7 +24,7 @@ from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.config import Config, ServerConfig
 from interlock.core.server.mcp.views import Views
-from interlock.protocol.aql_terms import OWN, SEGMENT, Category, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT, Category, OperationView
 from tests.core.catalog.offers import definition, merged, offer
 
 VIEWS = Views()
@@ -88,11 +88,11 @@ def posted(*natives: BuiltinOperation) -> Offering:
     """The node's own operations, as they are posted to the catalog."""
     server = ServerConfig(
         command="interlock",
-        segment=SEGMENT,
+        segment=BUILTIN_SEGMENT,
         effects={one.name: one.effect for one in natives},  # type: ignore[misc]
     )
     return read_offering(
-        OWN,
+        BUILTIN_KEY,
         server,
         [
             json.dumps(

@@ -28,7 +28,7 @@ from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, Category, EndpointFamily, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, Category, EndpointFamily, OperationView
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
 from tests.core.pipeline.rig import Rig, ScriptedExchange
@@ -172,10 +172,10 @@ class Staged:
         )
         self.pipeline.install_operations(self.stage)
         self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
-        rig.upstreams[OWN] = self.own  # type: ignore[assignment]
+        rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
         offering = self.own.offering()
         rig.catalog.post(offering)
-        rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
+        rig.catalog.withhold(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
         self._waiting: asyncio.Event | None = None
         self.hub = rig.upstreams["hub"]
         start = self.hub.start

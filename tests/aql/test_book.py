@@ -9,7 +9,7 @@ import pytest
 from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationCatalogBuilder
 from interlock.core.catalog.catalog import Catalog
-from interlock.protocol.aql_terms import OWN, Category
+from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from tests.aql.shelf import NEEDED, config, native, operation_catalog, posted, tool
 from tests.core.catalog.offers import merged, offer
 from tests.effort import lines_run
@@ -45,7 +45,7 @@ def test_what_is_withheld_is_found_and_not_listed() -> None:
     catalog = Catalog(server_info=b"{}")
     own = native("introspect")
     catalog.post(posted(own))
-    catalog.withhold(OWN, frozenset({"aql.introspect"}))
+    catalog.withhold(BUILTIN_KEY, frozenset({"aql.introspect"}))
     catalog.post(offer("s", ["get_x", "get_y"]))
     catalog.withhold("s", frozenset({"s.get_y"}))
     found = OperationCatalogBuilder(AqlConfig(), (own,)).at(catalog.current)

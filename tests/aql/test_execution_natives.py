@@ -21,7 +21,7 @@ from interlock.aql.request import BuiltinResponse
 from interlock.aql.resource_operations import ResourceReader, reach_natives
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.pipeline.tasks import TaskIds, TaskName
-from interlock.protocol.aql_terms import OWN, Category
+from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from tests.aql.executing import CLERK, GUARD, Bench
 from tests.core.pipeline.calls import STATELESS
@@ -47,7 +47,7 @@ class Desk(Bench):
 
     def _seal(self, id: str, call: Call) -> str | None:
         assert call.caller is not None
-        return self._ids.seal(TaskName(OWN, id, own=True), call.caller.name)
+        return self._ids.seal(TaskName(BUILTIN_KEY, id, own=True), call.caller.name)
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         answer = self.natives[name].answer(self.asked(params, caller))

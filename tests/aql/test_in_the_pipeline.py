@@ -22,7 +22,7 @@ from interlock.aql.stage import PREVIEW, AqlStage
 from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Offering
-from interlock.protocol.aql_terms import OWN, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, OperationView
 from interlock.protocol.mcp import TOOLS_LIST
 from tests.aql.draft import GITHUB, SLACK
 from tests.aql.shelf import NEEDED, STRING, config, face, native, parameter, tool
@@ -72,8 +72,8 @@ class Standing:
         self.catalog_builder.configure(said, natives)
         offering = self.own.offering()
         catalog.post(offering)
-        catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
-        self.rig.upstreams[OWN] = self.own  # type: ignore[assignment]
+        catalog.withhold(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
+        self.rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
         authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         self.stage = AqlStage(
             said,

@@ -11,7 +11,7 @@ from interlock.aql.introspection import IN_DETAIL, QUERIES, SHORTENED
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.aql.operations import AFTER, FIRST
 from interlock.core.catalog.snapshot import View
-from interlock.protocol.aql_terms import SPEC
+from interlock.protocol.aql_terms import SPEC_VERSION
 from tests.aql.draft import GITHUB, LINE, SLACK, valid
 from tests.aql.shelf import NEEDED, Asking, face, native, snapshot, tool
 from tests.core.catalog.offers import offer
@@ -68,7 +68,7 @@ def test_the_list_says_what_is_spoken(query: str, mode: str) -> None:
     limits = {"limits": {"batch": 50}}
     ask = Asking(GITHUB, face=face(f"view={query}"), protocol_info=lambda _: limits)
     told = ask()["_protocol"]
-    assert told["version"] == SPEC == "1.0.0-draft"
+    assert told["version"] == SPEC_VERSION == "1.0.0-draft"
     assert told["conformance"] == "level-2"
     assert told["mode"] == mode
     assert told["limits"] == {"batch": 50}

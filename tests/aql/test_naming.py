@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql import operations as naming
-from interlock.protocol.aql_terms import RESERVED, Category
+from interlock.protocol.aql_terms import RESERVED_OPERATIONS, Category
 from tests.aql.shelf import FIVE, face, native, operation_catalog, tool
 from tests.core.catalog.offers import definition, offer
 
@@ -92,14 +92,14 @@ def test_a_name_with_the_suffix_may_be_the_nodes_too() -> None:
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_a_tool_that_is_shown_as_itself_gets_no_reserved_name() -> None:
-    for name in RESERVED:
+    for name in RESERVED_OPERATIONS:
         found = operation_catalog(offer("x", [name]), operations={f"x.{name}": {"name": name}})
         assert [one.name for one in found.all()] == [f"{name}_tool"]
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_reserved_operations_belong_where_the_draft_says() -> None:
-    for name, category in RESERVED.items():
+    for name, category in RESERVED_OPERATIONS.items():
         found = operation_catalog(natives=(native(name, Category.DELETE),)).find(name)
         assert found is not None
         assert found.category is category

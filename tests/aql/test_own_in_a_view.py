@@ -30,7 +30,7 @@ from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import PROGRESS, TASKS_CANCEL, TASKS_EXTENSION, TASKS_GET, Era
 from interlock.trust.policy import Policy
 from tests.aql.executing import FACE
@@ -91,7 +91,7 @@ class View:
             find=lambda name: self.stage.operation_catalog().own(name),
         )
         catalog_builder = OperationCatalogBuilder(config, natives)
-        self.rig.upstreams[OWN] = own  # type: ignore[assignment]
+        self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
         catalog.post(own.offering())
         authorizer.judge_own_operations(free=own.free, floors={}, firm_floors=())
         self.stage = AqlStage(

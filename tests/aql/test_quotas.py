@@ -29,7 +29,7 @@ from interlock.core.call import (
     UpstreamResponseError,
 )
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import PLAIN
+from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import STATUS
 from tests.aql.shelf import config, operation_catalog
@@ -89,7 +89,7 @@ class Desk:
         """What is held, or the warnings of a call that goes on."""
         call = tool_call(operation(name).canonical)
         call.caller = caller
-        call.operation_request = asked = AqlRequest(operation(name), PLAIN, None, call=call)
+        call.operation_request = asked = AqlRequest(operation(name), PLAIN_VIEW, None, call=call)
         self.made.append(call)
         return self.quotas.admit(call, asked, continued) or asked.warnings or []
 
@@ -114,14 +114,14 @@ class Desk:
         """As the gate does it, once a human gave a proof."""
         call = tool_call("aql.continue_quota")
         call.approval_id = approval
-        asked = AqlRequest(operation(), PLAIN, None, json.loads(pause.arguments), call)
+        asked = AqlRequest(operation(), PLAIN_VIEW, None, json.loads(pause.arguments), call)
         [native] = quota_natives(self.quotas)
         return native.answer(asked)
 
     def status(self, caller: Caller = CLERK) -> dict[str, Any]:
         call = tool_call("aql.introspect")
         call.caller = caller
-        return self.quotas.status(AqlRequest(operation(), PLAIN, None, call=call))
+        return self.quotas.status(AqlRequest(operation(), PLAIN_VIEW, None, call=call))
 
 
 def test_without_any_of_it_nobody_need_ask() -> None:

@@ -14,7 +14,7 @@ from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.quotas import CONTINUE, Quotas, quota_natives
 from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.policy.decision import PolicyAction, decision
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
 from tests.aql.shelf import config
@@ -46,7 +46,9 @@ class Desk:
         own._hidden |= {one.name: one for one in quota_natives(self.quotas)}
         offering = own.offering()
         self.node.rig.catalog.post(offering)
-        self.node.rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
+        self.node.rig.catalog.withhold(
+            BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools)
+        )
         self.node.authorizer.judge_own_operations(
             free=own.free,
             floors={CONTINUE: decision(PolicyAction.CONFIRM, "aql:continue_quota")},

@@ -16,7 +16,7 @@ from interlock.aql.operations import OperationSnapshot, ServerTrust
 from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.journal.audit import Audit
-from interlock.protocol.aql_terms import OWN, Danger
+from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
 from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.policy import Policy
 from tests.aql.shelf import operation_catalog
@@ -260,7 +260,7 @@ def test_every_attempt_at_something_destructive_is_written_down() -> None:
 def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
     bench = Bench("untested")
     call = tool_call("aql.introspect")
-    call.upstream = OWN
+    call.upstream = BUILTIN_KEY
     assert bench.risk(call, DENY) is DENY
 
 

@@ -17,10 +17,10 @@ from interlock.aql.stage import CHECKED, GOES_ON
 from interlock.core.call import Call, Caller, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.config.trust import PolicyConfig
-from interlock.core.pipeline.resolution import resolve
-from interlock.core.pipeline.validation import validate
+from interlock.core.pipeline.resolution import resolve_tool
+from interlock.core.pipeline.validation import validate_arguments
 from interlock.errors import InterlockError
-from interlock.protocol.mcp import TOOLS_CALL, Era, glance_at
+from interlock.protocol.mcp import TOOLS_CALL, Era, summarize_result
 from interlock.trust.policy import Policy
 from tests.aql.staged import ALL, FIVE, READS, SINGLE, Staged, hub, staged, text_result
 from tests.core.catalog.offers import definition, offer
@@ -41,7 +41,7 @@ def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
     catalog = staged.rig.catalog
     try:
         if not staged.stage.resolve_operation(call):
-            validate(call, resolve(call, catalog))
+            validate_arguments(call, resolve_tool(call, catalog))
     except InterlockError as error:
         return error.message
     assert call.route is catalog.find(call.name)
@@ -393,7 +393,7 @@ def ordinary_call() -> tuple[Staged, Call]:
 )
 def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
     _, call = ordinary_call()
-    glance = glance_at(Raw(raw))
+    glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.SESSION, glance)
     assert fast_path.told(call, outcome, glance, True) is not None
 
@@ -405,7 +405,7 @@ def test_both_ways_tell_the_same(
     if from_stateless:
         result = {"resultType": "complete", **result}
     raw = msgspec.json.encode(result)
-    glance = glance_at(Raw(raw))
+    glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.STATELESS if from_stateless else Era.SESSION, glance)
     staged, call = ordinary_call()
     if to_stateless:

@@ -14,7 +14,7 @@ from interlock.aql.operations import OperationSnapshot
 from interlock.aql.view import ViewListBuilder
 from interlock.core.catalog.offering import own_offering
 from interlock.core.catalog.snapshot import View
-from interlock.protocol.aql_terms import PLAIN, Category, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, Category, OperationView
 from interlock.protocol.mcp import Era
 from tests.aql.shelf import NEEDED, STRING, face, native, operation_catalog, tool
 from tests.core.catalog.offers import offer
@@ -316,5 +316,5 @@ def test_what_it_saves_is_told() -> None:
 
 def test_auto_chooses_by_size() -> None:
     auto = face("view=auto")
-    assert surface.choose(1_000, 1_500, auto) is PLAIN
+    assert surface.choose(1_000, 1_500, auto) is PLAIN_VIEW
     assert surface.choose(100_000, 1_500, auto) is auto

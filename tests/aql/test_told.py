@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from interlock.aql.config import AqlConfig, AqlLimits, OperationConfig
 from interlock.core.call import Client, Outcome
-from interlock.errors import InterlockError, by_name
-from interlock.protocol.mcp import TASKS_GET, Era, glance_at
+from interlock.errors import InterlockError, failure_by_name
+from interlock.protocol.mcp import TASKS_GET, Era, summarize_result
 from tests.aql.staged import FIVE, Staged, read, staged, text_result
 from tests.core.pipeline.calls import SESSION, STATELESS, tool_call
 
@@ -243,7 +243,7 @@ def test_an_internal_error_is_in_the_log_under_its_name(caplog: Any) -> None:
 
 
 def failed(name: str) -> InterlockError:
-    return InterlockError(by_name(name), "It looks at us at night.")
+    return InterlockError(failure_by_name(name), "It looks at us at night.")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def failed(name: str) -> InterlockError:
 def test_a_result_that_is_none(result: bytes) -> None:
     node = staged()
     look(node)
-    node.last._settle(Outcome(result, Era.SESSION, glance_at(Raw(result))), None)
+    node.last._settle(Outcome(result, Era.SESSION, summarize_result(Raw(result))), None)
     _, told = node.rig.done[-1]
     if isinstance(told, dict):
         assert node.read(told)["error"]["code"] == "INTERNAL_ERROR"
@@ -321,7 +321,7 @@ def test_questions_and_tasks_pass(kind: str) -> None:
     node = staged()
     call = tool_call("mcp_aql_read", LISTED, view=FIVE, client=STATELESS)
     raw = json.dumps({"resultType": kind, "taskId": "t"}).encode()
-    outcome = Outcome(raw, Era.STATELESS, glance_at(Raw(raw)))
+    outcome = Outcome(raw, Era.STATELESS, summarize_result(Raw(raw)))
     node.stage.resolve_operation(call_of(node, call))
     assert node.stage.write_response(call, outcome, None) == (outcome, None)
     # Those that the node makes itself say so, too.

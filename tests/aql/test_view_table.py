@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlock.core.config import parse_config
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
-from interlock.protocol.aql_terms import PLAIN, Category, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, Category, OperationView
 
 
 def views(text: str = "") -> Views:
@@ -46,7 +46,7 @@ def test_no_view_is_the_plain_one_until_the_config_says_otherwise() -> None:
     assert views().of_client("claude-code", "local") is None
     assert views("aql: {view: plain}").of_client("x", "y") is None
     assert views("aql: {view: aql}").of_client("x", "y") is not None
-    assert views("aql: {view: aql}").named(b"view=plain") is PLAIN
+    assert views("aql: {view: aql}").named(b"view=plain") is PLAIN_VIEW
 
 
 def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
@@ -105,7 +105,7 @@ def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> 
         found.local.by_name("plain")
     found.configure(parse_config("aql: {}", "interlock.yaml"))
     assert found.local.of_client("claude-code", "local") is None
-    assert found.named(b"view=plain") is PLAIN
+    assert found.named(b"view=plain") is PLAIN_VIEW
 
 
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.core.config import Config
 from interlock.core.journal.reader import JournalReader
-from interlock.protocol.aql_terms import RESERVED
+from interlock.protocol.aql_terms import RESERVED_OPERATIONS
 from tests.behaviour.adversary import TOKENS, Fortress
 from tests.behaviour.test_aql_adversary import Keep, View
 
@@ -174,7 +174,7 @@ def test_a_node_without_servers_judges_what_is_done_elsewhere(tmp_path: Path) ->
     try:
         model = View(node)
         told = model.data("introspect", query="operations")
-        assert {one["name"] for one in told["operations"]} >= RESERVED.keys()
+        assert {one["name"] for one in told["operations"]} >= RESERVED_OPERATIONS.keys()
         node.begin(model)
         directives = {
             hint: model.report(hint)

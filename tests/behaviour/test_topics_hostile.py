@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
     TOKENS,
@@ -139,7 +139,7 @@ def test_what_closes_a_connection(place: Place, play: Play) -> None:
     """Only what the wire itself forbids, and one is told why."""
     forbidden: list[tuple[str | bytes, int, str]] = [
         (b"binary", 1003, "Messages are text here, not binary."),
-        ("x" * (LONGEST + 1), 1009, f"longer than {LONGEST} bytes"),
+        ("x" * (MAX_ENVELOPE_BYTES + 1), 1009, f"longer than {MAX_ENVELOPE_BYTES} bytes"),
     ]
 
     async def test(join: Joins) -> None:
@@ -154,7 +154,7 @@ def test_what_closes_a_connection(place: Place, play: Play) -> None:
             await observer.until(lambda one: one["payload"].get("event") == "leave")
         # The longest that there may be is only not JSON.
         agent = await join(topic, "agent")
-        await agent.socket.send("x" * LONGEST)
+        await agent.socket.send("x" * MAX_ENVELOPE_BYTES)
         assert (await agent.until("system/error"))["payload"]["error"] == "malformed_envelope"
         assert await observer.chat("here")
 

@@ -104,7 +104,7 @@ def test_a_message_that_is_too_long(run: Run, tmp_path: Path) -> None:
 def test_a_peer_that_does_not_read_is_cut_off(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_UNREAD", 1024 * 1024)
+    monkeypatch.setattr(lines, "MAX_UNREAD_BYTES", 1024 * 1024)
 
     async def test() -> None:
         path = tmp_path / "s"

@@ -71,7 +71,7 @@ async def opened(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         for line in head.split(b"\r\n")
         if line.lower().startswith(b"sec-websocket-key")
     )
-    writer.write(opening.response(key))
+    writer.write(opening.write_response(key))
 
 
 def test_messages_go_both_ways(run: Run) -> None:
@@ -228,7 +228,7 @@ def test_what_came_with_the_answer_is_kept(run: Run, monkeypatch: pytest.MonkeyP
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         key = head.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
-        writer.write(opening.response(key) + b"\x81\x03one\x81\x03two\x81\x05thr")
+        writer.write(opening.write_response(key) + b"\x81\x03one\x81\x03two\x81\x05thr")
         writer.write(b"ee\x88\x02\x03\xe8")
         await reader.read()
 
@@ -265,7 +265,7 @@ def test_a_peer_that_never_agrees_to_close(run: Run, monkeypatch: pytest.MonkeyP
 
 
 def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "MOST_UNREAD", 1024 * 1024)
+    monkeypatch.setattr(websocket, "MAX_UNREAD_BYTES", 1024 * 1024)
 
     async def test() -> None:
         over = asyncio.Event()
@@ -291,7 +291,7 @@ def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.Monk
 
 
 def test_an_owner_that_never_listens(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "MOST_UNREAD", 1000)
+    monkeypatch.setattr(channel_module, "MAX_UNREAD_BYTES", 1000)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await opened(reader, writer)

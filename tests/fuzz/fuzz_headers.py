@@ -10,8 +10,8 @@ from interlock.protocol.headers import (
     check_request_headers,
     decode_header_value,
     encode_header_value,
-    header_params,
-    mirror_params,
+    read_header_params,
+    write_param_headers,
 )
 
 SEEDS = [
@@ -50,8 +50,8 @@ def TestOneInput(data: bytes) -> None:
 
 def _mirror_and_check(schema: object, arguments: dict[str, object] | None) -> None:
     try:
-        params = header_params(schema)
-        mirrored = mirror_params(params, arguments)
+        params = read_header_params(schema)
+        mirrored = write_param_headers(params, arguments)
     except ProtocolError:
         return
     headers = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in mirrored]

@@ -6,12 +6,12 @@ from msgspec import Raw
 
 from interlock.errors import ProtocolError
 from interlock.protocol.input_required import (
-    read_answers,
     read_input_request,
-    session_question,
-    with_params,
-    with_state,
-    write_needed,
+    read_input_responses,
+    replace_params,
+    replace_state,
+    to_session_params,
+    write_input_request,
 )
 from interlock.protocol.jsonrpc import decode_members
 
@@ -40,7 +40,7 @@ def TestOneInput(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        answers = read_answers(Raw(data))
+        answers = read_input_responses(Raw(data))
     except ProtocolError:
         answers = {}
     assert all(bytes(answer)[:1] == b"{" for answer in answers.values())
@@ -49,14 +49,16 @@ def TestOneInput(data: bytes) -> None:
     except ProtocolError:
         return
     assert needed.questions or needed.state is not None
-    sealed = read_input_request(with_state(data, "ours"))
+    sealed = read_input_request(replace_state(data, "ours"))
     assert (sealed.questions, sealed.state) == (needed.questions, "ours")
     if needed.questions:
-        capped = read_input_request(with_params(data, dict.fromkeys(needed.questions, b'{"x":1}')))
+        capped = read_input_request(
+            replace_params(data, dict.fromkeys(needed.questions, b'{"x":1}'))
+        )
         assert all(params == b'{"x":1}' for _, params in capped.questions.values())
-    relayed = read_input_request(write_needed(needed.questions, "ours"))
+    relayed = read_input_request(write_input_request(needed.questions, "ours"))
     assert list(relayed.questions) == list(needed.questions)
     for method, params in needed.questions.values():
         for revision in ("2025-06-18", "2025-11-25"):
-            asked = session_question(method, params, revision, "minted")
+            asked = to_session_params(method, params, revision, "minted")
             assert not asked or decode_members(asked) is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock.core.call import Caller, Credentials
-from interlock.protocol.kinds import grants_of, is_reserved
+from interlock.protocol.kinds import compile_grants, is_reserved
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Member
 from interlock.topics.room import Room
@@ -84,7 +84,7 @@ def _said_in_a_room(data: bytes, *, may: bool) -> None:
         on_violation=lambda *_: None,
     )
     outlets = {id: Kept() for id in ("a", "b")}
-    everything = grants_of(("*",))
+    everything = compile_grants(("*",))
     for id, outlet in outlets.items():
         member = Member(
             "t", id, ("*",), everything, "all", outlet, Caller(id), Credentials("local"), id, ""

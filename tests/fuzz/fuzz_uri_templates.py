@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.protocol.uri_templates import plain, read_template
+from interlock.protocol.uri_templates import normalize_uri, read_template
 
 SEEDS = [
     b"file:///{path}\nfile:///a",
@@ -23,11 +23,11 @@ def TestOneInput(data: bytes) -> None:
     template = read_template(text)
     if template is None:
         return
-    asked = plain(uri)
-    assert plain(asked) == asked
+    asked = normalize_uri(uri)
+    assert normalize_uri(asked) == asked
     matched = template.matches(asked)
     if "{" not in text:
-        assert matched == (plain(text) == asked)
+        assert matched == (normalize_uri(text) == asked)
     if matched:
         # A catch-all around it can only match more.
         wider = read_template("{+before}" + text + "{+after}")

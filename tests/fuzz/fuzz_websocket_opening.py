@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from interlock.errors import ProtocolError
-from interlock.protocol.websocket_handshake import HandshakeResponseReader, check_answer, refusal
+from interlock.protocol.websocket_handshake import (
+    HandshakeResponseReader,
+    check_response,
+    find_rejection,
+)
 from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [
@@ -21,10 +25,10 @@ def TestOneInput(data: bytes) -> None:
     if expected is None:
         return
     answer, _ = expected
-    why = refusal(b"GET", "1.1", answer.headers)
+    why = find_rejection(b"GET", "1.1", answer.headers)
     assert why is None or why.status in (400, 426)
     try:
-        check_answer(answer, bytes(16))
+        check_response(answer, bytes(16))
     except ProtocolError:
         return
     assert answer.status == 101

@@ -234,7 +234,9 @@ def test_a_registration_is_written_as_it_is_read() -> None:
 NO_OBJECTS = [UNSET, Raw(b"[]"), Raw(b"5"), Raw(b'"x"'), Raw(b"null"), b"", b"{", b"\xff"]
 
 
-@pytest.mark.parametrize("reader", [ax.read_registration, ax.read_beat, ax.read_farewell])
+@pytest.mark.parametrize(
+    "reader", [ax.read_registration, ax.read_heartbeat, ax.read_deregistration]
+)
 @pytest.mark.parametrize(
     "params", NO_OBJECTS, ids=lambda one: repr(one if one is UNSET else bytes(one))
 )
@@ -268,10 +270,10 @@ def test_anything_in_any_field_is_read_or_refused(field: str, value: Any) -> Non
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for reader in (
         ax.read_registration,
-        ax.read_beat,
-        ax.read_farewell,
-        lambda said: ax.read_registered(said, "edge"),
-        ax.read_beaten,
+        ax.read_heartbeat,
+        ax.read_deregistration,
+        lambda said: ax.read_registration_result(said, "edge"),
+        ax.read_heartbeat_result,
         ax.read_identity,
     ):
         try:
@@ -285,27 +287,27 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 @pytest.mark.spec("AX-6.3-5")
 def test_heartbeats() -> None:
-    assert ax.read_beat(b'{"session_id":"s"}') == ax.HeartbeatParams("s")
+    assert ax.read_heartbeat(b'{"session_id":"s"}') == ax.HeartbeatParams("s")
     beat = ax.HeartbeatParams("s", (ID,))
-    assert ax.read_beat(beat.params()) == beat
+    assert ax.read_heartbeat(beat.params()) == beat
     assert ax.HeartbeatParams("s").params() == b'{"session_id":"s"}'
     for bad in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
         with pytest.raises(InterlockError):
-            ax.read_beat(bad)
+            ax.read_heartbeat(bad)
     with pytest.raises(InterlockError):
-        ax.read_beat(b'{"session_id":"s","x-mcpax-subtree-ids":["x"]}')
+        ax.read_heartbeat(b'{"session_id":"s","x-mcpax-subtree-ids":["x"]}')
 
 
 def test_farewells() -> None:
-    assert ax.read_farewell(b'{"session_id":"s"}') == ax.DeregistrationParams("s")
-    assert ax.read_farewell(b'{"session_id":"s","reason":"bye"}') == ax.DeregistrationParams(
+    assert ax.read_deregistration(b'{"session_id":"s"}') == ax.DeregistrationParams("s")
+    assert ax.read_deregistration(b'{"session_id":"s","reason":"bye"}') == ax.DeregistrationParams(
         "s", "bye"
     )
-    long = ax.read_farewell(json.dumps({"session_id": "s", "reason": "x" * 10_000}).encode())
+    long = ax.read_deregistration(json.dumps({"session_id": "s", "reason": "x" * 10_000}).encode())
     assert len(long.reason) == 500
     for bad in (b"{}", b'{"reason":"x"}', b'{"session_id":"s","reason":5}'):
         with pytest.raises(InterlockError):
-            ax.read_farewell(bad)
+            ax.read_deregistration(bad)
 
 
 # -- what an aggregator answers
@@ -313,7 +315,7 @@ def test_farewells() -> None:
 
 @pytest.mark.spec("AX-6.2-1", "AX-6.2-4")
 def test_the_answer_of_the_draft_is_read() -> None:
-    granted = ax.read_registered(
+    granted = ax.read_registration_result(
         b'{"status":"registered","assigned_segment":"stm32h7","session_id":"a3f7c",'
         b'"heartbeat_deadline_ms":15000,"budget":{"max_calls_per_minute":60,'
         b'"max_mutable_calls_per_session":10}}',
@@ -322,7 +324,7 @@ def test_the_answer_of_the_draft_is_read() -> None:
     assert granted.budget == ax.SubserverBudget(60, 10)
     assert granted.budget.max_cost_units_per_session == ax.UNLIMITED
     assert (granted.aggregator_id, granted.tree_id) == ("", "")
-    assert ax.read_beaten(b'{"status":"ok","heartbeat_deadline_ms":5}').budget is None
+    assert ax.read_heartbeat_result(b'{"status":"ok","heartbeat_deadline_ms":5}').budget is None
     assert (
         ax.read_identity(b'{"subserver_id":"x","parent_id":null,"role":"leaf"}').parent_id is None
     )
@@ -349,14 +351,14 @@ def test_the_answer_of_the_draft_is_read() -> None:
 def test_what_a_parent_grants_must_make_sense(more: dict[str, Any], why: str) -> None:
     said = {"assigned_segment": "edge", "session_id": "s", "heartbeat_deadline_ms": 5, **more}
     if not why:
-        assert ax.read_registered(json.dumps(said).encode(), "edge").session_id == "s"
+        assert ax.read_registration_result(json.dumps(said).encode(), "edge").session_id == "s"
         return
     with pytest.raises(ProtocolError, match=why):
-        ax.read_registered(json.dumps(said).encode(), "edge")
+        ax.read_registration_result(json.dumps(said).encode(), "edge")
     if "assigned_segment" not in more:
         # With a heartbeat's answer too.
         with pytest.raises(ProtocolError, match=why):
-            ax.read_beaten(json.dumps(said).encode())
+            ax.read_heartbeat_result(json.dumps(said).encode())
 
 
 @pytest.mark.parametrize(
@@ -417,10 +419,10 @@ def test_hops() -> None:
 @pytest.mark.spec("AX-13.2-3")
 def test_the_words_of_an_error() -> None:
     late = InterlockError(DEADLINE_EXCEEDED, "Too late.", {"hop": "edge"})
-    assert ax.error_words(late) == (
+    assert ax.encode_error(late) == (
         -31010, "downstream_timeout", {"hop": "edge", "detail": "Too late."},
     )  # fmt: skip
     busy = InterlockError(TOO_BUSY, "Not now.")
-    assert ax.error_words(busy) == (
+    assert ax.encode_error(busy) == (
         -31026, "Not now.", {"error": "too_busy", "retryable": True},
     )  # fmt: skip

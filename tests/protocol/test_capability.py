@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.capabilities import (
+    CAPABILITY_FIELDS,
+    DEFAULT_CAPABILITY,
     LATENCY_CLASSES,
-    NAMES,
-    PESSIMISTIC,
     Capability,
-    advise,
-    class_for,
-    derive,
-    filled,
+    advice_for,
+    derive_capability,
     is_semver,
+    latency_class_for,
     read_capability,
-    slower,
+    slower_class,
     timeout_for,
+    with_defaults,
 )
 from tests.protocol import json_values
 
@@ -105,16 +105,23 @@ def test_one_bad_value_spoils_no_other() -> None:
 
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"fast"', b"{", b""])
 def test_what_is_no_object_says_nothing(raw: bytes) -> None:
-    assert read_capability(raw) == (PESSIMISTIC, ["The capability annotation is not an object."])
+    assert read_capability(raw) == (
+        DEFAULT_CAPABILITY,
+        ["The capability annotation is not an object."],
+    )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(NAMES)) | json_values.text, json_values.values))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(CAPABILITY_FIELDS)) | json_values.text, json_values.values
+    )
+)
 def test_whatever_is_said_comes_to_lawful_values(said: dict[str, Any]) -> None:
     capability, problems = read_capability(json.dumps(said).encode())
-    for name in NAMES:
+    for name in CAPABILITY_FIELDS:
         value = getattr(capability, name)
         assert is_semver(value) if name == "schema_version" else value in LAWFUL[name]
-    assert len(problems) <= len(NAMES & said.keys())
+    assert len(problems) <= len(CAPABILITY_FIELDS & said.keys())
 
 
 @given(st.binary(max_size=200))
@@ -125,12 +132,12 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
 
 
 def test_values_are_written_in_the_drafts_order() -> None:
-    assert list(json.loads(PESSIMISTIC.encoded())) == [
+    assert list(json.loads(DEFAULT_CAPABILITY.encoded())) == [
         "latency_class", "consistency", "mutable", "reversible", "idempotent", "transport",
         "auth_scope", "cost_class", "availability", "schema_version",
     ]  # fmt: skip
     assert read_capability(SENSOR.encoded()) == (SENSOR, [])
-    assert filled({}, SENSOR) is SENSOR
+    assert with_defaults({}, SENSOR) is SENSOR
 
 
 # --- what follows from hints ---
@@ -138,7 +145,7 @@ def test_values_are_written_in_the_drafts_order() -> None:
 
 @pytest.mark.spec("AX-9.1-11")
 def test_a_tool_that_says_nothing_is_taken_for_the_worst() -> None:
-    assert msgspec.to_builtins(derive()) == {
+    assert msgspec.to_builtins(derive_capability()) == {
         "latency_class": "standard",
         "consistency": "best_effort",
         "mutable": True,
@@ -150,8 +157,8 @@ def test_a_tool_that_says_nothing_is_taken_for_the_worst() -> None:
         "availability": "best_effort",
         "schema_version": "0.0.0",
     }
-    assert derive() == PESSIMISTIC
-    assert derive().irreversible_mutable
+    assert derive_capability() == DEFAULT_CAPABILITY
+    assert derive_capability().irreversible_mutable
 
 
 @pytest.mark.spec("AX-9.1-11")
@@ -170,7 +177,7 @@ def test_a_tool_that_says_nothing_is_taken_for_the_worst() -> None:
 def test_what_follows_from_hints(
     hints: dict[str, bool], mutable: bool, reversible: bool, idempotent: bool
 ) -> None:
-    capability = derive(**hints)  # type: ignore[arg-type]
+    capability = derive_capability(**hints)  # type: ignore[arg-type]
     assert capability.mutable is mutable
     assert capability.reversible is reversible
     assert capability.idempotent is idempotent
@@ -194,7 +201,7 @@ def test_how_long_a_class_may_take(latency_class: str, seconds: float | None) ->
 def test_of_two_classes_the_slower_counts() -> None:
     for place, one in enumerate(LATENCY_CLASSES):
         for other_place, other in enumerate(LATENCY_CLASSES):
-            assert slower(one, other) == LATENCY_CLASSES[max(place, other_place)]
+            assert slower_class(one, other) == LATENCY_CLASSES[max(place, other_place)]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +219,7 @@ def test_of_two_classes_the_slower_counts() -> None:
     ],
 )
 def test_the_class_that_a_call_is_in_time_for(seconds: float, latency_class: str) -> None:
-    assert class_for(seconds) == latency_class
+    assert latency_class_for(seconds) == latency_class
 
 
 # --- advice, cost ---
@@ -223,7 +230,7 @@ def test_the_class_that_a_call_is_in_time_for(seconds: float, latency_class: str
     ("consistency", "careful"), [("strong", False), ("eventual", True), ("best_effort", True)]
 )
 def test_advice(consistency: str, careful: bool) -> None:
-    advice = advise(Capability(consistency=consistency))
+    advice = advice_for(Capability(consistency=consistency))
     assert advice.read_before_retry is careful
     assert advice.stale_reads is careful
 

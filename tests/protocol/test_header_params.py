@@ -19,8 +19,8 @@ from interlock.protocol.headers import (
     HeaderParam,
     InvalidHeaderAnnotation,
     check_param_headers,
-    header_params,
-    mirror_params,
+    read_header_params,
+    write_param_headers,
 )
 
 # --- annotations ---
@@ -48,11 +48,11 @@ def an_object(**properties: object) -> dict[str, Any]:
 
 
 def test_the_example_of_the_specification() -> None:
-    params = header_params(EXECUTE_SQL)
+    params = read_header_params(EXECUTE_SQL)
     assert params == (HeaderParam(("region",), "Mcp-Param-Region", "string"),)
     assert params[0].key == b"mcp-param-region"
     arguments = {"region": "us-west1", "query": "SELECT * FROM users"}
-    assert mirror_params(params, arguments) == [("Mcp-Param-Region", "us-west1")]
+    assert write_param_headers(params, arguments) == [("Mcp-Param-Region", "us-west1")]
     assert check_param_headers(params, arguments, [(b"mcp-param-region", b"us-west1")]) is None
 
 
@@ -75,7 +75,7 @@ def test_the_example_of_the_specification() -> None:
     ],
 )
 def test_schemas_without_an_annotation(schema: object) -> None:
-    assert header_params(schema) == ()
+    assert read_header_params(schema) == ()
 
 
 def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> None:
@@ -84,7 +84,7 @@ def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> No
         where=an_object(region=annotated("Region"), deep=an_object(x=annotated("X"))),
         a=annotated("A", type="boolean"),
     )
-    assert [(p.path, p.header, p.type) for p in header_params(schema)] == [
+    assert [(p.path, p.header, p.type) for p in read_header_params(schema)] == [
         (("b",), "Mcp-Param-B", "integer"),
         (("a",), "Mcp-Param-A", "boolean"),
         (("where", "region"), "Mcp-Param-Region", "string"),
@@ -94,12 +94,12 @@ def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> No
 
 def test_siblings_of_properties_do_not_make_an_annotation_invalid() -> None:
     schema = {**EXECUTE_SQL, "$defs": {"a": {"type": "string"}}, "allOf": [{"required": ["query"]}]}
-    assert len(header_params(schema)) == 1
+    assert len(read_header_params(schema)) == 1
 
 
 def test_every_token_character_is_allowed() -> None:
     token = "!#$%&'*+-.^_`|~09AZaz"
-    assert header_params(an_object(a=annotated(token)))[0].header == f"Mcp-Param-{token}"
+    assert read_header_params(an_object(a=annotated(token)))[0].header == f"Mcp-Param-{token}"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_every_token_character_is_allowed() -> None:
 )
 def test_invalid_annotations(schema: object, reason: str) -> None:
     with pytest.raises(InvalidHeaderAnnotation) as caught:
-        header_params(schema)
+        read_header_params(schema)
     assert reason in caught.value.reason
     assert caught.value.message == caught.value.reason
     assert caught.value.failure is UPSTREAM_PROTOCOL
@@ -161,7 +161,7 @@ def test_an_annotation_below_another_keyword_is_invalid(keyword: str) -> None:
         an_object(a={keyword: [True, {"properties": {"c": inner}}]}),
     ):
         with pytest.raises(InvalidHeaderAnnotation, match="nothing but `properties`"):
-            header_params(schema)
+            read_header_params(schema)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_annotation_below_a_map_of_schemas_is_invalid(keyword: str) -> None:
         an_object(a={keyword: {"x": ["y"], "b": an_object(c=annotated())}}),
     ):
         with pytest.raises(InvalidHeaderAnnotation, match="nothing but `properties`"):
-            header_params(schema)
+            read_header_params(schema)
 
 
 def test_a_very_deep_schema_is_walked_without_recursion() -> None:
@@ -181,7 +181,7 @@ def test_a_very_deep_schema_is_walked_without_recursion() -> None:
     for _ in range(5000):
         schema = {"not": schema}
     with pytest.raises(InvalidHeaderAnnotation):
-        header_params(schema)
+        read_header_params(schema)
 
 
 # --- arguments, both sides ---
@@ -229,7 +229,7 @@ ALL = (TEXT, COUNT, FLAG, NESTED)
 def test_what_a_client_mirrors_a_server_accepts(
     arguments: dict[str, Any] | None, headers: list[tuple[str, str]]
 ) -> None:
-    assert mirror_params(ALL, arguments) == headers
+    assert write_param_headers(ALL, arguments) == headers
     received = [(name.lower().encode(), value.encode()) for name, value in headers]
     assert check_param_headers(ALL, arguments, received) is None
 
@@ -240,7 +240,7 @@ def test_what_a_client_mirrors_a_server_accepts(
 )
 def test_a_whole_number_that_javascript_would_round_is_not_mirrored(value: float) -> None:
     with pytest.raises(ProtocolError, match="'count' is a whole number beyond") as caught:
-        mirror_params(ALL, {"count": value})
+        write_param_headers(ALL, {"count": value})
     assert caught.value.failure is INVALID_PARAMS
     problem = check_param_headers(ALL, {"count": value}, [(b"mcp-param-count", b"1")])
     assert problem is not None
@@ -249,7 +249,7 @@ def test_a_whole_number_that_javascript_would_round_is_not_mirrored(value: float
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1.5])
 def test_a_number_that_is_not_whole_does_not_upset_anything(value: float) -> None:
-    [(name, wire)] = mirror_params((COUNT,), {"count": value})
+    [(name, wire)] = write_param_headers((COUNT,), {"count": value})
     received = [(name.lower().encode(), wire.encode())]
     assert check_param_headers((COUNT,), {"count": value}, received) is None
     assert check_param_headers((COUNT,), {"count": value}, [(COUNT.key, b"1")]) is not None
@@ -380,7 +380,7 @@ def test_a_tool_without_annotations_costs_nothing() -> None:
 
     headers = iter([(b"mcp-param-text", b"a")])
     assert check_param_headers((), Unreadable(text="a"), headers) is None
-    assert mirror_params((), Unreadable(text="a")) == []
+    assert write_param_headers((), Unreadable(text="a")) == []
     assert len(list(headers)) == 1
 
 
@@ -394,7 +394,7 @@ def test_any_arguments_mirrored_are_accepted_or_refused_on_both_sides(
     arguments: dict[str, Any],
 ) -> None:
     try:
-        mirrored = mirror_params(ALL, arguments)
+        mirrored = write_param_headers(ALL, arguments)
     except ProtocolError:
         assert check_param_headers(ALL, arguments, []) is not None
         return
@@ -431,7 +431,7 @@ some_schema: st.SearchStrategy[Any] = st.recursive(
 def test_we_refuse_the_schemas_that_the_official_sdk_refuses(schema: Any) -> None:
     refused = find_invalid_x_mcp_header(schema) is not None
     try:
-        params = header_params(schema)
+        params = read_header_params(schema)
     except InvalidHeaderAnnotation:
         assert refused
         return
@@ -461,8 +461,8 @@ peer_arguments = st.fixed_dictionaries(
 def test_the_official_sdk_accepts_what_we_send_and_we_accept_what_it_sends(
     arguments: dict[str, Any],
 ) -> None:
-    params = header_params(PEER_SCHEMA)
-    ours = dict(mirror_params(params, arguments))
+    params = read_header_params(PEER_SCHEMA)
+    ours = dict(write_param_headers(params, arguments))
     theirs = mcp_param_headers(x_mcp_header_map(PEER_SCHEMA), arguments)
     assert validate_mcp_param_headers(PEER_SCHEMA, arguments, ours) is None
     received = [(name.lower().encode(), value.encode("ascii")) for name, value in theirs.items()]

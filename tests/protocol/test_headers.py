@@ -11,15 +11,15 @@ from interlock.protocol.headers import (
     LAST_EVENT_ID,
     METHOD,
     NAME,
-    NAME_FIELD,
+    NAME_FIELDS,
     PARAM_PREFIX,
     PROTOCOL_VERSION,
     SESSION_ID,
-    bearer_of,
     check_request_headers,
     decode_header_value,
     encode_header_value,
     pick_request_headers,
+    read_bearer,
 )
 
 VERSION = "2026-07-28"
@@ -34,7 +34,7 @@ def test_names() -> None:
         b"last-event-id",
         b"mcp-param-",
     )
-    assert NAME_FIELD == {
+    assert NAME_FIELDS == {
         "tools/call": "name",
         "prompts/get": "name",
         "resources/read": "uri",
@@ -327,4 +327,4 @@ def test_any_standard_headers_get_an_answer(
     ],
 )
 def test_the_token_of_whoever_bears_one(value: bytes | None, token: str | None) -> None:
-    assert bearer_of(value) == token
+    assert read_bearer(value) == token

@@ -13,12 +13,12 @@ from msgspec import Raw
 from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol.input_required import (
     InputRequest,
-    read_answers,
     read_input_request,
-    session_question,
-    with_params,
-    with_state,
-    write_needed,
+    read_input_responses,
+    replace_params,
+    replace_state,
+    to_session_params,
+    write_input_request,
 )
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING
 from tests.protocol.json_values import objects, text, values
@@ -114,7 +114,7 @@ def test_what_is_written_can_be_read(
         key: (method, b"" if params is None else as_json(params))
         for key, (method, params) in questions.items()
     }
-    written = write_needed(raw, state)
+    written = write_input_request(raw, state)
     assert json.loads(written)["resultType"] == "input_required"
     needed = read_input_request(written)
     assert needed.state == state
@@ -131,7 +131,9 @@ def test_what_is_written_can_be_read(
 
 def test_a_question_is_a_method_and_params_and_nothing_more() -> None:
     params = {**FORM, "_meta": {"progressToken": 1}, "task": {"ttl": 1}, "elicitationId": "e"}
-    asked = json.loads(write_needed({"k": (ELICITATION, as_json(params)), "r": (ROOTS, b"")}, "s"))
+    asked = json.loads(
+        write_input_request({"k": (ELICITATION, as_json(params)), "r": (ROOTS, b"")}, "s")
+    )
     assert asked == {
         "resultType": "input_required",
         "inputRequests": {
@@ -143,7 +145,7 @@ def test_a_question_is_a_method_and_params_and_nothing_more() -> None:
 
 
 def test_params_of_which_nothing_is_left_are_left_out() -> None:
-    asked = json.loads(write_needed({"r": (ROOTS, b'{"_meta":{}}')}, None))
+    asked = json.loads(write_input_request({"r": (ROOTS, b'{"_meta":{}}')}, None))
     assert asked["inputRequests"] == {"r": {"method": ROOTS}}
 
 
@@ -152,7 +154,7 @@ def test_another_state_changes_nothing_else(
     questions: dict[str, tuple[str, Any]], theirs: str, ours: str
 ) -> None:
     result = result_of(questions, requestState=theirs, _meta={"x": 1})
-    changed = json.loads(with_state(result, ours))
+    changed = json.loads(replace_state(result, ours))
     assert changed == {**json.loads(result), "requestState": ours}
 
 
@@ -162,7 +164,7 @@ def test_other_params_change_nothing_else(
 ) -> None:
     result = result_of(questions, requestState="s")
     key = next(iter(questions))
-    before, after = json.loads(result), json.loads(with_params(result, {key: as_json(params)}))
+    before, after = json.loads(result), json.loads(replace_params(result, {key: as_json(params)}))
     assert after["inputRequests"][key] == {**before["inputRequests"][key], "params": params}
     before["inputRequests"].pop(key)
     after["inputRequests"].pop(key)
@@ -175,13 +177,13 @@ def test_other_params_change_nothing_else(
 
 @given(st.dictionaries(text, objects, max_size=4))
 def test_answers_are_read_as_they_are(answers: dict[str, Any]) -> None:
-    read = read_answers(Raw(as_json(answers)))
+    read = read_input_responses(Raw(as_json(answers)))
     assert {key: json.loads(bytes(raw)) for key, raw in read.items()} == answers
 
 
 def test_no_answers_are_no_mistake() -> None:
-    assert read_answers(None) == {}
-    assert read_answers(Raw(b"{}")) == {}
+    assert read_input_responses(None) == {}
+    assert read_input_responses(Raw(b"{}")) == {}
 
 
 @pytest.mark.parametrize(
@@ -189,13 +191,13 @@ def test_no_answers_are_no_mistake() -> None:
 )
 def test_what_is_no_answer_is_the_clients_fault(answers: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
-        read_answers(Raw(answers))
+        read_input_responses(Raw(answers))
     assert caught.value.failure is INVALID_PARAMS
 
 
 def test_a_long_key_is_not_repeated_in_full() -> None:
     with pytest.raises(ProtocolError) as caught:
-        read_answers(Raw(as_json({"k" * 10_000: 5})))
+        read_input_responses(Raw(as_json({"k" * 10_000: 5})))
     assert len(caught.value.message) < 200
 
 
@@ -206,36 +208,36 @@ def test_a_long_key_is_not_repeated_in_full() -> None:
 @pytest.mark.parametrize("params", [b"", b"{}", b'{"maxTokens":5,"mode":"form"}'])
 def test_samples_and_roots_are_asked_as_they_are(revision: str, params: bytes) -> None:
     for method in (SAMPLING, ROOTS):
-        assert session_question(method, params, revision, "id") == params
+        assert to_session_params(method, params, revision, "id") == params
 
 
 def test_a_url_gets_an_id_where_it_has_none() -> None:
     url = {"mode": "url", "url": "https://example.org", "message": "m"}
-    asked = json.loads(session_question(ELICITATION, as_json(url), "2025-11-25", "minted"))
+    asked = json.loads(to_session_params(ELICITATION, as_json(url), "2025-11-25", "minted"))
     assert asked == {**url, "elicitationId": "minted"}
     had = {**url, "elicitationId": "theirs"}
-    assert json.loads(session_question(ELICITATION, as_json(had), "2025-11-25", "minted")) == had
+    assert json.loads(to_session_params(ELICITATION, as_json(had), "2025-11-25", "minted")) == had
 
 
 def test_a_url_is_one_however_it_is_written() -> None:
-    asked = session_question(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
+    asked = to_session_params(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
     assert json.loads(asked) == {"mode": "url", "elicitationId": "minted"}
 
 
 def test_a_form_has_no_id() -> None:
     for params in (FORM, {"mode": "form", **FORM}):
-        asked = json.loads(session_question(ELICITATION, as_json(params), "2025-11-25", "minted"))
+        asked = json.loads(to_session_params(ELICITATION, as_json(params), "2025-11-25", "minted"))
         assert asked == params
 
 
 def test_there_were_no_modes_in_june_2025() -> None:
-    asked = session_question(ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x")
+    asked = to_session_params(ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x")
     assert json.loads(asked) == FORM
 
 
 @given(objects, st.sampled_from(["2025-06-18", "2025-11-25"]))
 def test_every_question_stays_a_question(params: dict[str, Any], revision: str) -> None:
-    asked = json.loads(session_question(ELICITATION, as_json(params), revision, "minted"))
+    asked = json.loads(to_session_params(ELICITATION, as_json(params), revision, "minted"))
     for key, value in params.items():
         if key not in ("mode", "elicitationId"):
             assert asked[key] == value

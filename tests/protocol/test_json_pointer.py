@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from interlock.protocol.json_pointer import at_pointer, escaped, pointer_to, unescaped
+from interlock.protocol.json_pointer import (
+    build_pointer,
+    escape_step,
+    resolve_pointer,
+    unescape_step,
+)
 from tests.protocol import json_values
 
 # The document and the table of RFC 6901, section 5.
@@ -45,7 +50,7 @@ DOCUMENT = {
     ],
 )
 def test_where_a_pointer_leads(pointer: str, found: Any) -> None:
-    assert at_pointer(DOCUMENT, pointer) == found
+    assert resolve_pointer(DOCUMENT, pointer) == found
 
 
 def places(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
@@ -58,11 +63,11 @@ def places(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[Any,
 @given(json_values.values)
 def test_every_place_is_found_by_its_pointer(value: Any) -> None:
     for steps, there in places(value):
-        assert at_pointer(value, pointer_to(steps)) is there
+        assert resolve_pointer(value, build_pointer(steps)) is there
 
 
 @given(json_values.values, json_values.text)
 def test_no_text_raises(value: Any, text: str) -> None:
-    at_pointer(value, text)
-    assert unescaped(escaped(text)) == text
-    assert "/" not in escaped(text)
+    resolve_pointer(value, text)
+    assert unescape_step(escape_step(text)) == text
+    assert "/" not in escape_step(text)

@@ -18,7 +18,7 @@ from interlock.protocol.jsonrpc import (
     decode_error,
     decode_members,
     decode_message,
-    decode_one,
+    decode_single,
     decode_value,
     error_response,
     result_response,
@@ -118,10 +118,10 @@ def test_a_member_that_others_take_for_a_known_one_is_refused(twin: str) -> None
 
 
 def test_an_answer_may_have_any_members_but_a_method() -> None:
-    answer = decode_one(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
+    answer = decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
     assert answer == Message("2.0", Raw(b"1"), result=Raw(b"{}"))
     with pytest.raises(BadMessage):
-        decode_one(b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call"}')
+        decode_single(b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call"}')
 
 
 def test_white_space_around_and_between_is_no_part_of_a_value() -> None:
@@ -281,9 +281,9 @@ def test_nesting_that_people_use_is_read() -> None:
 
 
 def test_one_message_where_no_batch_may_be() -> None:
-    assert decode_one(b'{"jsonrpc":"2.0","method":"a"}').is_notification
+    assert decode_single(b'{"jsonrpc":"2.0","method":"a"}').is_notification
     with pytest.raises(BadMessage, match="must be a JSON object"):
-        decode_one(b'[{"jsonrpc":"2.0","method":"a"}]')
+        decode_single(b'[{"jsonrpc":"2.0","method":"a"}]')
 
 
 # --- batches ---

@@ -19,7 +19,7 @@ from interlock.protocol.jsonrpc import (
     decode_value,
     error_response,
     notification,
-    on_one_line,
+    remove_line_breaks,
     request,
     result_response,
 )
@@ -142,7 +142,7 @@ def test_the_data_of_an_error_stays_raw() -> None:
 @given(json_values.values, st.sampled_from([None, 0, 1, 4, "\t", "\r\n "]))
 def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | None) -> None:
     written = json.dumps(value, indent=indent, ensure_ascii=False).encode()
-    line = on_one_line(written)
+    line = remove_line_breaks(written)
     assert b"\n" not in line
     assert b"\r" not in line
     assert json.loads(line) == json.loads(written)
@@ -151,12 +151,12 @@ def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | Non
 
 def test_a_line_that_is_one_already_is_not_copied() -> None:
     payload = b'{"a":"b c"}'
-    assert on_one_line(payload) is payload
+    assert remove_line_breaks(payload) is payload
 
 
 def test_messages_on_lines_are_read_in_every_feeding() -> None:
     pretty = b'{\r\n "jsonrpc": "2.0",\n "id": "a\\nb",\n "method": "\xc3\xa9"\n}'
-    messages = [on_one_line(pretty), result_response(b'"a\\nb"', b"{}")]
+    messages = [remove_line_breaks(pretty), result_response(b'"a\\nb"', b"{}")]
     stream = b"".join(encode_line(message) for message in messages)
     assert_every_feeding_gives(
         LineDecoder,

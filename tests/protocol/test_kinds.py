@@ -14,8 +14,8 @@ from interlock.protocol.kinds import (
     KindGrants,
     KindPattern,
     MessageKind,
-    compiled,
-    problem_of,
+    compile_pattern,
+    find_pattern_problem,
     read_kind,
     request_kind,
 )
@@ -129,7 +129,7 @@ def test_what_a_pattern_grants(pattern: str, granted: list[str], refused: list[s
     ["", "system/*", "system/presence", "mcp/request", "mcp/response:", "a b", "a\n", "x" * 4_097],
 )
 def test_a_pattern_that_grants_nothing_is_refused(text: str) -> None:
-    assert problem_of(text)
+    assert find_pattern_problem(text)
     with pytest.raises(ProtocolError):
         KindPattern(text)
 
@@ -192,7 +192,7 @@ TEXTS = st.lists(PIECES, max_size=7).map("".join)
 PATTERNS = (
     st.lists(PIECES | st.just("*"), min_size=1, max_size=8)
     .map("".join)
-    .filter(lambda text: not problem_of(text))
+    .filter(lambda text: not find_pattern_problem(text))
 )
 
 
@@ -261,11 +261,11 @@ def test_a_method_grants_every_context_and_a_context_no_method(method: str, cont
     whole = request_kind(method, context)
     assert grants(request_kind(method), whole)
     assert read_kind(whole) == MessageKind("mcp/request", method, context)
-    if not problem_of(whole) and "*" not in whole:
+    if not find_pattern_problem(whole) and "*" not in whole:
         assert not grants(whole, request_kind(method))
 
 
 def test_no_kind_takes_long() -> None:
     """A matcher that goes back would need years."""
-    pattern = compiled("mcp/" + "*a" * 40 + "*b")
+    pattern = compile_pattern("mcp/" + "*a" * 40 + "*b")
     assert not pattern.grants("mcp/" + "a" * 4_000)

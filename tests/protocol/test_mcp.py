@@ -17,13 +17,13 @@ from interlock.protocol.mcp import (
     META_SERVER_INFO,
     RESERVED,
     decode_tool_call,
-    forwardable_meta,
-    glance_at,
-    negotiate,
-    session_result,
-    stateless_result,
-    tool_error,
+    negotiate_revision,
+    select_forwarded_meta,
+    summarize_result,
+    to_session_result,
+    to_stateless_result,
     unsupported_version,
+    write_tool_error,
 )
 from tests.protocol import json_values
 
@@ -56,14 +56,14 @@ def test_every_revision_is_in_one_era() -> None:
 
 
 def test_what_holds_for_some_revisions_names_known_ones() -> None:
-    assert set(mcp.REVISIONS) >= mcp.BATCH_REVISIONS | mcp.ARGUMENT_ERRORS_ARE_RESULTS
+    assert set(mcp.REVISIONS) >= mcp.BATCH_REVISIONS | mcp.ARGUMENT_ERROR_RESULT_REVISIONS
     assert {"2025-03-26"} == mcp.BATCH_REVISIONS
-    assert {"2025-11-25", "2026-07-28"} == mcp.ARGUMENT_ERRORS_ARE_RESULTS
+    assert {"2025-11-25", "2026-07-28"} == mcp.ARGUMENT_ERROR_RESULT_REVISIONS
 
 
 @pytest.mark.parametrize("revision", mcp.SESSION_REVISIONS)
 def test_a_known_session_revision_is_answered_with_itself(revision: str) -> None:
-    assert negotiate(revision) == revision
+    assert negotiate_revision(revision) == revision
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_known_session_revision_is_answered_with_itself(revision: str) -> None
 def test_any_other_is_answered_with_the_latest_whatever_its_place_in_the_alphabet(
     requested: str,
 ) -> None:
-    assert negotiate(requested) == mcp.LATEST_SESSION
+    assert negotiate_revision(requested) == mcp.LATEST_SESSION
 
 
 def test_a_refused_version_says_what_there_is() -> None:
@@ -122,7 +122,7 @@ def test_what_of_a_callers_meta_goes_on() -> None:
         )
     }  # fmt: skip
     before = dict(meta)
-    assert set(forwardable_meta(meta)) == {
+    assert set(select_forwarded_meta(meta)) == {
         "traceparent",
         "tracestate",
         "baggage",
@@ -142,7 +142,7 @@ def test_a_session_result_gets_exactly_what_its_reader_needs(
 ) -> None:
     raw = json.dumps(result, indent=indent).encode()
     for given_as in (raw, Raw(raw)):
-        shown = json.loads(stateless_result(given_as, INFO_JSON))
+        shown = json.loads(to_stateless_result(given_as, INFO_JSON))
         assert shown == {
             **result, "resultType": "complete", "_meta": {META_SERVER_INFO: INFO}
         }  # fmt: skip
@@ -153,7 +153,7 @@ def test_the_meta_of_a_session_result_keeps_what_is_the_servers_own(
     result: dict[str, Any], users: dict[str, Any], reserved: dict[str, Any]
 ) -> None:
     raw = encode_value({**result, "_meta": {**users, **reserved}})
-    shown = json.loads(stateless_result(raw, INFO_JSON))
+    shown = json.loads(to_stateless_result(raw, INFO_JSON))
     assert shown == json.loads(
         encode_value(
             {**result, "resultType": "complete", "_meta": {**users, META_SERVER_INFO: INFO}}
@@ -164,8 +164,8 @@ def test_the_meta_of_a_session_result_keeps_what_is_the_servers_own(
 @given(PLAIN_RESULTS, USERS_META)
 def test_a_session_result_survives_both_eras(result: dict[str, Any], users: dict[str, Any]) -> None:
     original = {**result, "_meta": users} if users else result
-    there = stateless_result(encode_value(original), INFO_JSON)
-    assert json.loads(session_result(there)) == json.loads(encode_value(original))
+    there = to_stateless_result(encode_value(original), INFO_JSON)
+    assert json.loads(to_session_result(there)) == json.loads(encode_value(original))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_session_result_survives_both_eras(result: dict[str, Any], users: dict
     ],
 )  # fmt: skip
 def test_session_results_that_are_easy_to_get_wrong(raw: bytes, expected: dict[str, Any]) -> None:
-    assert json.loads(stateless_result(raw, INFO_JSON)) == {
+    assert json.loads(to_stateless_result(raw, INFO_JSON)) == {
         **expected,
         "resultType": "complete",
         "_meta": {META_SERVER_INFO: INFO},
@@ -208,7 +208,9 @@ def test_a_stateless_result_loses_exactly_its_own_era(
     reserved: dict[str, Any],
     own: dict[str, Any],
 ) -> None:
-    shown = json.loads(session_result(encode_value({**own, **result, "_meta": users | reserved})))
+    shown = json.loads(
+        to_session_result(encode_value({**own, **result, "_meta": users | reserved}))
+    )
     expected = {**result, "_meta": users} if users else result
     assert shown == json.loads(encode_value(expected))
 
@@ -222,7 +224,7 @@ def test_a_stateless_result_loses_exactly_its_own_era(
 )
 def test_what_stands_behind_a_result_type_stays(result: dict[str, Any]) -> None:
     result.pop("resultType", None)
-    shown = json.loads(session_result(encode_value({"resultType": "complete", **result})))
+    shown = json.loads(to_session_result(encode_value({"resultType": "complete", **result})))
     expected = {
         key: value for key, value in result.items() if key not in ("ttlMs", "cacheScope", "_meta")
     }
@@ -248,17 +250,17 @@ def test_what_stands_behind_a_result_type_stays(result: dict[str, Any]) -> None:
     ],
 )
 def test_a_result_type_is_taken_away_wherever_it_stands(raw: bytes, shown: dict[str, Any]) -> None:
-    assert json.loads(session_result(raw)) == shown
+    assert json.loads(to_session_result(raw)) == shown
 
 
 def test_members_inside_the_result_are_nobodys_business() -> None:
     inner = {"content": [{"resultType": "x", "_meta": {META_SERVER_INFO: 1}}], "ttlMs": 1}
-    shown = json.loads(session_result(encode_value({**inner, "resultType": "complete"})))
+    shown = json.loads(to_session_result(encode_value({**inner, "resultType": "complete"})))
     assert shown == {"content": inner["content"]}
 
 
 def test_a_null_meta_is_none() -> None:
-    assert json.loads(session_result(b'{"_meta":null,"a":1}')) == {"a": 1}
+    assert json.loads(to_session_result(b'{"_meta":null,"a":1}')) == {"a": 1}
 
 
 # --- a server that answers nonsense ---
@@ -267,10 +269,10 @@ def test_a_null_meta_is_none() -> None:
 @pytest.mark.parametrize("raw", [b"null", b"[]", b'["a"]', b'"x"', b"1", b"true"], ids=bytes.decode)
 def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
     with pytest.raises(ProtocolError, match="not an object") as caught:
-        stateless_result(raw, INFO_JSON)
+        to_stateless_result(raw, INFO_JSON)
     assert caught.value.failure is UPSTREAM_PROTOCOL
     with pytest.raises(ProtocolError, match="not an object") as caught:
-        session_result(raw)
+        to_session_result(raw)
     assert caught.value.failure is UPSTREAM_PROTOCOL
 
 
@@ -278,10 +280,10 @@ def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
 def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
     raw = b'{"a":1,"_meta":' + meta + b"}"
     with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
-        stateless_result(raw, INFO_JSON)
+        to_stateless_result(raw, INFO_JSON)
     assert caught.value.failure is UPSTREAM_PROTOCOL
     with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
-        session_result(raw)
+        to_session_result(raw)
     assert caught.value.failure is UPSTREAM_PROTOCOL
 
 
@@ -307,7 +309,7 @@ def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
     ],
 )
 def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
-    assert glance_at(raw).result_type == kind
+    assert summarize_result(raw).result_type == kind
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
     ],
 )
 def test_a_tool_that_says_that_it_failed(raw: bytes, is_error: bool) -> None:
-    assert glance_at(raw).is_error is is_error
+    assert summarize_result(raw).is_error is is_error
 
 
 # --- the shortcut for calls ---
@@ -414,18 +416,20 @@ def test_the_shortcut_and_the_general_way_read_the_same(data: bytes) -> None:
 
 
 def test_a_tool_error_speaks_to_the_model_and_to_the_program() -> None:
-    error = json.loads(tool_error("`age` must be a number.", "invalid_arguments", {"tool": "a.b"}))
+    error = json.loads(
+        write_tool_error("`age` must be a number.", "invalid_arguments", {"tool": "a.b"})
+    )
     assert error["isError"] is True
     assert error["content"] == [{"type": "text", "text": "`age` must be a number."}]
     assert error["_meta"] == {
         "dev.interlock/error": {"code": "invalid_arguments", "tool": "a.b"}
     }  # fmt: skip
-    assert json.loads(tool_error("x", "y"))["_meta"] == {"dev.interlock/error": {"code": "y"}}
+    assert json.loads(write_tool_error("x", "y"))["_meta"] == {"dev.interlock/error": {"code": "y"}}
 
 
 @given(json_values.text, json_values.text, json_values.objects)
 def test_the_stable_code_of_a_tool_error_stays(text: str, code: str, data: dict[str, Any]) -> None:
-    error = json.loads(tool_error(text, code, data))
+    error = json.loads(write_tool_error(text, code, data))
     assert error["content"][0]["text"] == text
     assert error["_meta"]["dev.interlock/error"] == {
         **json.loads(encode_value(data)), "code": code
@@ -443,9 +447,11 @@ def test_the_same_promise_is_the_same_bytes() -> None:
 
 
 def test_what_is_denied_is_not_promised() -> None:
-    kept = mcp.without(mcp.RELAYED, frozenset({"sampling", "roots"}))
+    kept = mcp.remove_capabilities(mcp.RELAYED_CAPABILITIES, frozenset({"sampling", "roots"}))
     assert json.loads(kept) == {"elicitation": {"form": {}, "url": {}}}
-    assert mcp.without(mcp.RELAYED, frozenset()) == mcp.RELAYED
+    assert (
+        mcp.remove_capabilities(mcp.RELAYED_CAPABILITIES, frozenset()) == mcp.RELAYED_CAPABILITIES
+    )
 
 
 # --- what is between two neighbours ---
@@ -475,18 +481,18 @@ def test_what_is_denied_is_not_promised() -> None:
     ],
 )
 def test_what_goes_past_a_hop(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert json.loads(mcp.past_this_hop(encode_value(given))) == expected
+    assert json.loads(mcp.remove_hop_meta(encode_value(given))) == expected
 
 
 def test_an_escape_does_not_smuggle_a_reserved_key_past_a_hop() -> None:
     raw = b'{"\\u005fmeta":{"io.modelcontextprotocol/serverInfo":{}},"a":1}'
-    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+    assert json.loads(mcp.remove_hop_meta(raw)) == {"a": 1}
     raw = b'{"_meta":{"io.modelcontextprotocol\\u002fserverInfo":{}},"a":1}'
-    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+    assert json.loads(mcp.remove_hop_meta(raw)) == {"a": 1}
     raw = b'{"\\u005f\\u006deta":{"io.modelcontextprotocol/serverInfo":{}},"a":1}'
-    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+    assert json.loads(mcp.remove_hop_meta(raw)) == {"a": 1}
 
 
 @given(st.binary())
 def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
-    assert mcp.past_this_hop(raw) is not None
+    assert mcp.remove_hop_meta(raw) is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.mcp import forwardable_meta, past_this_hop, speaks_ax
+from interlock.protocol.mcp import remove_hop_meta, select_forwarded_meta, supports_ax
 
 
 def encoded(value: Any) -> bytes:
@@ -35,7 +35,7 @@ def encoded(value: Any) -> bytes:
     ],
 )
 def test_who_speaks_it(capabilities: bytes, speaks: bool) -> None:
-    assert speaks_ax(capabilities) is speaks
+    assert supports_ax(capabilities) is speaks
 
 
 KEYS = st.sampled_from(
@@ -50,7 +50,7 @@ KEYS = st.sampled_from(
 @given(st.dictionaries(KEYS, st.integers(), max_size=9))
 def test_no_caller_says_which_way_a_call_goes(meta: dict[str, int]) -> None:
     raw = {key: Raw(encoded(value)) for key, value in meta.items()}
-    kept = forwardable_meta(raw)
+    kept = select_forwarded_meta(raw)
     own = {"traceparent"}
     assert kept.keys() == meta.keys() & own
     assert all(kept[key] == raw[key] for key in kept)
@@ -66,11 +66,11 @@ def test_events_keep_their_names_and_parents(parent: str | None) -> None:
         "x-mcpax-source": "leaf",
     }
     params = encoded({"level": "info", "data": 1, "_meta": event})
-    assert past_this_hop(params) == params
+    assert remove_hop_meta(params) == params
     about = encoded({"level": "info", "data": 1, "_meta": {"x-mcpax-request": 7, **event}})
-    assert past_this_hop(about) == params
+    assert remove_hop_meta(about) == params
 
 
 def test_a_meta_that_is_only_for_this_hop_is_left_out() -> None:
-    assert past_this_hop(b'{"data":1,"_meta":{"x-mcpax-request":7}}') == b'{"data":1}'
-    assert past_this_hop(b'{"data":1,"_meta":{"x-mcpax-\\u0072equest":7}}') == b'{"data":1}'
+    assert remove_hop_meta(b'{"data":1,"_meta":{"x-mcpax-request":7}}') == b'{"data":1}'
+    assert remove_hop_meta(b'{"data":1,"_meta":{"x-mcpax-\\u0072equest":7}}') == b'{"data":1}'

@@ -8,7 +8,7 @@ import pytest
 from interlock.core.pipeline import local_methods, resolution
 from interlock.core.server.mcp import requests, responses
 from interlock.protocol import headers, kinds, mcp
-from interlock.protocol.mcp import METHODS, Era, declares
+from interlock.protocol.mcp import METHODS, Era, declares_capability
 from interlock.trust import scopes
 from interlock.trust.policy import policy
 
@@ -21,16 +21,16 @@ RESOURCES = {
 
 
 def test_lists() -> None:
-    assert set(mcp.LISTS) == LISTS
-    assert {METHODS[name].lists for name in mcp.LISTS} == {
+    assert set(mcp.LIST_METHODS) == LISTS
+    assert {METHODS[name].lists for name in mcp.LIST_METHODS} == {
         "tools", "prompts", "resources", "resourceTemplates", "skills",
     }  # fmt: skip
 
 
 def test_targets() -> None:
-    assert {"prompts/get"} == mcp.ABOUT_PROMPTS
-    assert mcp.ABOUT_RESOURCES == RESOURCES
-    assert mcp.ABOUT_TASKS == TASKS
+    assert {"prompts/get"} == mcp.PROMPT_METHODS
+    assert mcp.RESOURCE_METHODS == RESOURCES
+    assert mcp.TASK_METHODS == TASKS
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -46,17 +46,17 @@ def test_members_that_name_the_target() -> None:
         "prompts/get": "name",
         **dict.fromkeys(RESOURCES, "uri"),
         **dict.fromkeys(TASKS, "taskId"),
-    } == mcp.NAMED_BY
+    } == mcp.NAME_FIELDS
     assert {
-        name: member for name, member in mcp.NAMED_BY.items() if name not in TASKS
+        name: member for name, member in mcp.NAME_FIELDS.items() if name not in TASKS
     } == kinds.CONTEXT_MEMBER
-    assert set(headers.NAME_FIELD) == {"tools/call", "prompts/get", "resources/read"} | TASKS
+    assert set(headers.NAME_FIELDS) == {"tools/call", "prompts/get", "resources/read"} | TASKS
 
 
 def test_members_of_params_that_mean_something() -> None:
     members = {name: requests._known_members(METHODS[name]) for name in requests._KNOWN}
     assert members == {
-        **{name: (member,) for name, member in mcp.NAMED_BY.items()},
+        **{name: (member,) for name, member in mcp.NAME_FIELDS.items()},
         **dict.fromkeys(LISTS, ("cursor",)),
         "resources/directory/read": ("uri", "cursor"),
         "tools/call": ("name", "arguments", "task", "taskId"),
@@ -81,11 +81,11 @@ def test_what_an_upstream_must_have_declared() -> None:
 
 
 def test_declared_extensions_are_objects() -> None:
-    assert declares({"prompts": {}}, "prompts")
-    assert not declares({"prompts": {}}, "resources")
-    assert declares({"extensions": {"a/b": {}}}, extension="a/b")
+    assert declares_capability({"prompts": {}}, "prompts")
+    assert not declares_capability({"prompts": {}}, "resources")
+    assert declares_capability({"extensions": {"a/b": {}}}, extension="a/b")
     for declared in ({}, {"extensions": {}}, {"extensions": {"a/b": True}}, {"extensions": 1}):
-        assert not declares(declared, extension="a/b")
+        assert not declares_capability(declared, extension="a/b")
 
 
 def test_what_only_reads_at_an_upstream() -> None:
@@ -95,7 +95,7 @@ def test_what_only_reads_at_an_upstream() -> None:
 
 
 def test_what_may_be_sent_twice() -> None:
-    assert RESOURCES | {"prompts/get", "completion/complete", "tasks/get"} == mcp.REPEATABLE
+    assert RESOURCES | {"prompts/get", "completion/complete", "tasks/get"} == mcp.RETRYABLE_METHODS
 
 
 def test_what_a_policy_leaves_open() -> None:
@@ -115,7 +115,7 @@ def test_what_only_one_generation_has() -> None:
 
 
 def test_what_a_stateless_server_may_do() -> None:
-    assert {"tools/call", "prompts/get", "resources/read"} == mcp.MAY_NEED_INPUT
+    assert {"tools/call", "prompts/get", "resources/read"} == mcp.INPUT_METHODS
     assert (LISTS - {"skills/list"}) | {"resources/read"} == responses._KEEPABLE
 
 

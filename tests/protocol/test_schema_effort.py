@@ -7,7 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.protocol.schema_cost import MOST_LOOKS, _Looks, _TooMany, can_be_explained, errors_of
+from interlock.protocol.schema_cost import (
+    MAX_VISITS,
+    _Looks,
+    _TooMany,
+    can_be_explained,
+    collect_errors,
+)
 
 HERE = {"$ref": "#"}
 IN_EVERY_WAY: dict[str, dict[str, Any]] = {
@@ -42,10 +48,10 @@ def test_what_would_take_for_ever_is_not_looked_for(how: str) -> None:
     schema = IN_EVERY_WAY[how]
     validator = jsonschema_rs.validator_for(schema)
     for levels in (60, 300):
-        assert errors_of(validator, schema, nested(levels), 5) is None
+        assert collect_errors(validator, schema, nested(levels), 5) is None
     # Whether it fits is known all the same.
     assert not validator.is_valid(nested(60))
-    found = errors_of(validator, schema, nested(2), 5)
+    found = collect_errors(validator, schema, nested(2), 5)
     assert found, "what is flat is explained"
 
 
@@ -75,12 +81,12 @@ def test_an_honest_schema_is_explained_however_large_the_value() -> None:
     leaves = [{"name": "same", "left": {"name": "same"}} for _ in range(2_000)]
     value = {"children": [*leaves, {"name": 7}]}
     validator = jsonschema_rs.validator_for(tree)
-    (error,) = errors_of(validator, tree, value, 5) or []
+    (error,) = collect_errors(validator, tree, value, 5) or []
     assert error.instance_path == ["children", 2_000, "name"]
     deep: dict[str, Any] = {"name": 7}
     for _ in range(80):
         deep = {"left": deep, "right": {"name": "x"}}
-    (error,) = errors_of(validator, tree, deep, 5) or []
+    (error,) = collect_errors(validator, tree, deep, 5) or []
     assert error.instance_path == ["left"] * 80 + ["name"]
 
 
@@ -99,7 +105,7 @@ def test_a_language_of_conditions_is_explained() -> None:
     value: dict[str, Any] = {"eq": 5}
     for _ in range(12):
         value = {"and": [value, {"eq": "x"}]}
-    assert errors_of(jsonschema_rs.validator_for(schema), schema, value, 5)
+    assert collect_errors(jsonschema_rs.validator_for(schema), schema, value, 5)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_whatever_a_schema_says_it_ends(schema: Any) -> None:
 def test_what_is_too_much_to_count_is_not_explained() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "object"}}}
     assert can_be_explained(schema, [{} for _ in range(1_000)])
-    assert not can_be_explained(schema, [{} for _ in range(MOST_LOOKS)])
+    assert not can_be_explained(schema, [{} for _ in range(MAX_VISITS)])
 
 
 def test_names_of_members_count_as_well() -> None:
@@ -124,7 +130,7 @@ def test_names_of_members_count_as_well() -> None:
         "propertyNames": {"$ref": "#/$defs/d0"},
         "$defs": {**twice, "d40": {"maxLength": 0}},
     }
-    assert errors_of(jsonschema_rs.validator_for(schema), schema, {"a": 1}, 5) is None
+    assert collect_errors(jsonschema_rs.validator_for(schema), schema, {"a": 1}, 5) is None
     assert can_be_explained(schema, {})
 
 
@@ -141,7 +147,7 @@ TEXTS = {"type": "array", "items": {"type": "string"}}
 @pytest.mark.parametrize(
     ("schema", "value", "where"),
     [
-        (TEXTS, [*range(MOST_LOOKS)], [0]),
+        (TEXTS, [*range(MAX_VISITS)], [0]),
         ({"items": {"required": [f"n{n}" for n in range(100)]}}, [{} for _ in range(1_000)], [0]),
         (
             {"patternProperties": {f"^n{n}": {"type": "string"} for n in range(300)}},
@@ -155,10 +161,10 @@ def test_of_very_much_that_does_not_fit_only_the_first_is_told(
     schema: Any, value: Any, where: list[Any]
 ) -> None:
     """All of it would be collected before the first is told, which takes seconds."""
-    (error,) = errors_of(_Untouched(schema), schema, value, 5) or []
+    (error,) = collect_errors(_Untouched(schema), schema, value, 5) or []
     assert error.instance_path == where
     # Each branch would have all of it.
-    assert errors_of(_Untouched(schema), {"anyOf": [schema, schema]}, value, 5) is None
+    assert collect_errors(_Untouched(schema), {"anyOf": [schema, schema]}, value, 5) is None
 
 
 def test_it_is_not_counted_for_longer_than_it_would_take() -> None:

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.schema_cost import MOST_PARTS, MOST_STATES, SchemaWork, pattern_size
+from interlock.protocol.schema_cost import (
+    MAX_PATTERN_STATES,
+    MAX_SCHEMA_OBJECTS,
+    SchemaWork,
+    measure_pattern,
+)
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -68,7 +73,7 @@ def test_schema_that_refers_to_itself_is_measured_by_the_value() -> None:
     ],
 )
 def test_patterns_that_are_matched_by_trying(pattern: str, tries: bool) -> None:
-    states, found = pattern_size(pattern)
+    states, found = measure_pattern(pattern)
     assert found is tries
     assert states < 2000
 
@@ -85,7 +90,7 @@ def test_patterns_that_are_matched_by_trying(pattern: str, tries: bool) -> None:
     ],
 )
 def test_repetitions_are_multiplied(pattern: str) -> None:
-    assert pattern_size(pattern)[0] > MOST_STATES
+    assert measure_pattern(pattern)[0] > MAX_PATTERN_STATES
     assert SchemaWork({"pattern": pattern}).problem
 
 
@@ -105,7 +110,7 @@ def test_objects_of_an_enum_are_compared_with_every_item() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        {"properties": {f"p{number}": {} for number in range(MOST_PARTS)}},
+        {"properties": {f"p{number}": {} for number in range(MAX_SCHEMA_OBJECTS)}},
         {"allOf": [{"$ref": "#/$defs/a"}] * 3000, "$defs": {"a": {}}},
         {"$ref": "https://json-schema.org/draft/2020-12/schema"},
         # What the reference leads to depends on the document that it is in.

@@ -13,16 +13,16 @@ from interlock.errors import ProtocolError
 from interlock.protocol.scopes import (
     LEVELS,
     Scope,
-    beneath,
-    covers,
-    exact,
-    highest,
-    known,
-    lowest,
-    narrow,
-    parse,
-    subset,
-    within,
+    covers_prefix,
+    escape_glob,
+    highest_level,
+    is_level_within,
+    is_subset,
+    lowest_level,
+    narrow_scopes,
+    parse_scope,
+    scopes_cover,
+    select_valid,
 )
 
 LEVEL = st.sampled_from(LEVELS)
@@ -41,7 +41,7 @@ NAME = st.text("ab. /*", min_size=1, max_size=6)
     ],
 )
 def test_a_scope_is_a_level_and_a_glob(text: str, scope: Scope) -> None:
-    assert parse(text) == scope
+    assert parse_scope(text) == scope
 
 
 @pytest.mark.parametrize(
@@ -61,20 +61,20 @@ def test_a_scope_is_a_level_and_a_glob(text: str, scope: Scope) -> None:
 )
 def test_anything_else_is_none(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no scope"):
-        parse(text)
-    assert known([text, "read", "read"]) == ("read",)
+        parse_scope(text)
+    assert select_valid([text, "read", "read"]) == ("read",)
 
 
 @given(st.from_regex(SCOPE_PATTERN))
 def test_whatever_the_config_takes_is_a_scope(text: str) -> None:
     # A pattern's `$` stands before a last line end as well.
-    parse(text.removesuffix("\n"))
+    parse_scope(text.removesuffix("\n"))
 
 
 def test_levels_have_an_order() -> None:
-    assert highest("read", "admin", "write") == "admin"
-    assert lowest("admin", "write") == "write"
-    assert [[within(a, b) for b in LEVELS] for a in LEVELS] == [
+    assert highest_level("read", "admin", "write") == "admin"
+    assert lowest_level("admin", "write") == "write"
+    assert [[is_level_within(a, b) for b in LEVELS] for a in LEVELS] == [
         [True, True, True],
         [False, True, True],
         [False, False, True],
@@ -85,9 +85,9 @@ def test_levels_have_an_order() -> None:
 def test_what_is_covered(scopes: tuple[str, ...], level: str, name: str) -> None:
     expected = any(
         LEVELS.index(one.level) >= LEVELS.index(level) and fnmatchcase(name, one.glob)
-        for one in map(parse, scopes)
+        for one in map(parse_scope, scopes)
     )
-    assert covers(scopes, level, name) is expected
+    assert scopes_cover(scopes, level, name) is expected
 
 
 @pytest.mark.spec("ST-4.8.2-1", "ST-4.8.4-5")
@@ -95,11 +95,11 @@ def test_what_is_covered(scopes: tuple[str, ...], level: str, name: str) -> None
 def test_what_is_narrowed_is_enough_and_never_more(
     scopes: tuple[str, ...], level: str, name: str
 ) -> None:
-    left = narrow(scopes, level, name)
-    assert bool(left) is covers(scopes, level, name)
-    assert subset(left, scopes)
+    left = narrow_scopes(scopes, level, name)
+    assert bool(left) is scopes_cover(scopes, level, name)
+    assert is_subset(left, scopes)
     if left:
-        assert covers(left, level, name)
+        assert scopes_cover(left, level, name)
 
 
 @pytest.mark.spec("ST-4.8.2-1")
@@ -110,41 +110,41 @@ def test_along_any_chain_nothing_is_ever_won(
     """Whatever the last token of a chain allows, each before it allows."""
     chain = [scopes]
     for wanted, at in hops:
-        chain.append(narrow(chain[-1], wanted, at))
-    allowed = [covers(one, level, name) for one in chain]
+        chain.append(narrow_scopes(chain[-1], wanted, at))
+    allowed = [scopes_cover(one, level, name) for one in chain]
     assert allowed == sorted(allowed, reverse=True)
 
 
 def test_exactly_what_is_needed() -> None:
-    assert narrow(("admin",), "read", "github.list") == ("read:github.list",)
-    assert narrow(("read",), "write", "github.list") == ()
-    assert narrow((), "read", "github.list") == ()
-    assert narrow(None, "write", "edge.list", "list") == ("write:list",)
-    assert narrow(("write:edge.*",), "write", "edge.a/b", "a/b") == ("write:a?b",)
-    assert exact("a b[c]*") == "a?b?c??"
+    assert narrow_scopes(("admin",), "read", "github.list") == ("read:github.list",)
+    assert narrow_scopes(("read",), "write", "github.list") == ()
+    assert narrow_scopes((), "read", "github.list") == ()
+    assert narrow_scopes(None, "write", "edge.list", "list") == ("write:list",)
+    assert narrow_scopes(("write:edge.*",), "write", "edge.a/b", "a/b") == ("write:a?b",)
+    assert escape_glob("a b[c]*") == "a?b?c??"
 
 
 @given(SCOPES, LEVEL, st.text("ab.", min_size=1, max_size=4), st.text("ab.", max_size=5))
 def test_what_is_left_behind_a_prefix(
     scopes: tuple[str, ...], level: str, prefix: str, rest: str
 ) -> None:
-    left = beneath(scopes, level, prefix)
+    left = covers_prefix(scopes, level, prefix)
     if rest:
-        assert covers(left, level, rest) is covers(scopes, level, prefix + rest)
+        assert scopes_cover(left, level, rest) is scopes_cover(scopes, level, prefix + rest)
 
 
 def test_what_is_left_of_no_limit_is_no_limit() -> None:
-    assert beneath(None, "read", "edge.") == ("read",)
-    assert beneath(("write:edge.*", "read:other.*"), "read", "edge.") == ("read:*",)
-    assert beneath(("read",), "write", "edge.") == ()
+    assert covers_prefix(None, "read", "edge.") == ("read",)
+    assert covers_prefix(("write:edge.*", "read:other.*"), "read", "edge.") == ("read:*",)
+    assert covers_prefix(("read",), "write", "edge.") == ()
 
 
 @given(SCOPES, SCOPES, LEVEL, NAME)
 def test_a_subset_allows_nothing_that_the_whole_does_not(
     some: tuple[str, ...], more: tuple[str, ...], level: str, name: str
 ) -> None:
-    if subset(some, more) and covers(some, level, name):
-        assert covers(more, level, name)
+    if is_subset(some, more) and scopes_cover(some, level, name):
+        assert scopes_cover(more, level, name)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_a_subset_allows_nothing_that_the_whole_does_not(
 def test_which_sets_are_within_which(
     some: tuple[str, ...], more: tuple[str, ...], expected: bool
 ) -> None:
-    assert subset(some, more) is expected
+    assert is_subset(some, more) is expected
 
 
 def test_globs_that_are_a_maze_end_in_time() -> None:
     maze = "read:" + "*a?b" * 40
-    assert subset((maze,), ("read:" + "*b?a" * 40,)) is False
-    assert not covers((f"read:{'*a' * 60}b",), "read", "a" * 250)
+    assert is_subset((maze,), ("read:" + "*b?a" * 40,)) is False
+    assert not scopes_cover((f"read:{'*a' * 60}b",), "read", "a" * 250)

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from interlock.errors import UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol import mcp
-from interlock.protocol.tasks import Task, task_id_of, without_reserved, write_task
+from interlock.protocol.tasks import Task, read_task_id, remove_reserved_meta, write_task
 
 TASK = Task("t", "working", "2026-08-01T00:00:00Z", "2026-08-01T00:00:01Z", 1.0004, 0.5)
 
@@ -33,11 +33,11 @@ def test_a_task_is_written_flat_and_in_whole_milliseconds() -> None:
 
 
 def test_the_id_of_a_task() -> None:
-    assert task_id_of({"taskId": Raw(b'"a\\u0062"')}) == "ab"
-    assert task_id_of({}) is None
+    assert read_task_id({"taskId": Raw(b'"a\\u0062"')}) == "ab"
+    assert read_task_id({}) is None
     for wrong in (b"1", b'""', b"null", b"{}"):
         with pytest.raises(ProtocolError) as refused:
-            task_id_of({"taskId": Raw(wrong)})
+            read_task_id({"taskId": Raw(wrong)})
         assert refused.value.failure is UPSTREAM_PROTOCOL
 
 
@@ -54,7 +54,7 @@ def test_the_id_of_a_task() -> None:
     ],
 )
 def test_what_is_between_two_neighbours_stays_there(result: Any, left: Any) -> None:
-    assert json.loads(without_reserved(json.dumps(result).encode())) == left
+    assert json.loads(remove_reserved_meta(json.dumps(result).encode())) == left
 
 
 @pytest.mark.parametrize(

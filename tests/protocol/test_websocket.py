@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.errors import PARSE_ERROR, PAYLOAD_TOO_LARGE
 from interlock.protocol import websocket
 from interlock.protocol.websocket import (
-    MOST_PARTS,
+    MAX_FRAGMENTS,
     BinaryMessage,
     Close,
     FrameDecoder,
@@ -21,8 +21,8 @@ from interlock.protocol.websocket import (
     Violation,
     WebSocketEvent,
     close_frame,
+    mask_in_python,
     ping_frame,
-    plain_mask,
     pong_frame,
     text_frame,
     text_head,
@@ -232,11 +232,11 @@ def test_empty_fragments_fill_no_memory() -> None:
 @pytest.mark.parametrize("part", [b"", b"x"])
 def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
     decoder = AT_A_CLIENT()
-    assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MOST_PARTS - 1)) == []
+    assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1)) == []
     assert decoder.unfinished
-    assert decoder.feed(frame(0x80, part)) == [part * (MOST_PARTS + 1)]
+    assert decoder.feed(frame(0x80, part)) == [part * (MAX_FRAGMENTS + 1)]
     assert not decoder.unfinished
-    decoder.feed(frame(0x01, part) + frame(0x00, part) * (MOST_PARTS - 1))
+    decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1))
     [violation] = decoder.feed(frame(0x00, part) * 3)
     assert isinstance(violation, Violation)
     assert violation.code == 1009
@@ -291,15 +291,15 @@ def test_the_head_of_a_large_message_can_be_written_alone() -> None:
 @given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4))
 def test_masking(payload: bytes, mask: bytes) -> None:
     expected = slowly_masked(payload, mask)
-    assert plain_mask(payload, mask) == expected
+    assert mask_in_python(payload, mask) == expected
     assert websocket.apply_mask(payload, mask) == expected
-    assert plain_mask(expected, mask) == payload
+    assert mask_in_python(expected, mask) == payload
 
 
 def test_nothing_but_python_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.speedups", None)
-    assert websocket._quickest_mask() is plain_mask
-    monkeypatch.setattr(websocket, "apply_mask", plain_mask)
+    assert websocket._quickest_mask() is mask_in_python
+    monkeypatch.setattr(websocket, "apply_mask", mask_in_python)
     for size in (0, 5, 200, 5000):
         data = text_frame(b"x" * size, MASK)
         assert AT_A_SERVER().feed(data) == [b"x" * size]

@@ -14,15 +14,15 @@ from websockets.uri import parse_uri
 
 from interlock.errors import ProtocolError
 from interlock.protocol.websocket_handshake import (
-    MOST_HEAD,
+    MAX_HEAD_BYTES,
     HandshakeResponse,
     HandshakeResponseReader,
-    accept_of,
-    check_answer,
-    is_offer,
-    refusal,
-    request,
-    response,
+    accept_key,
+    check_response,
+    find_rejection,
+    is_upgrade_request,
+    write_request,
+    write_response,
 )
 from tests.protocol.parser_feeding import feedings
 
@@ -50,7 +50,7 @@ def read(data: bytes) -> tuple[HandshakeResponse, bytes]:
 
 
 def test_the_example_of_the_rfc() -> None:
-    assert accept_of(RFC_KEY) == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+    assert accept_key(RFC_KEY) == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
 # -- who listens
@@ -69,8 +69,8 @@ def test_the_example_of_the_rfc() -> None:
     ],
 )
 def test_a_lawful_request(headers: list[tuple[bytes, bytes]]) -> None:
-    assert is_offer(headers)
-    assert refusal(b"GET", "1.1", headers) is None
+    assert is_upgrade_request(headers)
+    assert find_rejection(b"GET", "1.1", headers) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_lawful_request(headers: list[tuple[bytes, bytes]]) -> None:
     ],
 )
 def test_an_unlawful_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
-    why = refusal(b"GET", "1.1", headers)
+    why = find_rejection(b"GET", "1.1", headers)
     assert why is not None
     assert why.status == status
     assert (b"sec-websocket-version: 13\r\n" in why.headers) == (status == 426)
@@ -98,7 +98,7 @@ def test_an_unlawful_request(headers: list[tuple[bytes, bytes]], status: int) ->
 
 def test_another_method_or_version_of_http() -> None:
     for method, version in ((b"POST", "1.1"), (b"GET", "1.0")):
-        why = refusal(method, version, LAWFUL)
+        why = find_rejection(method, version, LAWFUL)
         assert why is not None
         assert why.status == 400
 
@@ -107,9 +107,9 @@ def test_another_client_takes_our_answer() -> None:
     client = ClientProtocol(parse_uri("ws://localhost:1/ax"))
     asked = client.connect()
     headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.raw_items()]
-    assert refusal(b"GET", "1.1", headers) is None
+    assert find_rejection(b"GET", "1.1", headers) is None
     client.send_request(asked)
-    client.receive_data(response(dict(headers)[b"sec-websocket-key"]))
+    client.receive_data(write_response(dict(headers)[b"sec-websocket-key"]))
     assert isinstance(client.events_received()[0], Response)
     assert client.handshake_exc is None
     assert client.state is OPEN
@@ -121,7 +121,7 @@ def test_another_client_takes_our_answer() -> None:
 def test_another_server_takes_our_request() -> None:
     server = ServerProtocol()
     server.receive_data(
-        request("localhost:1", "/ax?a=b", KEY, [("Authorization", "Bearer secret")])
+        write_request("localhost:1", "/ax?a=b", KEY, [("Authorization", "Bearer secret")])
     )
     (asked,) = server.events_received()
     assert isinstance(asked, Request)
@@ -143,15 +143,15 @@ def test_another_server_takes_our_request() -> None:
                 rest += chunk
         assert read_answer is not None, name
         assert rest == behind, name
-        check_answer(read_answer, KEY)
+        check_response(read_answer, KEY)
 
 
 def test_nothing_is_smuggled_into_a_request() -> None:
     for headers in ([("Authorization", "Bearer a\r\nX: y")], [("A", "b\0")]):
         with pytest.raises(ProtocolError):
-            request("localhost", "/ax", KEY, headers)
+            write_request("localhost", "/ax", KEY, headers)
     with pytest.raises(ProtocolError):
-        request("localhost", "/ax HTTP/1.1\r\n", KEY)
+        write_request("localhost", "/ax HTTP/1.1\r\n", KEY)
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_an_answer_that_opens_nothing(changes: dict[str, str | None], says: str)
         "status": "HTTP/1.1 101 Switching Protocols",
         "Upgrade": "websocket",
         "Connection": "Upgrade",
-        "Sec-WebSocket-Accept": accept_of(b64encode(KEY)).decode(),
+        "Sec-WebSocket-Accept": accept_key(b64encode(KEY)).decode(),
     }
-    check_answer(_answer(dict(head)), KEY)
+    check_response(_answer(dict(head)), KEY)
     with pytest.raises(ProtocolError, match=says):
-        check_answer(_answer({**head, **changes}), KEY)
+        check_response(_answer({**head, **changes}), KEY)
 
 
 def _answer(head: dict[str, str | None]) -> HandshakeResponse:
@@ -198,8 +198,8 @@ def _answer(head: dict[str, str | None]) -> HandshakeResponse:
         b"HTTP/1.1 101 x\r\nname : value\r\n\r\n",
         b"HTTP/1.1 101 x\r\nname: value\r\n folded\r\n\r\n",
         b"HTTP/1.1 101 x\r\n: value\r\n\r\n",
-        b"x" * (MOST_HEAD + 1),
-        b"HTTP/1.1 101 x\r\na: " + b"x" * MOST_HEAD + b"\r\n\r\n",
+        b"x" * (MAX_HEAD_BYTES + 1),
+        b"HTTP/1.1 101 x\r\na: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
     ],
 )
 def test_what_is_no_answer(data: bytes) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from interlock.core.call import Caller, Credentials
-from interlock.protocol.kinds import grants_of
+from interlock.protocol.kinds import compile_grants
 from interlock.protocol.websocket import FrameDecoder
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Member
@@ -104,7 +104,7 @@ class Listening:
     ) -> tuple[Member, Ear]:
         ear = Ear()
         member = Member(
-            self.room.name, id, capabilities, grants_of(capabilities), routing, ear,
+            self.room.name, id, capabilities, compile_grants(capabilities), routing, ear,
             Caller(caller or id, kind=kind), NOBODY, f"ws-{id}", NOW, inside,
         )  # fmt: skip
         self.room.join(member)

@@ -12,7 +12,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.ports import JournalEntry
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import PROGRESSIVE_TRUST
-from interlock.protocol.mcpx_terms import GOING, NOT_WELCOME
+from interlock.protocol.mcpx_terms import FORBIDDEN_CODE, SHUTTING_DOWN_CODE
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile
@@ -143,7 +143,7 @@ def test_the_node_waits_in_rooms_that_have_a_name() -> None:
     assert to_a.heard[0]["payload"]["participants"] == [{"id": "hub", "capabilities": [*FULL]}]
     house.gateway.leave(a)
     assert house.closed == ["team-x"]
-    assert house.inside[1].closed == (GOING, "Everybody has left the topic.")
+    assert house.inside[1].closed == (SHUTTING_DOWN_CODE, "Everybody has left the topic.")
     b, _ = house.come("b", "ops")
     house.gateway.leave(b)
     assert house.closed == ["team-x"]
@@ -158,7 +158,7 @@ def test_everybody_goes_when_the_node_stops() -> None:
     house = House()
     ears = [house.come("a")[1], house.come("b", "team-x")[1]]
     house.gateway.close()
-    assert [ear.closed for ear in ears] == [(GOING, "The node stops.")] * 2
+    assert [ear.closed for ear in ears] == [(SHUTTING_DOWN_CODE, "The node stops.")] * 2
     assert house.closed == ["ops", "team-x"]
     assert house.gateway.rooms == {}
 
@@ -208,7 +208,7 @@ def test_who_is_revoked_is_let_go() -> None:
     house.gateway.disconnect({"a", guest.id})
     house.turns.take()
     assert to_a.closed is not None
-    assert to_a.closed[0] == NOT_WELCOME
+    assert to_a.closed[0] == FORBIDDEN_CODE
     assert also.closed is not None
     assert to_b.closed is to_guest.closed is None
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
@@ -423,9 +423,9 @@ def test_another_config_is_told_to_those_it_is_about() -> None:
     assert a.capabilities == ("mcp/proposal:*", "chat", "x/*")
     assert to_a.kinds == ["system/welcome", "system/presence"]
     assert to_b.closed is not None
-    assert to_b.closed[0] == NOT_WELCOME
+    assert to_b.closed[0] == FORBIDDEN_CODE
     assert to_y.closed is not None
-    assert to_y.closed[0] == NOT_WELCOME
+    assert to_y.closed[0] == FORBIDDEN_CODE
     assert to_x.closed is None
     assert sorted(house.gateway.rooms) == ["ops", "x"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.core.upstreams.transports.transport import TransportRequest
 from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure, InterlockError
 from interlock.protocol import jsonrpc
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.participant_upstream import ParticipantTransport, kind_of
 from tests.topics.room import Room
 
@@ -272,7 +272,7 @@ def test_who_left_is_asked_nothing_and_answers_nothing(fixture: Fixture) -> None
 
 def test_what_does_not_fit_into_an_envelope_is_not_sent(fixture: Fixture) -> None:
     request = Request(1)
-    params = json.dumps({"name": "write_file", "arguments": "x" * LONGEST}).encode()
+    params = json.dumps({"name": "write_file", "arguments": "x" * MAX_ENVELOPE_BYTES}).encode()
     fixture.link.send(request, jsonrpc.request(1, "tools/call", params), b"")
     assert request.failed is not None
     assert (request.failed[0], request.failed[2]) == (PAYLOAD_TOO_LARGE, False)

@@ -16,7 +16,7 @@ import pytest
 
 from interlock.core.call import Caller
 from interlock.core.server.http.server import tls_context
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.protocol.websocket import (
     Close,
     FrameDecoder,
@@ -214,7 +214,7 @@ def test_what_is_said_to_somebody_who_is_gone_is_gone() -> None:
 def test_each_limit_has_its_code() -> None:
     not_utf8 = b"\x81\x82" + MASK + bytes((0xFF ^ 1, 0xFE ^ 2))
     frames = {
-        1009: text_frame(b"x" * (LONGEST + 1), MASK),
+        1009: text_frame(b"x" * (MAX_ENVELOPE_BYTES + 1), MASK),
         1003: b"\x82\x83" + MASK + b"abc",
         1007: not_utf8,
         1002: text_frame(b"not masked"),
@@ -232,10 +232,10 @@ def test_each_limit_has_its_code() -> None:
             # The others never noticed, and as much as is allowed passes.
             async with rooms.join("agent") as (agent,):
                 envelope = agent.envelope("chat", {"text": ""})
-                room = LONGEST - len(json.dumps(envelope, separators=(",", ":")))
+                room = MAX_ENVELOPE_BYTES - len(json.dumps(envelope, separators=(",", ":")))
                 envelope["payload"]["text"] = "x" * room
                 text = json.dumps(envelope, separators=(",", ":"))
-                assert len(text) == LONGEST
+                assert len(text) == MAX_ENVELOPE_BYTES
                 await agent.socket.send(text)
                 assert (await human.until(envelope["id"])) == envelope
 

@@ -189,7 +189,7 @@ def test_a_token_that_somebody_else_knows() -> None:
 
 def test_not_everybody_is_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes tokens up makes a node ask for so many of them, and no more."""
-    monkeypatch.setattr("interlock.topics.endpoint.MOST_UNSETTLED", 3)
+    monkeypatch.setattr("interlock.topics.endpoint.MAX_PENDING_IDENTITIES", 3)
 
     class NeverAnswered(Asks):
         def find(self, bearer: str) -> KnownToken | None:

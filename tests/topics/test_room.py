@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.protocol.mcpx_terms import GUEST, REPLACED
+from interlock.protocol.mcpx_terms import GUEST, REPLACED_CODE
 from interlock.topics import gateway, room
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, MessageLoss
@@ -103,7 +103,7 @@ def test_the_same_participant_takes_its_own_place() -> None:
     here.room.say(b, said("b", id="before"))
     again, to_again = here.join("a", PROPOSER)
     assert to_a.closed is not None
-    assert to_a.closed[0] == REPLACED
+    assert to_a.closed[0] == REPLACED_CODE
     here.room.say(b, said("b", id="after"))
     # What the older connection still says or tells counts no more.
     assert here.room.say(a, said("a")) is None

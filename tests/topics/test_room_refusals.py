@@ -7,7 +7,7 @@ import json
 import pytest
 
 from interlock.protocol.kinds import KindGrants
-from interlock.protocol.mcpx_terms import BUSY, GUEST
+from interlock.protocol.mcpx_terms import GUEST, SLOW_READER_CODE
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss
 from interlock.topics.rate_limits import REMEMBERED_SECONDS
@@ -266,7 +266,7 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
         here.room.say(a, text)
     here.turns.take()
     assert to_a.closed is not None
-    assert to_a.closed[0] == BUSY
+    assert to_a.closed[0] == SLOW_READER_CODE
     assert a.refused < 1_300
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
     # It may come back, and goes on where it was: the next one too many, and it is gone again.

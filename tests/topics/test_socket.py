@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.channels.websocket import CLOSING
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.protocol.websocket import (
     Close,
     Ping,
@@ -139,7 +139,7 @@ def test_a_ping_is_answered() -> None:
     ("frame", "code"),
     [
         pytest.param(b"\x82\x83" + MASK + b"abc", 1003, id="binary"),
-        pytest.param(text(b"x" * (LONGEST + 1)), 1009, id="a byte too many"),
+        pytest.param(text(b"x" * (MAX_ENVELOPE_BYTES + 1)), 1009, id="a byte too many"),
         pytest.param(
             b"\x81\xff" + (1 << 40).to_bytes(8, "big") + MASK, 1009, id="announced too large"
         ),
@@ -162,8 +162,8 @@ def test_what_closes_it(frame: bytes, code: int) -> None:
 
 def test_a_message_as_large_as_it_may_be() -> None:
     one = Socket()
-    one.send(text(b"x" * LONGEST))
-    assert [len(each) for each in one.heard] == [LONGEST]
+    one.send(text(b"x" * MAX_ENVELOPE_BYTES))
+    assert [len(each) for each in one.heard] == [MAX_ENVELOPE_BYTES]
     assert one.closed_with is None
 
 

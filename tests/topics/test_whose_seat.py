@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.call import Caller
-from interlock.protocol.mcpx_terms import NOT_WELCOME
+from interlock.protocol.mcpx_terms import FORBIDDEN_CODE
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from tests.topics.test_gateway import House
 
@@ -32,7 +32,7 @@ def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) ->
     assert (house.gateway.member("ops", "robot") is member) == stays
     assert (ear.closed is None) == stays
     if ear.closed is not None:
-        assert ear.closed[0] == NOT_WELCOME
+        assert ear.closed[0] == FORBIDDEN_CODE
 
 
 @pytest.mark.spec("MX-11.3-4")

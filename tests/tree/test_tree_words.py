@@ -17,7 +17,7 @@ from interlock.channels.websocket import WebSocketChannel
 from interlock.cli.about import version_text
 from interlock.core.config import ServerConfig
 from interlock.protocol import mcpax as ax
-from interlock.protocol.capabilities import DERIVED
+from interlock.protocol.capabilities import DERIVED_KEY
 from interlock.tree.component import Tree
 from interlock.tree.registrar import Registrar
 from interlock.tree.subserver import Subserver
@@ -47,7 +47,7 @@ def test_the_keys_are_those_of_the_draft_and_what_the_docs_add() -> None:
              "causal-parent"}  # fmt: skip
     keys = {
         value
-        for value in (*vars(ax).values(), DERIVED)
+        for value in (*vars(ax).values(), DERIVED_KEY)
         if isinstance(value, str) and value.startswith(ax.PREFIX) and value != ax.PREFIX
     }
     own = keys - {f"{ax.PREFIX}{name}" for name in draft}

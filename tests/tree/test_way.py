@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.pipeline.deadlines import HOP_SECONDS, limit_of
+from interlock.core.pipeline.deadlines import HOP_SECONDS, timeout_of
 from interlock.errors import ROUTE_MISMATCH, InterlockError
 from interlock.protocol.mcpax import Hop
 from interlock.tree.route_check import RouteCheck
@@ -132,7 +132,7 @@ def test_how_long_a_call_may_take(
     tool.declared_timeout, tool.route_members = declared, way
     call: Any = tool_call()
     call.route = tool
-    assert limit_of(call, own, 60.0) == limit
+    assert timeout_of(call, own, 60.0) == limit
 
 
 def test_the_limit_of_one_tool_is_not_that_of_another() -> None:

@@ -19,7 +19,7 @@ from interlock.core.call import Call, Caller, Credentials
 from interlock.core.catalog.offering import Tool
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.protocol.mcp import RESOURCES_READ
-from interlock.protocol.scopes import covers, subset
+from interlock.protocol.scopes import is_subset, scopes_cover
 from interlock.trust.hop_tokens import (
     LEEWAY,
     LONGEST_LIFE,
@@ -193,9 +193,9 @@ def test_a_token_is_never_more_than_its_caller_has(
     assert caller is not None
     assert caller.scopes is not None
     level = "write" if mutable else "read"
-    assert bool(caller.scopes) is covers(scopes, level, one.canonical)
+    assert bool(caller.scopes) is scopes_cover(scopes, level, one.canonical)
     # In the names of this node, what it allows is within what the caller may.
-    assert subset(tuple(s.replace(":", ":edge.") for s in caller.scopes), scopes)
+    assert is_subset(tuple(s.replace(":", ":edge.") for s in caller.scopes), scopes)
 
 
 @pytest.mark.spec("ST-4.8.2-1")

@@ -17,7 +17,7 @@ from interlock.protocol.mcp import (
     SKILLS_GET,
     TOOLS_LIST,
 )
-from interlock.protocol.mcpax import error_words
+from interlock.protocol.mcpax import encode_error
 from interlock.protocol.scopes import LEVELS
 from interlock.trust.scopes import check_other_scopes, check_scopes, level_of, prefix_of
 from tests.core.catalog.offers import definition, offer, prompt, resource
@@ -76,7 +76,7 @@ def test_no_subserver_is_asked_for_more_than_it_is_registered_for(
     with pytest.raises(InterlockError) as caught:
         check_scopes(call, AT[implied], {"edge": granted})
     assert caught.value.failure is FORBIDDEN
-    code, symbol, data = error_words(caught.value)
+    code, symbol, data = encode_error(caught.value)
     assert (code, symbol) == (-31006, "scope_denied")
     assert (data["missing"], data["auth_scope"]) == ([implied], granted)
 

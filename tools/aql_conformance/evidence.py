@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from interlock import __version__
-from interlock.protocol.aql_terms import SPEC
+from interlock.protocol.aql_terms import SPEC_VERSION
 from tools.aql_conformance.live import Client, NoNode
 
 Bundle = dict[str, Any]
@@ -38,7 +38,7 @@ def gather(clients: Sequence[Client]) -> Bundle:
     return {
         "implementation": "interlock",
         "version": __version__,
-        "spec_version": SPEC,
+        "spec_version": SPEC_VERSION,
         "expected_level": 2,
         "expected_exit_code": 0,
         "endpoint_modes": list(dict.fromkeys(c.mode for c in clients if works(c))),

@@ -15,7 +15,7 @@ from typing import Any
 
 from interlock.core.config import Config, resolve_tls
 from interlock.core.feature import Component
-from interlock.core.paths import make_private, socket_path, somebody_listens
+from interlock.core.paths import is_socket_open, make_private, socket_path
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.protocol import HttpProtocol
@@ -141,7 +141,7 @@ class NodeListeners(Component):
         """
         path = socket_path(self._config, self._environ, self._base_dir)
         make_private(path.parent)
-        if somebody_listens(path):
+        if is_socket_open(path):
             raise OSError(errno.EADDRINUSE, "another node uses the same state folder", str(path))
         path.unlink(missing_ok=True)
         self._unix = await asyncio.get_running_loop().create_unix_server(

@@ -34,7 +34,7 @@ from interlock.core.paths import (
     tokens_path,
 )
 from interlock.core.pipeline.breaker import Breakers
-from interlock.core.pipeline.busy_poll import can_stay_awake
+from interlock.core.pipeline.busy_poll import can_busy_poll
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
 from interlock.core.server.http.guard import Guard
@@ -234,7 +234,7 @@ class Node:
             # uvloop's own clock stands still between two turns of the loop; durations need better.
             clock=time.monotonic,
             call_later=loop.call_later,
-            call_soon=loop.call_soon if config.wakeful and can_stay_awake() else None,
+            call_soon=loop.call_soon if config.wakeful and can_busy_poll() else None,
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,

@@ -15,14 +15,14 @@ from interlock.core.call import Call, ClientSession, Outcome
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.config import ServerConfig
 from interlock.core.deferred_request import ANSWERED
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, InterlockError
-from interlock.protocol.aql_terms import OWN, PLAIN, SEGMENT, Category, Danger
+from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT, PLAIN_VIEW, Category, Danger
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import Era, ResultGlance
+from interlock.protocol.mcp import Era, ResultSummary
 
-GLANCE: Final = ResultGlance()
+GLANCE: Final = ResultSummary()
 """Of a result that the node made itself: there is nothing in it that anybody must look for."""
 RESULT: Final = b'{"content":[],"structuredContent":%b}'
 """The data of an operation, as a tool gives it: whoever wraps it finds it without reading text."""
@@ -34,7 +34,7 @@ _log = logging.getLogger("interlock.aql")
 class BuiltinUpstream:
     """Answers calls of the built-in operations."""
 
-    key = OWN
+    key = BUILTIN_KEY
     timeout: float | None = None
     capabilities: Mapping[str, Any] = {}
 
@@ -64,12 +64,12 @@ class BuiltinUpstream:
         every = {**self.natives, **self._hidden}
         server = ServerConfig(
             command="interlock",
-            segment=SEGMENT,
+            segment=BUILTIN_SEGMENT,
             effects={name: native.effect for name, native in every.items()},  # type: ignore[misc]
         )
         definitions = [_definition(one) for one in self.natives.values()]
         definitions += [_definition(one, open=True) for one in self._hidden.values()]
-        offering = read_offering(OWN, server, definitions)
+        offering = read_offering(BUILTIN_KEY, server, definitions)
         for tool in offering.tools:
             native = self._hidden.get(tool.upstream_name)
             if native is not None:
@@ -98,7 +98,7 @@ class BuiltinUpstream:
             operation = self.hidden.get(native.name) or self._find(native.name)
             if operation is None:
                 raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {native.name!r}.")
-            asked = call.operation_request = AqlRequest(operation, PLAIN, None)
+            asked = call.operation_request = AqlRequest(operation, PLAIN_VIEW, None)
         asked.call = call
         if asked.params is None:
             given: dict[str, Any] = (
@@ -174,7 +174,7 @@ class _Running:
         except InterlockError as wrong:
             error = wrong
         except Exception as bug:
-            error = fault(call, bug)
+            error = internal_error(call, bug)
         self._back.on_result(call, outcome, error)
 
 
@@ -223,7 +223,7 @@ def _unlisted(native: BuiltinOperation, tool: Tool) -> Operation:
         name=native.name,
         local=native.name,
         canonical=tool.canonical,
-        server=SEGMENT,
+        server=BUILTIN_SEGMENT,
         category=native.category,
         danger=Danger.SAFE,
         tool=tool,

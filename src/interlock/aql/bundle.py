@@ -18,8 +18,8 @@ from interlock.aql.operations import Operation, OperationCatalog, OperationCatal
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
-from interlock.protocol.aql_terms import SPEC
-from interlock.protocol.json_pointer import escaped
+from interlock.protocol.aql_terms import SPEC_VERSION
+from interlock.protocol.json_pointer import escape_step
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
 
 FORMAT: Final = "1"
@@ -61,7 +61,7 @@ def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str,
     ]
     return {
         "bundle_version": FORMAT,
-        "spec_version": SPEC,
+        "spec_version": SPEC_VERSION,
         "source": {
             "type": "mcp_server",
             "server": offering.upstream,
@@ -146,7 +146,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
         "required": one.required,
         "description": one.description,
         "inside_input": one.inside,
-        "source_path": f"/inputSchema/properties/{escaped(one.own)}",
+        "source_path": f"/inputSchema/properties/{escape_step(one.own)}",
         "inference_source": STATED if one.name == one.own else NORMALIZED,
     }
 

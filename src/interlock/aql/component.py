@@ -60,7 +60,7 @@ from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, RESERVED, Danger, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, RESERVED_OPERATIONS, Danger, OperationView
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
 from interlock.trust.node_context import NodeContext
@@ -227,7 +227,7 @@ class Aql(FeatureComponent):
         self._read_modify_write = ReadModifyWrite(pipeline, self.stage.find, self.tokens.check)
         tasks = pipeline.tasks
         tasks.install_finder(ExecutionTasks(self.executions, tasks.seal).find)
-        upstreams[OWN] = self.own
+        upstreams[BUILTIN_KEY] = self.own
         authorizer.judge_own_operations(free=self.own.free, floors=FLOORS, firm_floors=FIRM_FLOORS)
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
         authorizer.install(self._danger, self.safety.step)
@@ -271,7 +271,7 @@ class Aql(FeatureComponent):
         if config.section(AqlConfig).notes:
             found += note_natives(Notes(self._notes_kept, time.time), listing, time.time)
         if config.section(AqlConfig).safety_only:
-            return [one for one in found if one.name in RESERVED]
+            return [one for one in found if one.name in RESERVED_OPERATIONS]
         return found
 
     def _about(self, asked: AqlRequest) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class Aql(FeatureComponent):
     def _waits(self, call: Call) -> float | None:
         """For how long a human is asked about something that is out of the ordinary."""
         route = call.route
-        if call.upstream == OWN:
+        if call.upstream == BUILTIN_KEY:
             unblocks = route is not None and route.upstream_name == UNBLOCK
             return self._settings.safety.challenge if unblocks else None
         if call.view is None or not isinstance(route, Tool):

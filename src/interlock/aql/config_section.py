@@ -38,7 +38,13 @@ from interlock.core.config.problems import ConfigError, KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.core.server.mcp.views import ViewRule, ViewTable
-from interlock.protocol.aql_terms import RESERVED, Category, EndpointFamily, Mode, OperationView
+from interlock.protocol.aql_terms import (
+    RESERVED_OPERATIONS,
+    Category,
+    EndpointFamily,
+    Mode,
+    OperationView,
+)
 
 # -- Checks between keys
 
@@ -117,7 +123,7 @@ def _check_names(reader: NodeReader, aql: AqlConfig) -> None:
         if name is None:
             continue
         path = ("aql", "operations", glob, "name")
-        if name in RESERVED:
+        if name in RESERVED_OPERATIONS:
             reader.report(path, f"{quoted(name)} is the node's own", "give it another name")
         elif name in given:
             reader.report(

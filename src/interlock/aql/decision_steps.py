@@ -15,7 +15,7 @@ from interlock.aql.quotas import CONTINUE, Quotas
 from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
-from interlock.protocol.aql_terms import OWN, Danger
+from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
 from interlock.trust.policy.decision import Decision, PolicyAction, decision
 
 _MOST_NAMES: Final = 200
@@ -87,7 +87,7 @@ class DangerStep:
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
         """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
-        if call.route in self._harmless or call.upstream == OWN or call.route is None:
+        if call.route in self._harmless or call.upstream == BUILTIN_KEY or call.route is None:
             return decided
         operation_catalog = self._operation_catalog()
         if operation_catalog is not self._known_of:

@@ -12,7 +12,7 @@ from interlock.aql.execution_store import Execution
 from interlock.aql.executions import ActiveExecution, Executions
 from interlock.aql.language.errors import ROW
 from interlock.core.call import Call, Outcome, principal
-from interlock.core.pipeline.client_requests import speaks_tasks
+from interlock.core.pipeline.client_requests import supports_tasks
 from interlock.errors import INTERNAL, InterlockError
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol import mcp
@@ -23,7 +23,7 @@ from interlock.protocol.tasks import (
     FAILED,
     WORKING,
     Task,
-    without_reserved,
+    remove_reserved_meta,
     write_task,
 )
 
@@ -52,7 +52,7 @@ class ExecutionTasks:
 
     def _started(self, call: Call, record: Execution) -> Outcome | None:
         """What a client is given that has just started one. None: it knows no tasks."""
-        if call.client.era is not mcp.Era.STATELESS or not speaks_tasks(call.client):
+        if call.client.era is not mcp.Era.STATELESS or not supports_tasks(call.client):
             return None
         task = self.find(record.id, call)
         return None if task is None else task.shown(mcp.TASK)
@@ -102,7 +102,7 @@ class ExecutionTask:
         result = self._executions.result(self._live)
         if result is None:
             raise InterlockError(INTERNAL, "What the execution gave is no longer there.")
-        return "result", without_reserved(result)
+        return "result", remove_reserved_meta(result)
 
     def answer(self, answers: dict[str, Raw]) -> None:
         """An execution asks nothing: its questions go where those of its session go."""

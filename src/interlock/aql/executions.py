@@ -31,7 +31,7 @@ from interlock.core.pipeline.client_requests import capabilities_of
 from interlock.core.ports import CallHost
 from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
 from interlock.primitives.timestamps import format_utc_ms
-from interlock.protocol.aql_terms import SEGMENT
+from interlock.protocol.aql_terms import BUILTIN_SEGMENT
 from interlock.protocol.jsonrpc import decode_members, encode_value
 from interlock.protocol.mcp import (
     INPUT_REQUIRED,
@@ -500,7 +500,7 @@ class Executions:
         live = self.find(owner, id)
         after(live.record.status, ExecutionEvent.RETRY)
         self._make_room(owner, 0)
-        if live.record.tool.startswith(f"{SEGMENT}.batch"):
+        if live.record.tool.startswith(f"{BUILTIN_SEGMENT}.batch"):
             # Its record says that it ran, not what was in it.
             raise AqlError(
                 "CONFLICT_INVALID_STATE",

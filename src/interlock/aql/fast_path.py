@@ -22,9 +22,9 @@ from interlock.aql.operations import Operation
 from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.offering import Tool
-from interlock.core.pipeline.validation import validator_of
+from interlock.core.pipeline.validation import get_validator
 from interlock.protocol.aql_terms import EndpointFamily, OperationView
-from interlock.protocol.mcp import COMPLETE, Era, ResultGlance
+from interlock.protocol.mcp import COMPLETE, Era, ResultSummary
 
 MOST: Final = 4 * 1024
 """Bytes of a request. Longer ones are held against every limit."""
@@ -53,8 +53,8 @@ _TELLING: Final = re.compile(rb'"structuredContent"|"type":')
 _TEXT: Final = b'"content":[{"type":"text","text":%b}]}'
 _BOTH: Final = b'"content":[{"type":"text","text":%b}],"structuredContent":%b}'
 _STATELESS: Final = b'"resultType":"complete",'
-_SESSION_GLANCE: Final = ResultGlance()
-_STATELESS_GLANCE: Final = ResultGlance(result_type=COMPLETE)
+_SESSION_GLANCE: Final = ResultSummary()
+_STATELESS_GLANCE: Final = ResultSummary(result_type=COMPLETE)
 UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions of the session wire that do not know structured content."""
 _MAYBE_JSON: Final = b'{[ \\"'
@@ -100,7 +100,7 @@ class FastPathEntry:
 
     def __init__(self, asked: AqlRequest, tool: Tool, canonical: str, first: int) -> None:
         signature = asked.operation.signature
-        validator, insists = validator_of(tool)
+        validator, insists = get_validator(tool)
         self.operation: Operation = asked.operation
         self.family: EndpointFamily | None = asked.family
         self.tool = tool
@@ -236,7 +236,7 @@ _SESSION_TEXT, _SESSION_BOTH = _answers(b"{")
 _STATELESS_TEXT, _STATELESS_BOTH = _answers(b"{" + _STATELESS)
 
 
-def told(call: Call, outcome: Outcome, glance: ResultGlance, structured: bool) -> Outcome | None:
+def told(call: Call, outcome: Outcome, glance: ResultSummary, structured: bool) -> Outcome | None:
     """The answer to an ordinary call that came to an ordinary result. None: one of them is not.
 
     `glance`: of a result that does not say that something failed."""

@@ -39,7 +39,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
 from interlock.errors import ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.aql_terms import OWN, SPEC, Category, Danger, OperationView
+from interlock.protocol.aql_terms import BUILTIN_KEY, SPEC_VERSION, Category, Danger, OperationView
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
 # -- Parameters as introspection shows them: all that keeps a client from guessing, and no more.
@@ -713,7 +713,7 @@ class OperationDescriber:
             parts.append(f"Deprecated since {one_line(settings.deprecated, 60)}.{instead}")
         if one.danger >= _WARNED_OF:
             parts.append(f"Danger: {one.danger.word}; a human may have to confirm it.")
-        if source and one.tool.upstream != OWN:
+        if source and one.tool.upstream != BUILTIN_KEY:
             parts.append(f"(Tool {one.canonical}.)")
         return " ".join(part for part in parts if part)
 
@@ -974,7 +974,7 @@ class IntrospectOperation:
             else:
                 line = details.line(hit.operation)
             made.append(line)
-        return {"_protocol": {"version": SPEC}, "operations": made}
+        return {"_protocol": {"version": SPEC_VERSION}, "operations": made}
 
     def _listed(
         self,
@@ -1100,7 +1100,7 @@ class IntrospectOperation:
     def _protocol(self, asked: Any) -> dict[str, Any]:
         mode = asked.face.mode
         return {
-            "version": SPEC,
+            "version": SPEC_VERSION,
             "conformance": "level-2",
             "mode": mode if mode in ("single", "all") else "semantic",
             "capabilities": dict(CAPABILITIES),

@@ -23,8 +23,15 @@ from interlock.core.catalog.effects import Annotations, Effect, EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.errors import ProtocolError
-from interlock.protocol.aql_terms import OWN, RESERVED, Category, Danger, OperationView, fits
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.aql_terms import (
+    BUILTIN_KEY,
+    RESERVED_OPERATIONS,
+    Category,
+    Danger,
+    OperationView,
+    matches_glob,
+)
+from interlock.protocol.json_pointer import resolve_pointer
 
 if TYPE_CHECKING:
     from interlock.core.catalog.offering import Tool
@@ -411,7 +418,7 @@ class SchemaProperties:
     def _at(self, reference: str) -> dict[str, Any] | None:
         if not reference.startswith("#"):
             return None
-        place = at_pointer(self.root, reference[1:])
+        place = resolve_pointer(self.root, reference[1:])
         return place if isinstance(place, dict) else None
 
 
@@ -1082,7 +1089,7 @@ class OperationSnapshot:
             (one for one in self._by_name.values() if one.native is not None),
             key=lambda one: (one.name != "introspect", one.name),
         )
-        shown = (by_tool[tool] for tool in snapshot.plain_tools if tool.upstream != OWN)
+        shown = (by_tool[tool] for tool in snapshot.plain_tools if tool.upstream != BUILTIN_KEY)
         self._listed: tuple[Operation, ...] = (*own, *shown)
         self._locals: dict[str, dict[str, Operation]] = {}
         self._words: dict[str, list[Operation]] | None = None
@@ -1139,7 +1146,11 @@ class OperationSnapshot:
             known, twice = {}, set()
             for one in self._by_name.values():
                 if self.within(one, namespace):
-                    if one.local in known or one.local in RESERVED or one.local in self._by_name:
+                    if (
+                        one.local in known
+                        or one.local in RESERVED_OPERATIONS
+                        or one.local in self._by_name
+                    ):
                         twice.add(one.local)
                     known[one.local] = one
             for name in twice:
@@ -1250,7 +1261,7 @@ class OperationCatalogBuilder:
     def settings(self, canonical: str) -> OperationConfig:
         """What the config knows better about a tool. The first glob that fits."""
         for glob, settings in self._patterns:
-            if fits(glob, canonical):
+            if matches_glob(glob, canonical):
                 return settings
         return _NOTHING
 
@@ -1269,7 +1280,7 @@ class OperationCatalogBuilder:
         chosen: dict[str, str] = {}
         # By canonical name, not by place: names must not depend on who came first.
         for tool in dict.fromkeys(snapshot.by_name.values()):
-            if tool.upstream == OWN:
+            if tool.upstream == BUILTIN_KEY:
                 native = self._natives.get(tool.upstream_name)
                 if native is None:
                     # A step of the language: it can be judged, and not be named.
@@ -1286,7 +1297,7 @@ class OperationCatalogBuilder:
                 name = self.settings(tool.canonical).name
                 if name is not None:
                     chosen[tool.canonical] = name
-        taken = RESERVED.keys() | self._natives.keys()
+        taken = RESERVED_OPERATIONS.keys() | self._natives.keys()
         for (tool, local), name in zip(foreign, given(wanted, taken, chosen), strict=True):
             before = kept.get(tool)
             if before is None or before.name != name:
@@ -1321,7 +1332,7 @@ class OperationCatalogBuilder:
             local=native.name,
             canonical=tool.canonical,
             server="",
-            category=RESERVED.get(native.name, native.category),
+            category=RESERVED_OPERATIONS.get(native.name, native.category),
             danger=level,
             reasons=reasons,
             origins={"category": "native", "danger": "native" if native.free else "derived"},

@@ -8,7 +8,7 @@ from typing import Any
 from interlock.aql import argument_errors, error_mapping
 from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
-from interlock.core.pipeline.validation import validate
+from interlock.core.pipeline.validation import validate_arguments
 from interlock.core.redaction import redact_value
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.trust.authorization import Authorizer
@@ -32,7 +32,7 @@ class Preview:
         child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_word
         child.is_retryable = tool.repeatable
         try:
-            validate(child, tool)
+            validate_arguments(child, tool)
         except InterlockError as error:
             found = None
             if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded_arguments, dict):

@@ -38,12 +38,19 @@ from interlock.aql.warnings import (
     truncated_warning,
 )
 from interlock.core.call import Call, Client, Outcome, UpstreamResponseError
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.ports import CallResult
 from interlock.errors import InterlockError, ProtocolError
-from interlock.protocol.aql_terms import OWN, SEGMENT
+from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members
-from interlock.protocol.mcp import INPUT_REQUIRED, TASK, TASKS_GET, TOOLS_CALL, Era, glance_at
+from interlock.protocol.mcp import (
+    INPUT_REQUIRED,
+    TASK,
+    TASKS_GET,
+    TOOLS_CALL,
+    Era,
+    summarize_result,
+)
 from interlock.protocol.mcpax import STATUS
 from interlock.trust.approvals.response import URL_FIRST, kept_at, needed_below
 
@@ -187,10 +194,10 @@ _PASSED: Final = frozenset(
 """What is wrong with a request of MCP, and not with an operation."""
 _NO_RESULT: Final = frozenset({INPUT_REQUIRED, TASK})
 """What stands where a result would, and is none yet."""
-BATCH: Final = f"{SEGMENT}.batch"
-WHOLE: Final = frozenset({BATCH, f"{SEGMENT}.read_modify_write"})
+BATCH: Final = f"{BUILTIN_SEGMENT}.batch"
+WHOLE: Final = frozenset({BATCH, f"{BUILTIN_SEGMENT}.read_modify_write"})
 """Tools of the node's own that give a whole answer: it is made of answers."""
-PAUSED: Final = f"{SEGMENT}.continue_quota"
+PAUSED: Final = f"{BUILTIN_SEGMENT}.continue_quota"
 """What a call has become whose caller has used up a quota."""
 FAILURE: Final = b'{"success":false'
 _STATUS: Final = STATUS.encode()
@@ -237,7 +244,7 @@ class ResponseWriter:
     ) -> CallResult:
         """Never raises."""
         if call.method != TOOLS_CALL:
-            if call.method == TASKS_GET and outcome is not None and call.upstream != OWN:
+            if call.method == TASKS_GET and outcome is not None and call.upstream != BUILTIN_KEY:
                 return self._task(call, outcome), None
             return outcome, error
         asked = cast("AqlRequest | None", call.operation_request)
@@ -247,7 +254,7 @@ class ResponseWriter:
         item = asked is not None and asked.item
         try:
             if error is None and outcome is not None:
-                glance = outcome.glance or glance_at(outcome.result)
+                glance = outcome.glance or summarize_result(outcome.result)
                 if glance.result_type in _NO_RESULT and not item:
                     return outcome, None
                 if not glance.is_error:
@@ -268,7 +275,7 @@ class ResponseWriter:
         except AqlError as refused:
             found = error_mapping.of_error(refused)
         except Exception as bug:
-            found = error_mapping.of_error(fault(call, bug))
+            found = error_mapping.of_error(internal_error(call, bug))
         return self._failure(call, found, item), None
 
     # -- success
@@ -415,7 +422,7 @@ class ResponseWriter:
             if inner is None:
                 return outcome
             raw = bytes(inner)
-            if glance_at(raw).is_error:
+            if summarize_result(raw).is_error:
                 code, message, details = error_mapping.of_result(raw)
                 written: bytes = envelope.failure(code, message, details)
                 is_error, blocks = envelope.is_error(code, self._policy), []

@@ -32,10 +32,10 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.ports import CallHost, CallResult, OperationMatch
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
-from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST, Era
 
@@ -262,7 +262,7 @@ class AqlStage:
             try:
                 self.quotas.on_result(call, outcome, error)
             except Exception as bug:
-                return self._write_response(call, None, fault(call, bug))
+                return self._write_response(call, None, internal_error(call, bug))
         return self._write_response(call, outcome, error)
 
     def _list(self, call: Call, face: OperationView) -> bool:
@@ -271,7 +271,7 @@ class AqlStage:
         era = call.client.era
         if face.mode == "auto":
             face = self._choose(self._plain_tokens(view), self._auto_tokens, face)
-            if face is PLAIN:
+            if face is PLAIN_VIEW:
                 return False
         if call.cursor is not None:
             raise InterlockError(
@@ -288,7 +288,7 @@ class AqlStage:
 
     def shows_tools(self, face: OperationView) -> bool:
         """Whether `auto` lists tools now, to a caller that sees all of them."""
-        return self._choose(self._plain_tokens(None), self._auto_tokens, face) is PLAIN
+        return self._choose(self._plain_tokens(None), self._auto_tokens, face) is PLAIN_VIEW
 
     def _plain_tokens(self, view: View | None) -> int:
         """What a model would be shown in the plain view."""

@@ -15,7 +15,7 @@ from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 
@@ -61,7 +61,7 @@ def instructions(face: OperationView) -> str:
 
 def choose(plain_tokens: int, auto_tokens: int, face: OperationView) -> OperationView:
     """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
-    return face if plain_tokens >= auto_tokens else PLAIN
+    return face if plain_tokens >= auto_tokens else PLAIN_VIEW
 
 
 def cost(

@@ -20,7 +20,7 @@ from interlock.automation.prose import is_prose
 from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import PARENT_KIND
 from interlock.core.redaction import MASK, redact, redact_args, redact_value
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.trust.approvals.proofs import APPROVE, OPERATOR, PASSKEY, REFUSE
 from interlock.trust.approvals.record import (
@@ -89,7 +89,9 @@ def is_decision(approval: Approval) -> bool:
     if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
         return False
     # What was decided by more than its arguments is no rule's: a rule knows nothing else.
-    return approval.upstream != OWN and approval.shown != NOT_SHOWN and not approval.meta_shown
+    return (
+        approval.upstream != BUILTIN_KEY and approval.shown != NOT_SHOWN and not approval.meta_shown
+    )
 
 
 def decided(approval: Approval, now: float) -> HumanDecision:

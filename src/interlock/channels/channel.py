@@ -16,11 +16,11 @@ from interlock.channels.tls import verified_names
 
 MAX_MESSAGE: Final = 64 * 1024 * 1024
 """A larger message ends the channel."""
-MOST_UNREAD: Final = 64 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """So much may wait to be read, by the other side or by the owner, before the channel is ended."""
 CLOSING: Final = 2.0
 """How long the other side may take to agree that a channel is closed."""
-DIALLING: Final = 10.0
+CONNECTING: Final = 10.0
 """How long it may take until a channel that was dialled is open."""
 LOCAL: Final = "local"
 """The peer of everything that cannot come from another machine."""
@@ -139,7 +139,7 @@ class Endpoint(ABC):
     def _keep(self, payload: bytes) -> None:
         """Nobody listens yet."""
         self._kept_bytes += len(payload)
-        if self._kept_bytes > MOST_UNREAD:
+        if self._kept_bytes > MAX_UNREAD_BYTES:
             self._cut_off("it said more than could be kept before anybody listened")
             return
         self._kept.append(payload)
@@ -175,7 +175,7 @@ class Endpoint(ABC):
         self._waiting = []
 
 
-def peer_of(transport: asyncio.BaseTransport) -> str:
+def peer_name(transport: asyncio.BaseTransport) -> str:
     """Who is on the other side of a connection: `local`, `loopback`, or an address."""
     address = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
@@ -187,7 +187,7 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
     return "loopback" if ip.is_loopback else host
 
 
-def proven_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
+def verified_peer_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
     """The DNS names in the certificate that the other side has shown, if it was verified."""
     return tuple(value.lower() for kind, value in verified_names(transport) if kind == "DNS")
 

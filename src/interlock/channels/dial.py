@@ -5,7 +5,7 @@ from __future__ import annotations
 from ssl import SSLContext
 
 from interlock.channels import lines, websocket
-from interlock.channels.channel import DIALLING, MAX_MESSAGE, Channel
+from interlock.channels.channel import CONNECTING, MAX_MESSAGE, Channel
 from interlock.errors import CONFIG, InterlockError
 
 
@@ -15,7 +15,7 @@ async def dial(
     bearer: str | None = None,
     ssl: SSLContext | None = None,
     max_message: int = MAX_MESSAGE,
-    timeout: float = DIALLING,
+    timeout: float = CONNECTING,
 ) -> Channel:
     """An open channel. Raises InterlockError: UPSTREAM_UNAVAILABLE when there is none to be had
     (`data["status"]` when the other side refused), CONFIG when nobody knows such a URL.

@@ -15,15 +15,15 @@ from typing import Any, Final
 from interlock.channels.channel import (
     CLOSED_HERE,
     CLOSING,
-    DIALLING,
+    CONNECTING,
     DOES_NOT_READ,
     LOCAL,
     MAX_MESSAGE,
-    MOST_UNREAD,
+    MAX_UNREAD_BYTES,
     Endpoint,
 )
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.protocol.jsonrpc import on_one_line
+from interlock.protocol.jsonrpc import remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 _STDIN: Final = 0
@@ -74,10 +74,10 @@ class LinesChannel(Endpoint):
     def send(self, payload: bytes) -> None:
         if not self.open:
             return
-        if self._unread is not None and self._unread() > MOST_UNREAD:
+        if self._unread is not None and self._unread() > MAX_UNREAD_BYTES:
             self._cut_off(DOES_NOT_READ)
             return
-        self._write(on_one_line(payload) + b"\n")
+        self._write(remove_line_breaks(payload) + b"\n")
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         if not self.open:
@@ -110,7 +110,7 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=MOST_UNREAD)
+        self._transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         self._write = self._transport.write
         if self._accept is not None:
             self._accept(self)
@@ -133,7 +133,7 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
 
 
 async def dial_unix(
-    path: str, *, max_message: int = MAX_MESSAGE, timeout: float = DIALLING
+    path: str, *, max_message: int = MAX_MESSAGE, timeout: float = CONNECTING
 ) -> LinesChannel:
     """A channel to whoever listens there. Raises InterlockError when nobody does."""
     make = partial(LinesServerProtocol, label=f"unix:{path}", max_message=max_message)
@@ -151,7 +151,7 @@ async def dial_unix(
     )
 
 
-async def over_stdio(*, max_message: int = MAX_MESSAGE) -> LinesChannel:
+async def open_stdio(*, max_message: int = MAX_MESSAGE) -> LinesChannel:
     """The channel on this process's own stdin and stdout, which must be pipes or sockets.
 
     It takes them for itself: what anybody prints from now on goes to stderr, where it spoils

@@ -16,13 +16,13 @@ import msgspec
 from interlock.channels.channel import (
     CLOSED_HERE,
     CLOSING,
-    DIALLING,
+    CONNECTING,
     DOES_NOT_READ,
     MAX_MESSAGE,
-    MOST_UNREAD,
+    MAX_UNREAD_BYTES,
     Endpoint,
-    peer_of,
-    proven_names,
+    peer_name,
+    verified_peer_names,
 )
 from interlock.channels.tls import client_context
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
@@ -38,7 +38,7 @@ from interlock.protocol.websocket import (
     Violation,
     WebSocketEvent,
     close_frame,
-    medium_head,
+    pack_medium_head,
     pong_frame,
     text_frame,
     text_head,
@@ -191,7 +191,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         max_message: int = MAX_MESSAGE,
     ) -> None:
         """`dialled`: this side is the client."""
-        Endpoint.__init__(self, peer=peer, label=label, names=proven_names(transport))
+        Endpoint.__init__(self, peer=peer, label=label, names=verified_peer_names(transport))
         self._unwritten: list[bytes] = []
         loop = asyncio.get_running_loop()
         self._soon = loop.call_soon
@@ -201,7 +201,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
             dialled=dialled,
             max_message=max_message,
             # Above this `pause_writing` ends it, so there is nothing to look at per message.
-            most_unsent=MOST_UNREAD,
+            most_unsent=MAX_UNREAD_BYTES,
             call_later=loop.call_later,
         )
 
@@ -245,7 +245,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
             return
         length = len(payload)
         if 125 < length < _LARGE:
-            unwritten += (medium_head(MEDIUM_HEAD, length), payload)
+            unwritten += (pack_medium_head(MEDIUM_HEAD, length), payload)
         elif length < _LARGE:
             unwritten += (text_head(length), payload)
         else:
@@ -308,7 +308,7 @@ def accept(
     max_message: int = MAX_MESSAGE,
 ) -> WebSocketChannel:
     """The channel of whoever sent a lawful upgrade request with these headers (lower case)."""
-    transport.write(opening.response(fields[b"sec-websocket-key"].strip()))
+    transport.write(opening.write_response(fields[b"sec-websocket-key"].strip()))
     return WebSocketChannel(
         transport,
         dialled=False,
@@ -327,7 +327,7 @@ async def dial(
     bearer: str | None = None,
     ssl: tls.SSLContext | None = None,
     max_message: int = MAX_MESSAGE,
-    timeout: float = DIALLING,
+    timeout: float = CONNECTING,
 ) -> WebSocketChannel:
     """An open channel to a ws:// or wss:// URL. Raises InterlockError(UPSTREAM_UNAVAILABLE) with
     the reason, and the HTTP status in its data when the other side refused.
@@ -408,7 +408,9 @@ class _Dialling(asyncio.Protocol):
         if self._bearer is not None:
             headers.append(("Authorization", f"Bearer {self._bearer}"))
         try:
-            asks = opening.request(self._where.authority, self._where.target, self._key, headers)
+            asks = opening.write_request(
+                self._where.authority, self._where.target, self._key, headers
+            )
         except ProtocolError as error:
             self._failed(error)
         else:
@@ -426,7 +428,7 @@ class _Dialling(asyncio.Protocol):
                 self._refusal = answer
                 self._read_refusal(answer, self._reader.rest)
                 return
-            opening.check_answer(answer, self._key)
+            opening.check_response(answer, self._key)
         except ProtocolError as error:
             self._failed(error)
             return
@@ -435,7 +437,7 @@ class _Dialling(asyncio.Protocol):
         channel = WebSocketChannel(
             self._transport,
             dialled=True,
-            peer=peer_of(self._transport),
+            peer=peer_name(self._transport),
             label=self._where.label,
             max_message=self._max_message,
         )

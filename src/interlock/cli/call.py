@@ -191,8 +191,8 @@ def _progress(call: Call, method: str, params: bytes | Raw) -> None:
 
 
 def _error_code(error: UpstreamResponseError) -> int:
-    from interlock.errors import by_name
+    from interlock.errors import failure_by_name
 
-    rows = [by_name(name) for name in _UNREACHABLE_NAMES]
+    rows = [failure_by_name(name) for name in _UNREACHABLE_NAMES]
     unreachable = {row.code for row in rows} | {row.stateless_code for row in rows}
     return output.UNREACHABLE if error.code in unreachable else output.FAILED

@@ -40,7 +40,7 @@ from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.session_pool import denied
 from interlock.core.upstreams.transports.stdio import STDERR_SAID
 from interlock.errors import InterlockError
-from interlock.protocol.mcp import RELAYED, without
+from interlock.protocol.mcp import RELAYED_CAPABILITIES, remove_capabilities
 from interlock.terminal import output
 from interlock.terminal.assumed_effects import describe_assumed
 from interlock.terminal.feature_reports import Diagnosis, Trial, load_reports
@@ -99,7 +99,7 @@ async def _tried(
     begun = time.monotonic()
     try:
         # As the node does: what a server lists may depend on what its client can do.
-        peer = await connector.connect(without(RELAYED, denied(server)))
+        peer = await connector.connect(remove_capabilities(RELAYED_CAPABILITIES, denied(server)))
         try:
             definitions = await list_tools(peer, timeout=_LIST_WITHIN)
             registered = trial.registered()

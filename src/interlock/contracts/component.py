@@ -50,7 +50,7 @@ from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.node_context import NodeContext
 from interlock.trust.pins import HeldTool, Pins
 
@@ -262,7 +262,7 @@ class Contracts(FeatureComponent):
         # The node's own tools change with the node, and contracts that drivers serve say their
         # versions themselves.
         key = offering.upstream
-        own = key in ("", OWN) or key.startswith(CONTRACTS)
+        own = key in ("", BUILTIN_KEY) or key.startswith(CONTRACTS)
         return not own and key not in self._unwatched
 
     def _holds(self, offering: Offering) -> bool:

@@ -1,7 +1,7 @@
-"""The one thing that flows: a call, who makes it, how long it may take, and what comes back.
+"""The call and everything that belongs to it: caller, client, client requests, outcome, errors.
 
-A face fills in what it read from its wire; the pipeline's stages fill in what they find out; the
-upstream reads it. Nothing else travels between the rooms.
+A server fills in what it read from its protocol, the stages of the pipeline add what they find
+out, and the upstream reads it. A `Call` is all that servers, pipeline and upstreams share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
 from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.headers import HeaderParam
-from interlock.protocol.mcp import Era, ResultGlance
+from interlock.protocol.mcp import Era, ResultSummary
 from interlock.protocol.mcpax import Hop
 
 if TYPE_CHECKING:
@@ -30,29 +30,29 @@ OTHER_USER: Final = "other_user"
 FORWARDED: Final = "forwarded"
 
 NotificationHandler = Callable[["Call", str, "bytes | Raw"], None]
-"""Takes a notification that belongs to a call: the call, the method and the raw params."""
+"""A callback for a notification about a call: the call, the method and the raw params."""
 
 
 class Credentials(msgspec.Struct, frozen=True, gc=False):
-    """What a face saw of the other side. Whether it is enough is for the pipeline to say."""
+    """What a server knows about the peer of a connection. The pipeline decides if it suffices."""
 
     peer: str
-    """`local`: the node's own user, by stdio or the Unix socket. `loopback`: the same user, by TCP.
-    `other_user`: from this machine, but another user's, or nobody knows whose. `forwarded`: passed
-    on by a proxy. Else the address."""
+    """`local`: the user of the node, by stdio or the Unix socket. `loopback`: the same user, by
+    TCP. `other_user`: a connection from this machine by another or an unknown user. `forwarded`:
+    passed on by a proxy. Otherwise the address of the peer."""
     bearer: str | None = None
     assigned_name: str = ""
-    """Set where the node itself chose the other side, as with the parent that it registered with:
-    the name of that caller."""
+    """The name of the caller where the node chose the peer itself, such as the parent that it
+    registered with."""
     certificate_names: tuple[str, ...] = ()
-    """The names (SAN) in the client certificate that it showed, and that a CA of ours signed."""
+    """The names (SAN) in the client certificate, which a configured CA signed."""
     hop_token: str | None = None
-    """The token that the node above made for this one call, where it sent one."""
+    """The token that the parent node minted for this one call, if it sent one."""
 
     def __repr__(self) -> str:
-        """Without what somebody could use who reads it in a log or a traceback."""
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"Credentials({shown})"
+        """Return a text without secrets: it may end up in a log or a traceback."""
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Credentials({fields})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [
@@ -65,71 +65,72 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who is known here."""
+    """An authenticated caller and its rights."""
 
     name: str
     can_call: bool = True
-    """Whether it may call, in topics and everywhere else."""
+    """True if it may make calls, in topics and everywhere else."""
     can_register: bool = True
-    """Whether it may register a subserver."""
+    """True if it may register a subserver."""
     can_join: bool = False
-    """Whether it may take part in topics, though it may not call elsewhere."""
+    """True if it may take part in topics, even if it may not call elsewhere."""
     can_view_approvals: bool = False
-    """Whether it may look at the approvals of others. Only a proof confirms one."""
+    """True if it may read the approvals of other callers. Approving needs a proof in any case."""
     kind: str = "local"
-    """How it is known: `local`, `token`, `jwt`, `introspection`, `certificate` or `parent`."""
+    """How it authenticated: `local`, `token`, `jwt`, `introspection`, `certificate`, `parent`."""
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] | None = None
-    """The most it may do, as `level` or `level:glob`. None: there is no limit."""
+    """Upper limit of its rights, as `level` or `level:glob`. None: no limit."""
     expires_at: float | None = None
-    """Until when (wall clock) it is who it says. None: it is asked anew every time."""
+    """When its authentication expires (wall clock). None: it is checked for every request."""
     id: str = ""
-    """What can be revoked: the id of its token, or its subject. Empty: nothing of it can."""
+    """The id that can be revoked: of its token, or its subject. Empty: nothing can be revoked."""
     parent_caller: str = ""
-    """Of a call that a parent sent: who called there."""
+    """The caller at the parent node, for a call that a parent sent."""
 
 
 Principal = tuple[str, str, str]
-"""Who is behind a connection: name, kind, and for whom it speaks. Never a name from a request."""
+"""The identity behind a connection: name, kind, and the caller at the parent. Never taken from the
+content of a request."""
 
 
 class RevokedCallers(frozenset[str]):
-    """The names of callers of whom something was revoked, and what of each."""
+    """The names of callers with revoked tokens, and which tokens those are."""
 
     token_ids: frozenset[str] = frozenset()
-    """Tokens by id that do not count any more."""
+    """The ids of the revoked tokens."""
     without_tokens: frozenset[str] = frozenset()
-    """Callers who have no token left that was known to count."""
+    """The callers that have no valid token left."""
 
     def affects(self, caller: Caller) -> bool:
-        """Whether something that this caller began must end now: not, if it came with another
-        token than the one that was revoked."""
+        """Return whether sessions and calls of this caller must end. They go on if the caller used
+        a token that was not revoked."""
         if caller.name not in self:
             return False
         return caller.name in self.without_tokens or not caller.id or caller.id in self.token_ids
 
 
 def principal(caller: Caller) -> Principal:
-    """Return what identifies a caller across connections."""
+    """Return the identity of a caller across connections."""
     return (caller.name, caller.kind, caller.parent_caller)
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):
-    """The program on the other side: which wire it speaks and what it declared."""
+    """The client program: its protocol generation and the capabilities that it declared."""
 
     era: Era
     revision: str
     name: str = ""
     capabilities: bytes = EMPTY_OBJECT
     accepts_requests: bool = False
-    """Whether it keeps a session and answers what a server asks of it in between: sampling,
-    elicitation or roots."""
+    """True if it keeps a session and can respond to client requests: sampling, elicitation or
+    roots."""
 
 
 class ClientRequest(msgspec.Struct, eq=False):
-    """A question that an upstream puts to whoever called it: a sample, a form, the roots.
+    """A request of an upstream to the client that called it: sampling, elicitation or roots.
 
-    It is answered exactly once; what comes first counts.
+    It ends exactly once. The first response, withdrawal or failure counts.
     """
 
     method: str
@@ -137,16 +138,17 @@ class ClientRequest(msgspec.Struct, eq=False):
     """A raw JSON object, empty when there are none."""
     on_response: Callable[[ClientResponse], None]
     upstream: str = ""
-    """Who asks."""
+    """The key of the upstream."""
     is_open: bool = True
     on_withdraw: Callable[[ClientRequest, str], None] | None = None
-    """Set by whoever relays it: told when the upstream no longer wants to know, and why."""
+    """Set by the component that relays the request: called with the reason when the upstream
+    withdraws it."""
     progress_token: bytes | None = None
-    """Raw: the upstream wants to hear how the answer comes along."""
+    """Raw. Set if the upstream wants progress notifications about the response."""
     on_progress: Callable[[bytes | Raw], None] | None = None
-    """Takes the raw params of the client's progress on this question."""
+    """Called with the raw params of a progress notification of the client."""
     on_end: Callable[[ClientResponse | str], None] | None = None
-    """Told once, before anybody else: the answer, or why there is none to come any more."""
+    """Called once, before every other callback: the response, or the reason why there is none."""
 
     def respond(self, result: bytes | Raw) -> None:
         self._respond(ClientResponse(bytes(result)))
@@ -155,7 +157,7 @@ class ClientRequest(msgspec.Struct, eq=False):
         self._respond(ClientResponse(b"", code, message, data))
 
     def withdraw(self, reason: str) -> None:
-        """The upstream no longer wants an answer."""
+        """End the request because the upstream does not want a response any more."""
         if self.is_open:
             self.is_open = False
             if self.on_end is not None:
@@ -164,25 +166,25 @@ class ClientRequest(msgspec.Struct, eq=False):
                 self.on_withdraw(self, reason)
 
     def fail(self, code: int, message: str) -> None:
-        """Nobody will answer: both sides are told."""
+        """End the request because no response will come. Notifies the upstream and the relay."""
         if self.is_open:
             self.reject(code, message)
             if self.on_withdraw is not None:
                 self.on_withdraw(self, message)
 
-    def _respond(self, answer: ClientResponse) -> None:
+    def _respond(self, response: ClientResponse) -> None:
         if self.is_open:
             self.is_open = False
             if self.on_end is not None:
-                self.on_end(answer)
-            self.on_response(answer)
+                self.on_end(response)
+            self.on_response(response)
 
 
 class ClientResponse(msgspec.Struct, frozen=True, gc=False):
-    """What a question came to: a raw result, or an error with its code."""
+    """The response to a client request: a raw result, or an error with its code."""
 
     result: bytes
-    """Empty: there is none, but an error."""
+    """Empty for an error."""
     code: int = 0
     message: str = ""
     data: bytes | Raw | None = None
@@ -193,38 +195,38 @@ class ClientResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientSession(Protocol):
-    """A client that stays connected between its requests, as those of the session wire do."""
+    """A client that stays connected between its requests (protocol generation `session`)."""
 
     client: Client
     owner: str
-    """The name of the caller it belongs to."""
+    """The name of the caller that it belongs to."""
     is_alive: bool
     log_level: str | None
-    """From which level on it wants to hear log messages. None: it never said."""
+    """The lowest level of log messages that the client wants. None: it never set a level."""
     on_close: list[Callable[[], None]]
-    """Run once, when the session ends."""
+    """Callbacks that run once, when the session ends."""
     on_roots_changed: list[Callable[[], None]]
-    """Run whenever the client says that its roots are others now."""
+    """Callbacks that run whenever the client reports changed roots."""
 
     def send_notification(self, method: str, params: bytes | Raw | None) -> None:
-        """Send a notification that belongs to none of its requests."""
+        """Send a notification that belongs to no request of the client."""
 
     def close_stream(self, call: Call) -> None:
-        """End the connection of a call that goes on, if its client knows to come back for it."""
+        """End the stream of a running call, if its client can resume the stream later."""
 
     def send_resource_update(self, uri: str) -> None:
-        """Tell it that a resource which it follows is not what it was."""
+        """Notify the client that a resource to which it subscribed has changed."""
 
-    def send_request(self, ask: ClientRequest, call: Call | None) -> bool:
-        """Put a question: on the stream of the call's own request where there is one.
+    def send_request(self, request: ClientRequest, call: Call | None) -> bool:
+        """Send a request to the client, on the stream of the call where there is one.
 
-        False: there is no way to the client now, and the question is as it was.
+        Return False, with the request unchanged, if the client cannot be reached now.
         """
         ...
 
 
 class Route(Protocol):
-    """Where a name leads: one tool of one upstream, as the catalog resolved it."""
+    """The target of a tool name: one tool of one upstream, as the catalog resolved it."""
 
     canonical: str
     upstream: str
@@ -232,15 +234,15 @@ class Route(Protocol):
     upstream_name_json: bytes
     header_params: tuple[HeaderParam, ...]
     declared_timeout: float | None
-    """How long a call of it may take, by what it says of itself. 0: as long as it takes. None: it
-    says nothing."""
+    """The time limit of a call in seconds, as the tool declares it. 0: no limit. None: nothing
+    declared."""
     route_members: bytes
-    """Members of `_meta` that lead a call on through the nodes below, as they stand behind others:
-    `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty: there is no node below."""
+    """Members of `_meta` that route a call through the child nodes, written to follow other
+    members: `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty if the tool is not below a node."""
 
 
 class ProposedCall(msgspec.Struct, frozen=True, gc=False):
-    """A proposal in a topic that somebody addressed to the node."""
+    """A proposal in a topic that was addressed to the node."""
 
     topic: str
     id: str
@@ -250,112 +252,113 @@ class ProposedCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class OperationRequest(Protocol):
-    """A request for an operation that a call was made of: see `interlock.aql.request`."""
+    """The request for an operation from which a call was made: see `interlock.aql.request`."""
 
     confirmation: str
-    """The token by which its caller confirms it. Empty: none was sent."""
+    """The confirmation token that its caller sent. Empty: none."""
 
 
 @plain_stores
 class Call(msgspec.Struct, eq=False):
-    """One request on its way through the pipeline."""
+    """One request of a client in the pipeline."""
 
     method: str
     """The MCP method: `tools/call`, `tools/list`, …"""
     server: str
+    """The server that received it: `http`, `stream`, `ax`, `topic`, …"""
     credentials: Credentials
     client: Client
     name: str = ""
     """The tool or prompt as the client named it, or the URI of a resource."""
     session_owner: str = ""
-    """Whose session it came on, when it came on one: nobody else may use that session."""
+    """The caller that owns the session of the call. Other callers may not use that session."""
     cursor: str | None = None
-    """Where a listing goes on."""
+    """The cursor of a list request."""
     arguments: bytes | Raw = EMPTY_OBJECT
     meta: dict[str, Raw] | None = None
-    """The caller's `_meta`, reserved keys included."""
+    """The `_meta` of the caller, including reserved keys."""
     extra_params: dict[str, Raw] | None = None
-    """Members of `params` that the node does not read but passes on."""
+    """Members of `params` that the node passes on without reading them."""
     header_params: list[tuple[bytes, bytes]] | None = None
-    """`Mcp-Param-*` headers as they came, when the wire has them."""
+    """The `Mcp-Param-*` headers as received, where the protocol has headers."""
     on_notification: NotificationHandler | None = None
-    """Where progress and log messages of this call go. None: nobody listens."""
+    """Called with progress notifications and log messages of this call. None: not wanted."""
 
-    on_done: Done | None = None
-    """Told once, when the call is over: the outcome, or the error."""
+    on_done: DoneCallback | None = None
+    """Called once, when the call ends: with the outcome or the error."""
     session: ClientSession | None = None
-    """The session it came on, for a client that has one."""
+    """The session that it belongs to, for a client that has one."""
     hop: Hop | None = None
-    """Where it is on its way down the tree, when a parent sent it."""
+    """Its position on the route through the tree, if a parent sent it."""
     context: object = None
-    """What the server that made the call keeps with it. Nobody else reads it."""
+    """Private data of the server that made the call."""
     view: OperationView | None = None
-    """The AQL view that it was made in. None: the plain one."""
+    """The AQL view in which it was made. None: the plain view."""
 
-    # Filled in by the stages, in their order.
+    # Set by the stages, in their order.
     started_at: float = 0.0
     caller: Caller | None = None
     route: Route | None = None
     upstream: str = ""
     effect: str = ""
     decoded_arguments: Any = None
-    """The arguments as Python objects, once a stage needed them."""
+    """The arguments as Python objects, after a stage needed them."""
     timeout: float = 0.0
-    """How long the call may go without a sign of life; progress starts it again."""
+    """Seconds until the call expires without progress. Progress restarts the timeout."""
     deadline: float = 0.0
-    """Absolute, on the loop's clock."""
+    """Absolute time on the clock of the event loop."""
     hard_deadline: float = 0.0
-    """However much progress is reported, the call ends here."""
+    """The call ends at this time, even if progress is reported."""
     has_caller_timeout: bool = False
-    """Whether the caller itself asked for a shorter deadline than the node's."""
+    """True if the caller requested a shorter deadline than that of the node."""
     is_retryable: bool = False
-    """Whether it may be sent again after it may have been executed."""
+    """True if it may be sent again although it may have been executed."""
     is_retry: bool = False
     is_dispatched: bool = False
-    """Whether a request for it has left the node, so that it may have been executed. Set where the
-    request is handed to its transport; only a transport that knows that nothing was executed takes
-    it back. A call that waits for the outcome of another is not dispatched."""
+    """True if a request for it has left the node, so that it may have been executed. Set where the
+    request is handed to its transport. Only a transport that knows that nothing was executed resets
+    it. A call that waits for the outcome of another call is not dispatched."""
     input_rounds: int = 0
-    """How often its server has asked for input instead of answering."""
+    """The number of input rounds: results of its server that requested input."""
     upstream_request: UpstreamRequest | None = None
-    """The request that is under way for it."""
+    """The request to the upstream that is in progress for it."""
     approval_id: str = ""
-    """The id of the approval that it is made for: a human let exactly this call through."""
+    """The id of the approval of exactly this call. Empty: it was not approved."""
     approval_digest: str = ""
-    """Of an approved call: what the approval is about, once the gate has held the call to it."""
+    """The digest of an approved call, set after the gate checked that the call matches it."""
     reservations: Sequence[object] | None = None
-    """What it has taken from budgets, until it is settled or given back."""
+    """What it reserved from budgets, until that is charged or released."""
     operation_request: OperationRequest | None = None
-    """What the AQL stage keeps of the request until it is answered. No wire can set it."""
+    """Data of the AQL stage until the response is written. No protocol can set it."""
     proposal: ProposedCall | None = None
-    """The proposal that it was made for: it waits for a human, unless a rule that a human accepted
-    covers it. No wire can set it."""
+    """The proposal that it was made from. Such a call needs an approval, unless an accepted rule
+    covers it. No protocol can set it."""
 
     def __repr__(self) -> str:
-        """Without what the caller sent: there may be a secret anywhere in it."""
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"Call({shown})"
+        """Return a text without the content of the request, which may contain secrets."""
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Call({fields})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        shown = ("method", "server", "name", "credentials", "caller", "upstream", "approval_id")
-        return [(name, getattr(self, name)) for name in shown]
+        names = ("method", "server", "name", "credentials", "caller", "upstream", "approval_id")
+        return [(name, getattr(self, name)) for name in names]
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What came back: the raw result, in which era's words it is, and what it says of itself."""
+    """The result of a call: raw JSON, its protocol generation, and a summary of its members."""
 
     result: bytes
     era: Era
-    glance: ResultGlance | None = None
-    """None: the node made the result, and knows what is in it."""
+    glance: ResultSummary | None = None
+    """None for a result that the node wrote itself."""
 
 
-Done = Callable[["Call", "Outcome | None", InterlockError | None], None]
-"""Takes a call that is over, with its outcome or its error."""
+DoneCallback = Callable[["Call", "Outcome | None", InterlockError | None], None]
+"""A callback for the end of a call, with its outcome or its error."""
 
 
 class UpstreamResponseError(InterlockError):
-    """The upstream itself answered with a JSON-RPC error: code, message and data are passed on."""
+    """A JSON-RPC error response of the upstream. Code, message and data are passed on."""
 
     def __init__(self, code: int, message: str, data: bytes | Raw | None) -> None:
         super().__init__(UPSTREAM_ERROR, message)
@@ -364,24 +367,27 @@ class UpstreamResponseError(InterlockError):
 
 
 class HiddenToolError(InterlockError):
-    """A call of a tool that its caller does not see. The caller is told that there is none, the
-    journal has the reason."""
+    """A call of a tool that is hidden from its caller. The caller gets an error for an unknown
+    tool, the journal records the reason."""
 
-    def __init__(self, unknown: InterlockError, reason: InterlockError) -> None:
-        super().__init__(unknown.failure, unknown.message, unknown.data)
+    def __init__(self, public_error: InterlockError, reason: InterlockError) -> None:
+        super().__init__(public_error.failure, public_error.message, public_error.data)
         self.reason = reason
 
 
 class RelayedError(InterlockError):
-    """A node below said what went wrong there, in the words of our own table.
+    """An error that a child node reported, with a code of our own table.
 
-    That node itself is well: nothing is held against it.
+    The child node itself works: the circuit breaker does not count this error.
     """
 
 
 class UpstreamLostError(InterlockError):
-    """The upstream went away. `sent` tells whether this request may have been executed: that
-    decides whether it may be sent again. Whether any request of a call left: `Call.dispatched`."""
+    """The connection to the upstream was lost.
+
+    `was_sent` says whether this request may have been executed, which decides if it may be sent
+    again. `Call.is_dispatched` says whether any request of a call left the node.
+    """
 
     def __init__(
         self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
@@ -389,5 +395,5 @@ class UpstreamLostError(InterlockError):
         super().__init__(failure, message)
         self.was_sent = was_sent
         self.status = status
-        """What HTTP said, where HTTP was spoken."""
+        """The HTTP status, if the upstream uses HTTP."""
         self.location = location

@@ -1,7 +1,7 @@
-"""Places where a test may kill the node: each point of the way of a call that is approved.
+"""Points at which a test can kill the node, along the route of an approved call.
 
-`INTERLOCK_FAULT` in the environment names one of them, and the process ends there as by `kill -9`.
-Without it nothing here does anything.
+The environment variable `INTERLOCK_FAULT` names a point. The process ends there as by `kill -9`.
+Without the variable this module does nothing.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ POINTS: Final = (
     "refuse.written",
     "store.committing",
 )
-"""In the order in which a call passes them; the last is inside every commit of the store."""
+"""In the order in which a call passes them. The last one is inside every commit of the store."""
 
-_AT: Final = os.environ.get("INTERLOCK_FAULT", "")
-_AFTER: Final = int(os.environ.get("INTERLOCK_FAULT_AFTER", "0") or "0")
-"""How often the point is passed unharmed first."""
-ARMED: Final = bool(_AT)
-"""Whether the process is to end at one of them. Looked at before `at`, which only tests call."""
-_passed = 0
+_POINT: Final = os.environ.get("INTERLOCK_FAULT", "")
+_SKIPPED_PASSES: Final = int(os.environ.get("INTERLOCK_FAULT_AFTER", "0") or "0")
+"""How often the point is passed before the process ends there."""
+ARMED: Final = bool(_POINT)
+"""True if a crash point is set. Code checks it before it calls `reach`."""
+_passes = 0
 
 
-def at(point: str) -> None:
-    """The call is here now."""
-    if point == _AT:
+def reach(point: str) -> None:
+    """End the process if this is the crash point that the environment names."""
+    if point == _POINT:
         _die()
 
 
 def _die() -> None:
-    global _passed
-    _passed += 1
-    if _passed > _AFTER:
+    global _passes
+    _passes += 1
+    if _passes > _SKIPPED_PASSES:
         os.kill(os.getpid(), signal.SIGKILL)

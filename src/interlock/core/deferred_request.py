@@ -1,5 +1,5 @@
-"""What stands for the request of a call while no upstream has it: it was answered at once, or it
-waits in the node for something to be sent to. The request at an upstream is
+"""Placeholders for the upstream request of a call: a request that has its response already, and a
+request that waits in the node until it can be sent. A request at an upstream is
 `upstreams.pending_request.PendingRequest`."""
 
 from __future__ import annotations
@@ -17,118 +17,118 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class PendingRequestBase:
-    """Base class of the stand-ins for a request (`ports.UpstreamRequest`). Every method does
+    """Base class of placeholders for a request (`ports.UpstreamRequest`). All methods do
     nothing."""
 
     is_open: bool = False
 
     def abandon(self, reason: str) -> None:
-        """Nobody waits any more."""
+        """See `UpstreamRequest.abandon`."""
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """See `UpstreamRequest.expire`."""
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        """Somebody else waits from now on."""
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
+        """See `UpstreamRequest.reassign`."""
 
 
 ANSWERED: Final = PendingRequestBase()
-"""Stands for a request that was answered when it was made."""
+"""A request that had its response when it was made."""
 
 
 class DeferredRequest(PendingRequestBase):
-    """Waits in the node until it can be sent, and is the request that was sent from then on.
+    """A request that waits in the node until it can be sent. Then it forwards to the sent request.
 
-    Whoever waits is told exactly once. Nothing is sent for a call that was given up.
+    The handler gets exactly one result. Nothing is sent for an abandoned call.
     """
 
     def __init__(
         self,
         call: Call,
-        back: ResponseHandler,
-        late: InterlockError,
+        handler: ResponseHandler,
+        timeout_error: InterlockError,
         send: Callable[[Call, ResponseHandler], Awaitable[UpstreamRequest]] | None = None,
     ) -> None:
-        """Begin to wait.
+        """Start to wait.
 
         Args:
-            late: what the caller is told when the deadline passes before the request is sent.
-            send: waits for what is needed and sends the request, in a task. None: somebody calls
-                `start` or `fail`.
+            timeout_error: the result if the deadline passes before the request is sent.
+            send: waits for the connection and sends the request, in a task. None: `start` or
+                `fail` is called instead.
         """
         self.call = call
-        self.waits = True
-        self._back = back
-        self._late = late
-        self._sent: UpstreamRequest | None = None
+        self.is_waiting = True
+        self._handler = handler
+        self._timeout_error = timeout_error
+        self._request: UpstreamRequest | None = None
         self.task: asyncio.Task[None] | None = None
         if send is not None:
             self.task = asyncio.get_running_loop().create_task(self._run(send))
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        return self.waits or (self._sent is not None and self._sent.is_open)
+        return self.is_waiting or (self._request is not None and self._request.is_open)
 
     def start(self, start: Callable[[Call, ResponseHandler], UpstreamRequest]) -> None:
-        """Send it now, unless nobody waits for it."""
-        if not self.waits:
+        """Send the request now, unless it was abandoned."""
+        if not self.is_waiting:
             return
-        self.waits = False
+        self.is_waiting = False
         try:
-            self._become(start(self.call, self._back))
+            self._set_request(start(self.call, self._handler))
         except InterlockError as error:
-            self._back.on_result(self.call, None, error)
+            self._handler.on_result(self.call, None, error)
 
     def fail(self, error: InterlockError) -> None:
-        """It will not be sent."""
-        if self.waits:
-            self.waits = False
-            self._back.on_result(self.call, None, error)
+        """End the request with an error. It will not be sent."""
+        if self.is_waiting:
+            self.is_waiting = False
+            self._handler.on_result(self.call, None, error)
 
     async def _run(
         self, send: Callable[[Call, ResponseHandler], Awaitable[UpstreamRequest]]
     ) -> None:
-        call, back = self.call, self._back
+        call, handler = self.call, self._handler
         try:
-            sent = await send(call, back)
+            sent = await send(call, handler)
         except InterlockError as error:
             self.fail(error)
         except Exception as bug:
-            # Nobody awaits this task, but somebody waits for the call.
-            _log.exception("a request that waited in the node could not be sent")
+            # Nothing awaits this task, but the call must end.
+            _log.exception("%s: sending a deferred request failed", call.upstream)
             self.fail(InterlockError(INTERNAL, f"The node failed ({type(bug).__name__})."))
         else:
-            if self.waits:
-                self.waits = False
-                if self.call is not call or self._back is not back:
-                    sent.reassign(self.call, self._back)
-                self._become(sent)
+            if self.is_waiting:
+                self.is_waiting = False
+                if self.call is not call or self._handler is not handler:
+                    sent.reassign(self.call, self._handler)
+                self._set_request(sent)
             else:
-                sent.abandon("Nobody waits for it any more.")
+                sent.abandon("The call was cancelled.")
 
-    def _become(self, sent: UpstreamRequest) -> None:
-        self._sent = sent
+    def _set_request(self, request: UpstreamRequest) -> None:
+        self._request = request
         if self.call.upstream_request is self:
-            self.call.upstream_request = sent
+            self.call.upstream_request = request
 
     def _stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
 
     def abandon(self, reason: str) -> None:
-        self.waits = False
+        self.is_waiting = False
         self._stop()
-        if self._sent is not None:
-            self._sent.abandon(reason)
+        if self._request is not None:
+            self._request.abandon(reason)
 
     def expire(self) -> None:
-        if self._sent is not None:
-            self._sent.expire()
-        elif self.waits:
+        if self._request is not None:
+            self._request.expire()
+        elif self.is_waiting:
             self._stop()
-            self.fail(self._late)
+            self.fail(self._timeout_error)
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        self.call, self._back = call, back
-        if self._sent is not None:
-            self._sent.reassign(call, back)
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
+        self.call, self._handler = call, handler
+        if self._request is not None:
+            self._request.reassign(call, handler)

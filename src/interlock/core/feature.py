@@ -1,11 +1,11 @@
 """What a feature contributes to a node, and the lifecycle that every component shares.
 
-A feature is a package below `interlock` with a module `feature`, whose `FEATURE` says what it
-contributes. `app/features.py` lists the features. Without its folder and its line there, a node
-runs without the feature.
+A feature is a package below `interlock` with a module `feature`. Its `FEATURE` describes what it
+contributes. `app/features.py` lists the features. If the folder of a feature and its line there are
+removed, a node runs without the feature.
 
-A node checks a new config with all components before it applies it to any. If one of them fails to
-apply it, the node applies the previous config again to all that were reached.
+A node checks a new config with all components before it applies it to any of them. If a component
+fails to apply it, the node applies the previous config again to all components that it reached.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command of the program, or a group of them, and where it is."""
+    """A command of the program, or a group of commands, and the module that implements it."""
 
     name: str
     module: str
-    """The module below `interlock`; imported when the command is needed."""
+    """The module below `interlock`. It is imported when the command is needed."""
     panel: str
     """The heading in `--help`."""
     attribute: str = ""
@@ -40,108 +40,112 @@ class Command(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """What a feature contributes that is known without running a node."""
+    """The contributions of a feature that are known without running a node."""
 
     name: str
     summary: str
-    """What a node without it lacks, for messages."""
+    """What is missing in a node without the feature, for messages."""
     commands: tuple[Command, ...] = ()
     component: str = ""
-    """What creates its component in a node, as `module:function` below `interlock`. The function
-    gets a `NodeContext`."""
+    """The function that creates its component in a node, as `module:function` below `interlock`.
+    The function gets a `NodeContext`."""
     sections: tuple[str, ...] = ()
-    """Its sections of the config, each as `module:object` below `interlock`: a
+    """Its sections of the config, each as `module:object` below `interlock`. The object is a
     `core.config.feature_sections.SectionDefinition`."""
     requires: tuple[str, ...] = ()
-    """Features without which it cannot be."""
+    """The features that it needs."""
     reports: str = ""
-    """Its part in the commands that belong to no feature (`status`, `check`, `doctor`, `up`), as
-    `module:object` below `interlock`: a `terminal.feature_reports.FeatureReports`."""
+    """Its part of the commands that belong to no feature (`status`, `check`, `doctor`, `up`), as
+    `module:object` below `interlock`. The object is a `terminal.feature_reports.FeatureReports`."""
 
 
 def load_object(reference: str) -> Any:
-    """What a reference of a `Feature` names: `module:object` below `interlock`."""
+    """Import the object of a reference such as `module:object`, below `interlock`."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(f"interlock.{module}"), name)
 
 
 class Component:
-    """A part of a node that starts, follows the config, and stops. Every method is optional."""
+    """A part of a node with a lifecycle: start, apply a config, stop. All methods are optional."""
 
     def check(self, config: Config) -> None:
-        """Raise InterlockError if this component cannot run with `config`. Change nothing."""
+        """Check that this component can run with `config`. Change nothing. Raises
+        InterlockError."""
 
     def routes(self) -> Sequence[Route]:
-        """Its paths of the HTTP listener. Called once, when the node is made."""
+        """Return its routes of the HTTP listener. Called once, when the node is created."""
         return ()
 
     def start(self) -> None:
-        """Begin to work. Called once."""
+        """Start. Called once."""
 
     async def apply(self, old: Config, new: Config) -> None:
         """Switch from the config `old` to `new`, which was checked.
 
-        When this or a later component fails, the node calls it again with both exchanged. So it has
-        to undo its own changes, also after it failed half-way.
+        If this or a later component fails, the node calls it again with `old` and `new` exchanged.
+        So it must be able to undo its changes, also after it failed half-way.
         """
 
     async def stop(self) -> None:
-        """Release everything. Called once, when no call is under way any more."""
+        """Release all resources. Called once, when no call is running."""
 
 
 class FeatureComponent(Component):
-    """The component of a feature. A node calls `restore`, `listening_at`, `start`,
-    `listen_locally` and `settled` in this order, each once and only if it gets so far; then `apply`
-    for every new config; at the end `leave`, `disconnect` and `stop`.
+    """The component of a feature.
+
+    A node calls `restore_state`, `on_listening`, `start`, `open_local_sockets` and
+    `on_upstreams_tried` in this order, each once and only if the node gets that far. Then it calls
+    `apply` for every new config. At the end it calls `announce_shutdown`, `disconnect` and `stop`.
     """
 
     takes_config_before_upstreams = False
-    """Whether `apply` is called before that of the upstreams: it frees names that they may take."""
+    """True if `apply` is called before that of the upstreams, to free names that they may take."""
 
     def restore_state(self) -> None:
-        """Take up what an earlier run left. Called before the node accepts callers."""
+        """Load the state of an earlier run. Called before the node accepts callers."""
 
     def on_listening(self, url: str) -> None:
-        """The node accepts callers at this URL now."""
+        """Called when the node accepts callers at this URL."""
 
     async def open_local_sockets(self, socket: Path) -> None:
-        """Open the Unix sockets for this user's programs beside the node's own. Raises OSError."""
+        """Open Unix sockets for programs of this user, next to the socket of the node. Raises
+        OSError."""
 
     def on_upstreams_tried(self) -> None:
-        """Every upstream of the config was tried once."""
+        """Called when the node has tried to connect to every upstream of the config once."""
 
     async def announce_shutdown(self) -> None:
-        """The node is about to stop, and still accepts callers. Say so where somebody must know."""
+        """Announce that the node is about to stop. The node still accepts callers."""
 
     async def disconnect(self) -> None:
-        """End the connections of its own: no call is under way. The listeners close next."""
+        """Close the connections of the feature. No call is running. The listeners close next."""
 
     # -- what it adds to the node
 
     def introductions(self) -> Iterable[UpstreamIntroduction]:
-        """What its servers say of themselves, beside the upstreams of the config."""
+        """Return the introductions of its servers, in addition to those of the config."""
         return ()
 
     def on_introduction_change(self) -> None:
-        """What the node says of itself may have changed."""
+        """Called when the introduction of the node may have changed."""
 
     def status(self) -> msgspec.Struct | None:
-        """Its part of the node's status. The fields stand beside those of the node."""
+        """Return its part of the node status. Its fields are written next to those of the node."""
         return None
 
     def problems(self) -> list[str]:
-        """What is wrong now and needs a person, one sentence each."""
+        """Return the current problems that need a person, one sentence each."""
         return []
 
     def on_tokens_revoked(self, callers: RevokedCallers) -> None:
-        """The tokens of these callers do not count any more: end everything of theirs now."""
+        """Called when tokens were revoked: disconnect these callers now."""
 
     def on_tokens_expired(self, callers: Container[str]) -> None:
-        """The tokens of these callers ran out: tell them nothing more until they have new ones."""
+        """Called when tokens expired: send nothing to these callers until they have new tokens."""
 
 
-# -- Config sections of the features, by reference. Here, and not in the config package, so that a
-# program can register them without reading a config.
+# -- Config sections of the features, by reference. They are here, and not in the config package, so
+# that a program can register them without reading a config.
 
 _section_references: tuple[str, ...] = ()
 
@@ -153,5 +157,5 @@ def register_sections(references: Iterable[str]) -> None:
 
 
 def registered_sections() -> tuple[str, ...]:
-    """The references, in the order in which they were added."""
+    """Return the references, in the order in which they were added."""
     return _section_references

@@ -1,4 +1,4 @@
-"""Locks that only one process can have: for one place in a tree, and for one state folder."""
+"""Locks for one process at a time: for a segment of a tree, and for a state folder."""
 
 from __future__ import annotations
 
@@ -13,48 +13,54 @@ from interlock.core.paths import check_state, make_private
 
 
 @contextmanager
-def alone(lock: Path, segment: str, url: str, *, otherwise: str) -> Iterator[None]:
-    """Hold the lock for as long as the block runs. It ends with the process, however that ends.
+def segment_lock(lock: Path, segment: str, url: str, *, advice: str) -> Iterator[None]:
+    """Hold the lock of a segment while the block runs. The kernel releases it when the process
+    ends.
 
-    Raises ConfigError, with what to do otherwise, when somebody has it.
+    Args:
+        advice: what the user can do instead, for the error.
+
+    Raises:
+        ConfigError: another process holds the lock.
     """
-    held = _lock(lock)
-    if held is None:
-        raise ConfigError.of(f"{segment} has joined {url} already, from this machine", otherwise)
+    descriptor = _lock(lock)
+    if descriptor is None:
+        raise ConfigError.of(f"{segment} has already joined {url} from this machine", advice)
     try:
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 class StateLock:
-    """One node that listens for each state folder: the calls of a second could not be seen or
-    approved. Released by `release`, and with the process, however that ends."""
+    """The lock that allows one listening node per state folder: the calls of a second node could
+    not be seen or approved. `release` or the end of the process releases it."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InterlockError when another node has it, or another user could change it."""
+        """Lock the folder. Raises InterlockError if another node uses it, or another user could
+        change it."""
         check_state(folder)
-        held = _lock(folder / "node.lock")
-        if held is None:
+        descriptor = _lock(folder / "node.lock")
+        if descriptor is None:
             raise ConfigError.of(
-                f"Another node runs with the state folder {folder}",
-                "stop it first, or give this one a `state_dir` of its own",
+                f"Another node uses the state folder {folder}",
+                "stop that node first, or set a different `state_dir` for this one",
             )
-        self._held: int | None = held
+        self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _lock(path: Path) -> int | None:
-    """The locked file. None: another process has it."""
+    """Lock a file and return its descriptor. None: another process holds the lock."""
     make_private(path.parent)
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(held)
+        os.close(descriptor)
         return None
-    return held
+    return descriptor

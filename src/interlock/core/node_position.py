@@ -1,4 +1,4 @@
-"""Where a node stands among other nodes. The tree says it; without a tree a node stands alone."""
+"""The position of a node in a tree of nodes. Without the tree feature, a node has no children."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from interlock.core.upstreams.client import UpstreamClient
 
 
 class NodePosition:
-    """A node's id, and the nodes below it."""
+    """The id of a node, and its child nodes."""
 
     def __init__(self, seals: StateSealer) -> None:
-        """`seals`: the id of a node without a tree is made from their key, so that it is the same
-        after a restart."""
+        """Derive the id of a node without a tree, so that it is the same after a restart.
+
+        Args:
+            seals: the id is derived from their key.
+        """
         self.id = str(uuid.UUID(bytes=seals.key_for(b"node id")[:16], version=4))
-        """By what other nodes, and signed approvals, know this one."""
+        """The id of this node for other nodes, and in signed approvals."""
         self.nodes_below: Callable[[], Mapping[str, UpstreamClient]] = dict
-        """The nodes that are registered here now, by the keys of their upstreams."""
+        """Returns the nodes that are registered now, by the keys of their upstreams."""

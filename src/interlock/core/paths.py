@@ -1,5 +1,4 @@
-"""Where a node keeps its files: the journal, the tokens of upstreams, and the socket by which its
-user finds it."""
+"""Paths of the files and sockets of a node: journal, upstream tokens, keys, Unix sockets."""
 
 from __future__ import annotations
 
@@ -21,32 +20,33 @@ _SOCKET_NAME: Final = "node.sock"
 _TOKENS_NAME: Final = "tokens.db"
 _log = logging.getLogger("interlock.node")
 _SEAL_KEY_NAME: Final = "seal.key"
-_LONGEST_SOCKET_PATH: Final = 100
-"""The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
+_MAX_SOCKET_PATH_BYTES: Final = 100
+"""The kernel allows 107 bytes, and another socket with a longer name is next to this one."""
 
 
 def state_dir(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """The folder of a node's own files: one per address, so that nodes do not share a journal."""
+    """Return the state folder of a node: one per address, so that nodes do not share a journal."""
     if config.state_dir is not None:
         return base_dir / Path(config.state_dir).expanduser()
     return state_home(environ) / folder_name(config.listen)
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
-    """The folder in which every node of this user has its own."""
+    """Return the folder that contains the state folders of all nodes of this user."""
     home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(home) / "interlock"
 
 
 def folder_name(listen: str) -> str:
-    """`[::1]:8420` → `--1-8420`: an address as the name of a folder."""
+    """Return a folder name for an address: `[::1]:8420` → `--1-8420`."""
     return listen.replace("[", "").replace("]", "").replace(":", "-")
 
 
 def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """The node's Unix socket: in the state folder, or somewhere shorter when that is too long."""
+    """Return the path of the node's Unix socket: in the state folder, or in a runtime folder if the
+    path would be too long."""
     path = state_dir(config, environ, base_dir) / _SOCKET_NAME
-    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
         return path
     digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
     runtime = environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
@@ -54,27 +54,30 @@ def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
 
 
 def approvals_socket_path(socket: Path) -> Path:
-    """Where the approvals socket of this process is; `socket`: the MCP socket of its state folder.
+    """Return the path of the approvals socket of this process.
 
-    Several nodes may share that folder, such as one for each client that starts its own. The name
-    is short: a path of a socket may be no longer than about a hundred bytes.
+    Several nodes can share a state folder, for example one per client that starts its own node. The
+    name is short, since the path of a socket is limited to about 100 bytes.
+
+    Args:
+        socket: the MCP socket of the state folder.
     """
     return socket.with_name(f"ask-{os.getpid()}.sock")
 
 
 def approvals_sockets(socket: Path) -> list[Path]:
-    """The approvals sockets of all nodes that share the state folder; one may be left over from a
-    killed node."""
+    """Return the approvals sockets of all nodes that share the state folder. A socket may be left
+    over from a killed node."""
     return sorted(socket.parent.glob("ask-*.sock"))
 
 
 def status_path(socket: Path) -> Path:
-    """The socket beside it, on which a node tells how it fares."""
+    """Return the path of the status socket, next to the socket of the node."""
     return socket.with_name("status.sock")
 
 
 def user_config(environ: Mapping[str, str]) -> Path:
-    """Where the config is that a command takes when nobody names one."""
+    """Return the folder of the config that commands use by default."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "interlock"
 
@@ -86,133 +89,138 @@ def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> 
 
 
 def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """The tokens of upstreams: of a user rather than of a node, so that whoever signs in need not
-    know at which address the node listens."""
+    """Return the path of the upstream tokens. They belong to a user and not to a node: to sign in,
+    a user need not know the address of the node."""
     if config.state_dir is not None:
         return state_dir(config, environ, base_dir) / _TOKENS_NAME
     return state_home(environ) / _TOKENS_NAME
 
 
 def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """Who may come to this node: its API tokens, and what was revoked."""
+    """Return the path of the access database: API tokens and revocations."""
     return state_dir(config, environ, base_dir) / "access.db"
 
 
 def signing_keys_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """The keys by which the node signs the tokens that it makes for the next hop."""
+    """Return the path of the keys that sign the tokens for the next hop."""
     return state_dir(config, environ, base_dir) / "signing_keys.json"
 
 
 def pins_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """What humans accepted of tools."""
+    """Return the path of the pins: the tool definitions that people accepted."""
     return state_dir(config, environ, base_dir) / "pins.db"
 
 
 def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
-    """The key with which the node seals what its callers bring back; made when it is not there.
+    """Read the key that seals state which callers send back. Create it if it is missing.
 
-    Where it cannot be kept, for want of room or of rights, it lasts as long as the process.
+    If it cannot be stored (no space, no permission), it is valid for this process only.
     """
     key = os.urandom(size)
     try:
         path = state_dir(config, environ, base_dir) / _SEAL_KEY_NAME
         make_private(path.parent)
-        # Whole or not at all, and never in place of one that is there: two nodes may start at once.
-        written = path.with_name(f"{_SEAL_KEY_NAME}.{os.getpid()}")
-        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Atomic, and never in place of an existing key: two nodes may start at the same time.
+        new_path = path.with_name(f"{_SEAL_KEY_NAME}.{os.getpid()}")
+        descriptor = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(key)
-            os.link(written, path)
+            os.link(new_path, path)
         except FileExistsError:
-            kept = path.read_bytes()
-            if len(kept) == size:
-                return kept
-            # Not one of ours: nothing was sealed with it.
-            os.replace(written, path)
+            stored_key = path.read_bytes()
+            if len(stored_key) == size:
+                return stored_key
+            # A key of another size is not ours: nothing was sealed with it.
+            os.replace(new_path, path)
         finally:
-            written.unlink(missing_ok=True)
+            new_path.unlink(missing_ok=True)
     except (OSError, InterlockError) as error:
         _log.warning(
-            "the key for what callers bring back cannot be kept (%s): after a restart they must "
-            "begin again",
+            "seal key: cannot be stored (%s). After a restart, clients must repeat calls that wait "
+            "for their input",
             error,
         )
     return key
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only this user can look into. Raises InterlockError when it cannot be."""
+    """Create a folder that only this user can read. Raises InterlockError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InterlockError(
             CONFIG,
-            f"The folder {folder} cannot be made: {reason}. "
+            f"Cannot create the folder {folder}: {reason}. "
             "Set `state_dir` in the config, or $XDG_STATE_HOME, to a folder that this user can "
             "write to.",
         ) from None
     if not is_trusted(folder):
         raise InterlockError(
             CONFIG,
-            f"The folder {folder} belongs to another user, or others can look into it. "
+            f"The folder {folder} belongs to another user, or other users can read it. "
             "Remove it, or set `state_dir` to a shorter path.",
         )
 
 
-def refuse_foreign(path: Path) -> None:
-    """Raises InterlockError for a file or folder of the node that another user owns or could
-    change, as ssh does with its keys: whoever writes there decides for the node. Root may."""
+def check_owner(path: Path) -> None:
+    """Check that no other user owns or can change a file or folder of the node, except root.
+
+    A user who can write there controls the node. ssh checks its keys in the same way.
+
+    Raises:
+        InterlockError: another user owns the path, or can change it.
+    """
     try:
         status = path.stat()
-        above = path.parent.stat()
+        parent_status = path.parent.stat()
     except OSError:
-        # What cannot be looked at is said by whoever opens it.
+        # The code that opens the path reports the error.
         return
     user = os.getuid()
     if status.st_uid not in (0, user):
         raise InterlockError(
             CONFIG,
-            f"{path} belongs to another user (uid {status.st_uid}), who could decide for this "
-            f"node. Look at what is in it, then run: chown -R {user} {shlex.quote(str(path))}. "
+            f"{path} belongs to another user (uid {status.st_uid}), who could control this "
+            f"node. Check its content, then run: chown -R {user} {shlex.quote(str(path))}. "
             "Or set `state_dir` to a folder of your own.",
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InterlockError(
             CONFIG,
-            f"Other users can write to {path}, and so decide for this node. "
-            f"Look at what is in it, then run: chmod go-w {shlex.quote(str(path))}",
+            f"Other users can write to {path}, and so control this node. "
+            f"Check its content, then run: chmod go-w {shlex.quote(str(path))}",
         )
-    # In a folder such as /tmp only owners move what is theirs.
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+    # In a folder with the sticky bit, such as /tmp, only the owner of a file can replace it.
+    if parent_status.st_mode & stat.S_IWOTH and not parent_status.st_mode & stat.S_ISVTX:
         raise InterlockError(
             CONFIG,
-            f"Every user can replace {path}: its folder is open to all. "
+            f"Every user can replace {path}: its folder is writable for all. "
             f"Run: chmod o-w {shlex.quote(str(path.parent))}",
         )
 
 
 def check_state(folder: Path) -> None:
-    """Make the state folder, and refuse one with a file that another user owns or could change.
+    """Create the state folder, and check that no other user owns or can change a file in it.
     Raises InterlockError."""
     make_private(folder)
-    refuse_foreign(folder)
+    check_owner(folder)
     try:
-        found = [Path(one.path) for one in os.scandir(folder) if one.is_file()]
+        files = [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
     except OSError as error:
         raise InterlockError(
-            CONFIG, f"The folder {folder} cannot be read: {error.strerror or error}."
+            CONFIG, f"Cannot read the folder {folder}: {error.strerror or error}."
         ) from None
-    for path in sorted(found):
-        refuse_foreign(path)
+    for path in sorted(files):
+        check_owner(path)
 
 
 def is_trusted(folder: Path) -> bool:
-    """Whether a folder of sockets is this user's own.
+    """Return whether a folder of sockets belongs to this user alone.
 
-    Where others may make folders too, such as in /tmp, one of them could stand in our way. A
-    folder that the config names is taken as it is.
+    Where others can create folders, such as in /tmp, another user could create it first. A folder
+    that the config names is trusted.
     """
     if not folder.name.startswith(_short_name("")):
         return True
@@ -228,8 +236,9 @@ def _short_name(digest: str) -> str:
     return f"interlock-{os.getuid()}-{digest}"
 
 
-def somebody_listens(path: Path) -> bool:
-    """Whether a process answers on this socket; a file may be left over from one that does not."""
+def is_socket_open(path: Path) -> bool:
+    """Return whether a process listens on this socket. A file may be left over from an ended
+    process."""
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

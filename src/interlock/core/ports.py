@@ -1,4 +1,4 @@
-"""What the core asks of the outside, as small protocols. Only shapes here, no behaviour."""
+"""The interfaces of the core, as small protocols without behaviour."""
 
 from __future__ import annotations
 
@@ -13,126 +13,136 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcpax import Hop
 
 JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
-"""time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
+"""time_ns, caller, server, method, name, upstream, effect, outcome name, duration_us, detail"""
 
 
 class Clock(Protocol):
-    """Seconds on a clock that never goes back."""
+    """A monotonic clock in seconds."""
 
     def __call__(self) -> float: ...
 
 
 class Recorder(Protocol):
-    """Where journal entries go. Called on the hot path: must not block."""
+    """Writes journal entries. Called on the hot path: it must not block."""
 
     def record(self, entry: JournalEntry) -> None: ...
 
-    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
-        """`then` is told once: True when not even a power cut can take the entry, False when it
-        cannot be written now. It may be told before this returns."""
+    def record_durably(self, entry: JournalEntry, on_written: Callable[[bool], None]) -> None:
+        """Write an entry so that it survives a power failure.
+
+        Args:
+            on_written: called once, possibly before this returns: with True when the entry is
+                durable, with False when it cannot be written now.
+        """
 
 
 class UpstreamRequest(Protocol):
-    """A request on its way to an upstream."""
+    """A request to an upstream."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still to be answered."""
+        """True until the request has a response or is abandoned."""
         ...
 
     def abandon(self, reason: str) -> None:
-        """Nobody waits any more: tell the upstream, forget the answer."""
+        """Cancel the request at the upstream and ignore its response."""
 
     def expire(self) -> None:
-        """The deadline has passed: tell the upstream, fail whoever waits."""
+        """Cancel the request at the upstream and fail the call, as the deadline has passed."""
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        """From now on somebody else waits for it."""
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
+        """Deliver the response to another call and handler."""
 
 
 class ResponseHandler(Protocol):
-    """The way back: what an upstream tells about the calls that it was given."""
+    """Receives what an upstream sends about its calls."""
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """Told once, by the answer or by its absence."""
+        """Called once, with the outcome or with the error."""
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """What the upstream says before it answers: progress, log messages."""
+        """Called for a notification about a running call: progress, log messages."""
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        """What the upstream wants to know before it answers.
+        """Called for a client request of the upstream.
 
-        `call` is the one it is about. None: it is about none in particular, but the upstream
-        speaks to one client only, that of `session`.
+        Args:
+            call: the call that the request is about. None: it is about no particular call.
+            session: the only client of the upstream connection, if `call` is None.
         """
 
 
 class Upstream(Protocol):
-    """Something that serves tools, as the pipeline sees it."""
+    """A server behind the node, as the pipeline uses it."""
 
     @property
     def key(self) -> str: ...
 
     @property
     def timeout(self) -> float | None:
-        """Its own limit for a call, when the config gives one."""
+        """The time limit of its calls, if the config sets one."""
         ...
 
-    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
-        """Send the call, and set `call.dispatched` with the first byte that leaves. `back` is told
-        what comes of it.
+    def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
+        """Send the call, and set `call.is_dispatched` with the first byte that leaves.
 
-        Raises InterlockError when there is nobody to send it to.
+        Args:
+            handler: gets the result, notifications and client requests.
+
+        Raises:
+            InterlockError: there is no connection to send the call to.
         """
         ...
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What it says it can do; for as long as its tools are listed."""
+        """The capabilities that it declared, while its tools are listed."""
         ...
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
-        """Somebody wants to hear its log messages from this level on."""
+        """Request its log messages of this level and above, for a session or for all."""
 
     def session_key(self, call: Call) -> object | None:
-        """Whose connection such a call would take. None: the one that everybody shares."""
+        """Return the key of the connection that such a call uses. None: the shared connection."""
         ...
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        """Announce from now on when this resource changes, on the connection of such a call, or on
-        the one that everybody shares.
+        """Subscribe to changes of a resource, on the connection of such a call, or on the shared
+        connection.
 
-        Raises InterlockError.
+        Raises:
+            InterlockError: the upstream cannot be reached, or rejects the subscription.
         """
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
-        """Announce it no more."""
+        """End a subscription to changes of a resource."""
 
     async def wait_until_ready(self, seconds: float) -> bool:
-        """Wait for it to come back; False, at once, when that is not to be expected in time."""
+        """Wait until it is connected again. Return False, at once if that is not expected in
+        time."""
         ...
 
 
 class CallHost(ResponseHandler, Protocol):
-    """The pipeline, as its stages and the features that make calls see it."""
+    """The pipeline, as its stages and the features that make calls use it."""
 
     def begin(self, call: Call) -> None:
-        """Send a call on its way from the first stage on. Never raises."""
+        """Start a call at the first stage. Never raises."""
 
     async def run(self, call: Call) -> Outcome:
-        """Send a call on its way and wait for what it comes to. Raises InterlockError."""
+        """Make a call and wait for its outcome. Raises InterlockError."""
         ...
 
     def cancel(self, call: Call, reason: str) -> None:
-        """Stop a call that is under way."""
+        """Cancel a running call."""
 
     def send(self, call: Call, now: float) -> None:
-        """Send a call that every stage has passed to its upstream."""
+        """Send a call to its upstream, after all stages have passed."""
 
     def record_and_send(self, call: Call) -> None:
-        """Send a call to its upstream once the journal has it on disk."""
+        """Send a call to its upstream after the journal has written it to disk."""
 
     def finish(
         self,
@@ -141,104 +151,110 @@ class CallHost(ResponseHandler, Protocol):
         error: InterlockError | None,
         outcome_name: str = "ok",
     ) -> None:
-        """End a call. `word`: what the journal says of it."""
+        """End a call.
+
+        Args:
+            outcome_name: how the call ended, as the journal records it.
+        """
 
     def is_pending(self, call: Call) -> bool:
-        """Whether a call is under way, and its caller waits for it."""
+        """Return whether a call is running and its caller waits for it."""
         ...
 
     def pause_deadline(self, call: Call, seconds: float) -> None:
-        """Stop the deadline of a call while its client is asked."""
+        """Extend the deadline of a call while a client request is open."""
 
     def resume_deadline(self, call: Call) -> None:
-        """Let the deadline of a call run again."""
+        """Set the normal deadline of a call again."""
 
     def finish_task(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> Outcome | None:
-        """End a call that goes on as a task."""
+        """End a call that continued as a task."""
         ...
 
-    def attach_request(self, call: Call, exchange: UpstreamRequest) -> None:
-        """Have a call wait for a request that was sent for another one."""
+    def attach_request(self, call: Call, request: UpstreamRequest) -> None:
+        """Make a call wait for a request that was sent for another call."""
 
 
 class Decision(Protocol):
-    """What was decided about a call that is not rejected."""
+    """The decision about a call that is not rejected."""
 
     @property
     def needs_approval(self) -> bool:
-        """Whether the call waits for an operator."""
+        """True if an operator must approve the call."""
         ...
 
 
 class Authorizer(Protocol):
-    """Decides who may do what."""
+    """Decides what callers may do."""
 
     @property
     def view_of(self) -> Callable[[Call], View | None]:
-        """Finds what the caller of a call sees of the tools. None: all of them."""
+        """A function that returns the tools which the caller of a call can see. None: all."""
         ...
 
     def check_tool(self, call: Call) -> None:
-        """Reject what no arguments could make right. Raises InterlockError."""
+        """Reject a call that would be denied with any arguments. Raises InterlockError."""
 
     def authorize(self, call: Call) -> Any:
-        """Return the `Decision` about a call of a tool that was screened. Raises InterlockError."""
+        """Return the `Decision` about a tool call that passed `check_tool`. Raises
+        InterlockError."""
 
     def authorize_method(self, call: Call) -> None:
-        """Decide about what is no call of a tool: it never waits. Raises InterlockError."""
+        """Authorize a request that is not a tool call. Such requests need no approval. Raises
+        InterlockError."""
 
     def explain(self, call: Call, decision: Any) -> Any:
-        """Return the decision by which a call is held, with its full reason."""
+        """Return the decision that makes a call need approval, with its full reason."""
 
     def charge_budget(self, call: Call) -> None:
-        """A call that has `reserved` something is over."""
+        """Charge or release the `reservations` of a call that ended."""
 
 
 class Gate(Protocol):
-    """Where calls wait for an operator."""
+    """The approval gate: keeps calls pending until an operator decides."""
 
     host: Any
-    """What goes on with those that are let through."""
+    """The pipeline, which continues approved calls."""
 
     def request_approval(self, call: Call, decision: Any) -> None:
-        """Answer the call with what it waits for; or let it go on, if an operator approved exactly
-        it. Raises InterlockError."""
+        """Respond that the call is pending, or continue it if an operator approved exactly this
+        call. Raises InterlockError."""
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was let through is over, or one whose result says that it failed."""
+        """Called at the end of an approved call, and of a call with a failed result."""
 
     def is_waiting_for_other_call(self, call: Call) -> bool:
-        """Whether a call that is under way waits for the outcome of another."""
+        """Return whether a running call waits for the outcome of another call."""
         ...
 
 
 class RouteCheck(Protocol):
-    """Checks the way of calls that a parent node sent."""
+    """Checks the route of calls that a parent node sent (MCP-AX)."""
 
     def check(self, call: Call, hop: Hop) -> None:
-        """Raises InterlockError for a call that came the wrong way."""
+        """Reject a call with a wrong route. Raises InterlockError."""
 
     def describe_position(self, call: Call) -> str:
-        """Where in the tree a call is now."""
+        """Return the position of a call in the tree."""
         ...
 
 
 CallResult = tuple[Outcome | None, InterlockError | None]
-"""How a call ended."""
+"""The end of a call: its outcome or its error."""
 
 OperationMatch = bool | None
-"""What became of a call that the operations stage took. True: it is a call of a tool, knows its
-route, and has arguments that fit the tool's schema. False: it goes on as any other. None: it is
-answered, or will be."""
+"""The result of `OperationsStage.resolve_operation`. True: the call is now a tool call with a
+route, and its arguments match the schema. False: it continues like any other call. None: the stage
+responds to it."""
 
 
 class OperationsStage(Protocol):
-    """Makes calls of operations, for clients in a view. Only asked about a call in a view."""
+    """Translates operations to tool calls, for clients in a view. Used for calls in a view only."""
 
     def resolve_operation(self, call: Call) -> OperationMatch:
-        """Make an operation a call of its tool. Raises InterlockError."""
+        """Translate a request for an operation to a call of its tool. Raises InterlockError."""
         ...
 
     def write_response(
@@ -248,10 +264,14 @@ class OperationsStage(Protocol):
         error: InterlockError | None,
         duration: float = 0.0,
     ) -> CallResult:
-        """How a call ended, after so many seconds, in the words of the view. Never raises."""
+        """Return the end of a call, in the format of the view. Never raises.
+
+        Args:
+            duration: of the call, in seconds.
+        """
         ...
 
     def check_encoding(self, body: bytes) -> tuple[bytes, InterlockError] | None:
-        """The id of a call whose bytes are not the text they should be, and the error for it.
-        None: every byte is text, or it is no call that could be answered."""
+        """Return the id of a call with invalid UTF-8, and the error for it. None: the encoding is
+        valid, or no response is possible."""
         ...

@@ -119,7 +119,7 @@ def redact(text: str) -> str:
     return _redacted(text, whole=True)
 
 
-def redact_words(text: str) -> str:
+def redact_secrets_only(text: str) -> str:
     """The same for whoever must see what the text does: behind a key only what is nothing but a
     secret, where that is what the key means. Nothing that a shell would run, no `key = 5`."""
     return _redacted(text, whole=False)
@@ -150,16 +150,18 @@ def redact_value(value: Any, secret: bool = False) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if secret:
-        return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
+        return hidden_text(len(value) if isinstance(value, str) else len(json.dumps(value)))
     if isinstance(value, str):
-        shown = redact_words(value)
+        shown = redact_secrets_only(value)
         if shown != value:
             length = len(value) - len(shown.replace(MASK, ""))
-            return hidden(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
+            return (
+                hidden_text(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
+            )
     return value
 
 
-def hidden(length: int) -> str:
+def hidden_text(length: int) -> str:
     """What stands for a secret of this length."""
     return f"{MASK} (hidden: a secret of {_characters(length)})"
 

@@ -1,4 +1,4 @@
-"""The status of a node: its own fields, and those that features add beside them."""
+"""The status of a node: its own fields and the fields of its features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The status of a node, as it is now."""
+    """The current status of a node."""
 
     version: str
     pid: int
@@ -29,19 +29,19 @@ class NodeStatus(msgspec.Struct, frozen=True):
     tasks: int
     journal: dict[str, Any] | None
     held: list[str] = []
-    """Tools that changed since a human accepted them."""
+    """Tools that changed since a person accepted them."""
     waiting: int = 0
-    """Calls that wait for a human."""
+    """Number of calls that wait for an approval."""
     policy: str = ""
-    """The version of the policy in force: two nodes with the same rules have the same."""
+    """The version of the current policy. Nodes with the same rules have the same version."""
     problems: list[str] = []
-    """What is wrong with the node's own files, and with those whose tokens it believes."""
+    """Problems with the node's own files, and with the token issuers that it trusts."""
 
 
 class StatusReport:
-    """The status of a node with the parts of its features. In JSON all fields stand side by side.
+    """The status of a node with the parts of its features. In JSON all fields are in one object.
 
-    A part is a struct of a feature whose fields all have defaults.
+    A part is a struct of a feature. All its fields have defaults.
     """
 
     def __init__(self, node: NodeStatus, parts: dict[type[msgspec.Struct], msgspec.Struct]) -> None:
@@ -51,26 +51,26 @@ class StatusReport:
 
     @classmethod
     def read(cls, body: bytes) -> StatusReport:
-        """The status that a node wrote. Raises msgspec.ValidationError."""
+        """Read the status that a node wrote. Raises msgspec.ValidationError."""
         document = msgspec.json.decode(body, type=dict[str, Any])
         report = cls(msgspec.convert(document, NodeStatus), {})
         report._document = document
         return report
 
     def part(self, kind: type[Part]) -> Part:
-        """What a feature added. Its defaults, if the node is without the feature."""
-        found = self._parts.get(kind)
-        if found is None:
-            # Fields of the node itself, and of other features, are left out.
-            found = msgspec.convert(self._document, kind)
-            self._parts[kind] = found
-        assert isinstance(found, kind)
-        return found
+        """Return the part of a feature, with default values if the node lacks the feature."""
+        part = self._parts.get(kind)
+        if part is None:
+            # Fields of the node itself, and of other features, are ignored.
+            part = msgspec.convert(self._document, kind)
+            self._parts[kind] = part
+        assert isinstance(part, kind)
+        return part
 
     def document(self) -> dict[str, Any]:
-        """All fields, as they are written in JSON."""
+        """Return all fields, as they are written in JSON."""
         return self._document or dict(self._fields())
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
-        for one in (self.node, *self._parts.values()):
-            yield from msgspec.to_builtins(one).items()
+        for part in (self.node, *self._parts.values()):
+            yield from msgspec.to_builtins(part).items()

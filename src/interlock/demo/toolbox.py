@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
-from interlock.sdk.tool import Report, ToolError, ToolResult, read_arguments, schema_of
+from interlock.sdk.tool import Report, ToolError, ToolResult, build_schema, read_arguments
 
 _MOST_NOTES: Final = 1000
 
@@ -122,10 +122,10 @@ class Tool(NamedTuple):
             "name": self.name,
             "title": self.title,
             "description": self.description,
-            "inputSchema": schema_of(self.arguments),
+            "inputSchema": build_schema(self.arguments),
         }
         if self.result is not None:
-            listed["outputSchema"] = schema_of(self.result)
+            listed["outputSchema"] = build_schema(self.result)
         listed["annotations"] = {"title": self.title, **self.hints}
         return listed
 

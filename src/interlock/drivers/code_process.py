@@ -32,7 +32,7 @@ from interlock.errors import (
     TOOL_UNAVAILABLE,
     Failure,
     InterlockError,
-    by_name,
+    failure_by_name,
 )
 from interlock.primitives.backoff import exponential_delay
 from interlock.protocol.lines import LineDecoder, OversizeLine
@@ -133,7 +133,7 @@ class HookResponse(Struct, frozen=True):
         if is_namespaced(self.error.code):
             return ToolFault(self.error.code, message, retryable=self.error.retryable)
         try:
-            failure: Failure = by_name(self.error.failure)
+            failure: Failure = failure_by_name(self.error.failure)
         except KeyError:
             failure = INTERNAL
         return InterlockError(failure, message)

@@ -47,9 +47,9 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import HeaderParam
-from interlock.protocol.input_required import REQUEST_STATE, read_input_request, with_state
+from interlock.protocol.input_required import REQUEST_STATE, read_input_request, replace_state
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.mcp import COMPLETE, INPUT_REQUIRED, Era, glance_at, tool_error
+from interlock.protocol.mcp import COMPLETE, INPUT_REQUIRED, Era, summarize_result, write_tool_error
 
 if TYPE_CHECKING:
     from interlock.drivers.contract_upstream import ContractUpstream, ServedContract
@@ -232,7 +232,7 @@ class ContractExchange:
                 self._failed(error)
             else:
                 made = self._result({}, value)
-                self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+                self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
 
         self._exchange = BodyExchange(
             driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), over
@@ -277,7 +277,7 @@ class ContractExchange:
             self._failed(unusable)
             return
         made = self._result(result, value)
-        self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+        self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
 
     def _parse(self, driver: Driver, binding: DriverBinding, result: Any) -> None:
         """Have driver.py find the contract's value."""
@@ -289,7 +289,7 @@ class ContractExchange:
                 self._failed(error)
                 return
             made = self._result(result, value, parsed=True)
-            self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+            self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
 
         self._exchange = BodyExchange(driver.hooks.value(binding, result, self._context), over)
 
@@ -406,8 +406,8 @@ class ContractExchange:
         if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamResponseError):
             return None
         about = {**(error.data or {}), "retryable": error.retryable}
-        made = tool_error(error.message, aip_code(error), about)
-        return Outcome(made, Era.SESSION, glance_at(made))
+        made = write_tool_error(error.message, aip_code(error), about)
+        return Outcome(made, Era.SESSION, summarize_result(made))
 
     def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
         self._record(None)
@@ -572,7 +572,7 @@ def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
         return outcome
     request_state = InputRequestState(driver.manifest.key, driver.digest, needed.state)
     state = msgspec.json.encode(request_state).decode()
-    return Outcome(with_state(outcome.result, state), outcome.era, glance)
+    return Outcome(replace_state(outcome.result, state), outcome.era, glance)
 
 
 def read_request_state(call: Call) -> InputRequestState | None:

@@ -11,14 +11,14 @@ from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests import schemas
 from interlock.manifests.model import ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.protocol.json_pointer import pointer_to
+from interlock.protocol.json_pointer import build_pointer
 from interlock.protocol.schema_cost import (
     BACKTRACK_LIMIT,
     REFERENCES,
     UNEXPLAINED,
     References,
     SchemaWork,
-    errors_of,
+    collect_errors,
 )
 
 # -- How large a schema is once every reference in it is followed.
@@ -207,12 +207,12 @@ def _refusal(problems: list[dict[str, str]], contract: ToolContract, what: str) 
 
 def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[str, str]]:
     problems: list[dict[str, str]] = []
-    errors = errors_of(validator, schema, value, _MOST_PROBLEMS)
+    errors = collect_errors(validator, schema, value, _MOST_PROBLEMS)
     if errors is None:
         return [{"field": below[1:] or "inputs", "pointer": below, "problem": UNEXPLAINED}]
     for error in errors:
         steps = [str(step) for step in error.instance_path]
-        pointer = below + pointer_to(steps)
+        pointer = below + build_pointer(steps)
         field = ".".join(([below[1:]] if below else []) + steps) or "inputs"
         problems.append(
             {"field": _clip(field), "pointer": _clip(pointer), "problem": _clip(error.message)}

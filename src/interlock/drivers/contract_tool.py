@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from interlock.core.catalog.effects import EffectLevel
 from interlock.manifests.model import ToolContract
-from interlock.protocol.capabilities import class_for
+from interlock.protocol.capabilities import latency_class_for
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY
 
@@ -33,7 +33,7 @@ def definition(
     idempotent = contract.idempotent or not mutable
     meta: dict[str, Any] = {
         CAPABILITY: {
-            "latency_class": class_for(contract.timeout_ms / 1000),
+            "latency_class": latency_class_for(contract.timeout_ms / 1000),
             "mutable": mutable,
             "reversible": not irreversible,
             "idempotent": idempotent,

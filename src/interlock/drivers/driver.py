@@ -34,7 +34,7 @@ from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError, ProtocolError
 from interlock.manifests.model import DriverManifest, ImplementedContract, ToolContract
 from interlock.protocol.jsonrpc import decode_value
-from interlock.protocol.mcp import ABOUT_RESOURCES
+from interlock.protocol.mcp import RESOURCE_METHODS
 
 _log = logging.getLogger("interlock.drivers")
 
@@ -135,7 +135,7 @@ class Driver:
     ) -> UpstreamRequest:
         """Send a request to its server, which is started for it if need be. `check` is asked when
         the server is there, before it hears of the request. Raises InterlockError."""
-        if call.method in ABOUT_RESOURCES:
+        if call.method in RESOURCE_METHODS:
             self._uris.put_right(call)
         self.requests += 1
         return self.server.start(call, back, check)

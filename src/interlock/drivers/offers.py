@@ -17,7 +17,7 @@ from interlock.errors import UNKNOWN_RESOURCE, InterlockError, ProtocolError
 from interlock.manifests.model import DeclaredResource, DriverManifest, ToolContract
 from interlock.manifests.references import with_slashes
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.uri_templates import UriTemplate, plain, read_template
+from interlock.protocol.uri_templates import UriTemplate, normalize_uri, read_template
 
 META_SKILL: Final = "dev.interlock/skill"
 """In the `_meta` of a prompt that is a block of a skill: the skill's file."""
@@ -136,7 +136,7 @@ def _lenient(template: str) -> UriTemplate | None:
 
 
 def _covers(pattern: UriTemplate | None, uri: str) -> bool:
-    return pattern is not None and pattern.matches(plain(uri))
+    return pattern is not None and pattern.matches(normalize_uri(uri))
 
 
 def _meta(entry: dict[str, Any]) -> dict[str, Any]:

@@ -527,7 +527,7 @@ def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failu
     last = max(meant, key=lambda one: one.phase)
     row = errors.PINNED_PROVIDER_UNAVAILABLE
     if last.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
-        row = errors.by_name(last.code)
+        row = errors.failure_by_name(last.code)
     return row, _ended(f"{id} is pinned to {pin}, which cannot serve it: {last.reason}")
 
 

@@ -34,8 +34,8 @@ from interlock.manifests.secret_handle import (
 )
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.tool_reader import check_schema, read_contract_fields, self_contained
-from interlock.protocol.json_pointer import pointer_to
-from interlock.protocol.schema_cost import UNEXPLAINED, errors_of
+from interlock.protocol.json_pointer import build_pointer
+from interlock.protocol.schema_cost import UNEXPLAINED, collect_errors
 
 Hook = Callable[..., Any]
 """What a hook is called with, and what it answers, is the business of whoever calls it."""
@@ -165,7 +165,7 @@ def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> 
     if surplus := sorted(given - wanted):
         parts.append(f"it has one for {one_of(surplus)}, which the driver does not implement")
     raise InterlockError(
-        errors.by_name("execute_binding_mismatch"),
+        errors.failure_by_name("execute_binding_mismatch"),
         f"The execute of driver.py does not match implements: {'; '.join(parts)}.",
         {"missing": missing, "surplus": surplus},
     )
@@ -245,10 +245,10 @@ class IoHandle(Struct, frozen=True):
         )
         if validator.is_valid(value):
             return ()
-        errors = errors_of(validator, self.inputs, value, _MOST_PROBLEMS)
+        errors = collect_errors(validator, self.inputs, value, _MOST_PROBLEMS)
         if errors is None:
             return (InputProblem("", UNEXPLAINED),)
-        return tuple(InputProblem(pointer_to(one.instance_path), one.message) for one in errors)
+        return tuple(InputProblem(build_pointer(one.instance_path), one.message) for one in errors)
 
     validateInput = validate_input
 

@@ -21,7 +21,7 @@ from interlock.manifests.model import DriverManifest
 from interlock.manifests.paths import find_inside, is_path
 from interlock.manifests.ranges import newest
 from interlock.manifests.schemas import nearest
-from interlock.protocol.uri_templates import plain, read_template
+from interlock.protocol.uri_templates import normalize_uri, read_template
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]*")
 _MOST_CHARACTERS: Final = 4096
@@ -129,7 +129,7 @@ def _template_check(text: str) -> BodyCheck:
     template = read_template(with_slashes(text))
     if template is None:
         return _is_anything
-    return lambda body: bool(body) and template.matches(plain(body))
+    return lambda body: bool(body) and template.matches(normalize_uri(body))
 
 
 # -- A driver that another manifest refers to: written out there (`inline`), by its id (`ref`), or

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.json_pointer import resolve_pointer
 
 TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _MOST_LAYERS: Final = 64
@@ -210,7 +210,7 @@ def _pointed(document: Any, reference: Any) -> Any:
         return document
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    return at_pointer(document, unquote(reference[1:]))
+    return resolve_pointer(document, unquote(reference[1:]))
 
 
 def _matches(pattern: Any, name: str) -> bool:

@@ -32,7 +32,7 @@ from interlock.manifests.model import (
     ServerBlock,
     ToolContract,
 )
-from interlock.protocol.json_pointer import unescaped
+from interlock.protocol.json_pointer import unescape_step
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -497,5 +497,5 @@ def _referred(root: Schema, reference: str) -> tuple[Schema, Any]:
         root = at_address(address) or {}
     found: Any = root
     for step in pointer.split("/")[1:]:
-        found = found.get(unescaped(step), {})
+        found = found.get(unescape_step(step), {})
     return root, found

@@ -28,7 +28,7 @@ from interlock.manifests.document import (
 from interlock.manifests.fields import build
 from interlock.manifests.model import Example, ToolContract
 from interlock.manifests.schemas import DIALECT, explain
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.json_pointer import resolve_pointer
 from interlock.protocol.schema_cost import BACKTRACK_LIMIT, SchemaWork
 
 # -- Schemas that a stranger wrote: are they JSON Schema 2020-12, and can they be used without
@@ -242,7 +242,7 @@ class _Resources:
             return None
         if fragment and not fragment.startswith("/"):
             return self._anchors.get((address, fragment))
-        found = at_pointer(found, fragment)
+        found = resolve_pointer(found, fragment)
         return found if isinstance(found, (dict, bool)) else None
 
     def _again(self, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

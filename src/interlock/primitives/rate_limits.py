@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 _GROUPS: Final = 600
 """A window has about so many groups at most, however many events it counts."""
-MOST_KEYS: Final = 10_000
+MAX_KEYS: Final = 10_000
 
 Group = list[float]
 """When its first and its last event were, and how many events it has."""
@@ -139,7 +139,7 @@ class KeyedWindows(Generic[K]):
         period: float,
         clock: Callable[[], float],
         *,
-        most_keys: int = MOST_KEYS,
+        most_keys: int = MAX_KEYS,
     ) -> None:
         self._limit = limit
         self._period = period

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import msgspec
 
-SPEC: Final = "1.0.0-draft"
-OWN: Final = "aql:"
+SPEC_VERSION: Final = "1.0.0-draft"
+BUILTIN_KEY: Final = "aql:"
 """The key of the node's own operations among the upstreams."""
-SEGMENT: Final = "aql"
+BUILTIN_SEGMENT: Final = "aql"
 """Their segment in the catalog. No server of a config may have it."""
 
 
@@ -47,7 +47,7 @@ class Danger(IntEnum):
         return self.name.lower()
 
 
-RESERVED: Final[dict[str, Category]] = {
+RESERVED_OPERATIONS: Final[dict[str, Category]] = {
     "introspect": Category.READ,
     "execute_agent": Category.EXECUTE,
     "record_execution_step": Category.CREATE,
@@ -104,7 +104,9 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
     def family_of(self, operation: str, category: Category) -> EndpointFamily:
         """Where an operation belongs. Operations that a family names win over categories."""
         for family in self.families:
-            if family.operations and any(fits(glob, operation) for glob in family.operations):
+            if family.operations and any(
+                matches_glob(glob, operation) for glob in family.operations
+            ):
                 return family
         for family in self.families:
             if category in family.categories:
@@ -112,10 +114,10 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
         return self.families[-1]
 
 
-def fits(glob: str, name: str) -> bool:
+def matches_glob(glob: str, name: str) -> bool:
     """Whether a name fits a glob, in which only `*` and `?` mean something."""
     return fnmatchcase(name, glob.replace("[", "[[]"))
 
 
-PLAIN: Final = OperationView("plain", "", ())
+PLAIN_VIEW: Final = OperationView("plain", "", ())
 """What a client says that wants no AQL where others get it."""

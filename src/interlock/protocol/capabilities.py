@@ -25,7 +25,7 @@ COST_CLASSES: Final = ("free", "metered", "expensive")
 AVAILABILITIES: Final = ("always", "scheduled", "best_effort", "degraded")
 DEGRADED: Final = "degraded"
 
-DERIVED: Final = "x-mcpax-derived"
+DERIVED_KEY: Final = "x-mcpax-derived"
 """Not in the draft. Beside a capability: the names of those of its values that nobody declared, or
 `true` for all of them. A node says so of what it derived, so that its parent sets no deadline by a
 latency class that is only a guess."""
@@ -75,8 +75,8 @@ class Capability(msgspec.Struct, frozen=True, gc=False):
         return encode_value(self)
 
 
-PESSIMISTIC: Final = Capability()
-NAMES: Final = frozenset(Capability.__struct_fields__)
+DEFAULT_CAPABILITY: Final = Capability()
+CAPABILITY_FIELDS: Final = frozenset(Capability.__struct_fields__)
 
 
 class Advice(msgspec.Struct, frozen=True, gc=False):
@@ -142,7 +142,7 @@ def read_values(members: Mapping[str, Raw]) -> tuple[dict[str, Any], dict[str, s
 
 
 def read_capability(
-    raw: bytes | Raw, fallback: Capability = PESSIMISTIC
+    raw: bytes | Raw, fallback: Capability = DEFAULT_CAPABILITY
 ) -> tuple[Capability, list[str]]:
     """An annotation, and what is wrong with it. What is missing or wrong is as in `fallback`."""
     try:
@@ -150,15 +150,15 @@ def read_capability(
     except ProtocolError:
         return fallback, ["The capability annotation is not an object."]
     values, problems = read_values(members)
-    return filled(values, fallback), list(problems.values())
+    return with_defaults(values, fallback), list(problems.values())
 
 
-def filled(values: Mapping[str, Any], fallback: Capability) -> Capability:
+def with_defaults(values: Mapping[str, Any], fallback: Capability) -> Capability:
     """Lawful values, and the missing ones from `fallback`."""
     return msgspec.structs.replace(fallback, **values) if values else fallback
 
 
-def derive(
+def derive_capability(
     *,
     read_only: bool | None = None,
     destructive: bool | None = None,
@@ -185,12 +185,12 @@ def timeout_for(latency_class: str) -> float | None:
     return _TIMEOUTS[latency_class]
 
 
-def slower(one: str, other: str) -> str:
+def slower_class(one: str, other: str) -> str:
     """The slower of two latency classes."""
     return one if _RANK[one] >= _RANK[other] else other
 
 
-def class_for(seconds: float) -> str:
+def latency_class_for(seconds: float) -> str:
     """The quickest class in which a call of this length is in time."""
     for name in LATENCY_CLASSES:
         limit = _TIMEOUTS[name]
@@ -199,7 +199,7 @@ def class_for(seconds: float) -> str:
     return LATENCY_CLASSES[-1]
 
 
-def advise(capability: Capability) -> Advice:
+def advice_for(capability: Capability) -> Advice:
     """What its consistency means for whoever calls it."""
     weak = capability.consistency != "strong"
     return Advice(stale_reads=weak, read_before_retry=weak)

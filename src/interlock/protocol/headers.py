@@ -1,9 +1,9 @@
 """The header rules of MCP 2026-07-28: what a request's body says, mirrored into HTTP headers.
 
-Both directions: what a client sends (`encode_header_value`, `mirror_params`) and what a server
-checks (`check_request_headers`, `check_param_headers`). The checks return a sentence about the
-first thing that is wrong, or None; the answer to such a request is `errors.HEADER_MISMATCH`.
-Pure. Names of headers are lowercase bytes, values bytes as they came, the body's values str.
+Both directions: what a client sends (`encode_header_value`, `write_param_headers`), and what a
+server checks (`check_request_headers`, `check_param_headers`). The checks return a sentence about
+the first problem, or None. The response to such a request is `errors.HEADER_MISMATCH`.
+Pure. Header names are lowercase bytes, header values are raw bytes, values of the body are str.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SESSION_ID: Final = b"mcp-session-id"
 LAST_EVENT_ID: Final = b"last-event-id"
 PARAM_PREFIX: Final = b"mcp-param-"
 
-NAME_FIELD: Final[Mapping[str, str]] = {
+NAME_FIELDS: Final[Mapping[str, str]] = {
     name: method.name_field for name, method in METHODS.items() if method.name_header
 }
 """The methods that need `Mcp-Name`, and the field of `params` that it mirrors."""
@@ -80,7 +80,7 @@ class HeaderParam(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "key", self.header.lower().encode("ascii"))
 
 
-def bearer_of(value: bytes | None) -> str | None:
+def read_bearer(value: bytes | None) -> str | None:
     """The token in the value of an `Authorization` header; None when it has none."""
     if value is None or value[: len(_BEARER)].lower() != _BEARER:
         return None
@@ -127,7 +127,7 @@ def decode_header_value(value: str) -> str | None:
     return None
 
 
-def header_params(input_schema: object) -> tuple[HeaderParam, ...]:
+def read_header_params(input_schema: object) -> tuple[HeaderParam, ...]:
     """The arguments that a tool's schema wants mirrored into headers, in the schema's order.
 
     Raises InvalidHeaderAnnotation if any annotation breaks the rules.
@@ -165,7 +165,7 @@ def header_params(input_schema: object) -> tuple[HeaderParam, ...]:
     return tuple(found.values())
 
 
-def mirror_params(
+def write_param_headers(
     params: Sequence[HeaderParam], arguments: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
     """The `Mcp-Param-*` headers a client sends with `arguments`, names and values."""
@@ -263,7 +263,7 @@ def check_request_headers(
     named = method_header.strip(_WHITE).decode("latin-1")
     if named != method:
         return f"Mcp-Method header value {_clip(named)} does not match body value {_clip(method)}"
-    field = NAME_FIELD.get(method)
+    field = NAME_FIELDS.get(method)
     if field is None or body_name is None:
         return None
     if name_header is None:

@@ -58,7 +58,7 @@ def read_input_request(result: bytes) -> InputRequest:
     return InputRequest(questions, state)
 
 
-def write_needed(questions: dict[str, tuple[str, bytes]], state: str | None) -> bytes:
+def write_input_request(questions: dict[str, tuple[str, bytes]], state: str | None) -> bytes:
     """The result that puts questions of a session server to a stateless client."""
     asked = {
         key: Raw(_stateless_question(method, params)) for key, (method, params) in questions.items()
@@ -71,14 +71,14 @@ def write_needed(questions: dict[str, tuple[str, bytes]], state: str | None) -> 
     return encode_members(members)
 
 
-def with_state(result: bytes, state: str) -> bytes:
+def replace_state(result: bytes, state: str) -> bytes:
     """The same questions, with another state to bring back."""
     members = decode_members(result)
     members[REQUEST_STATE] = Raw(encode_value(state))
     return encode_members(members)
 
 
-def with_params(result: bytes, changed: dict[str, bytes]) -> bytes:
+def replace_params(result: bytes, changed: dict[str, bytes]) -> bytes:
     """The same questions, some of them with other params, by key."""
     members = decode_members(result)
     asked = decode_members(members[INPUT_REQUESTS])
@@ -90,7 +90,7 @@ def with_params(result: bytes, changed: dict[str, bytes]) -> bytes:
     return encode_members(members)
 
 
-def read_answers(raw: Raw | None) -> dict[str, Raw]:
+def read_input_responses(raw: Raw | None) -> dict[str, Raw]:
     """The answers that a client brought. Raises ProtocolError for what are none."""
     if raw is None:
         return {}
@@ -104,7 +104,7 @@ def read_answers(raw: Raw | None) -> dict[str, Raw]:
     return answers
 
 
-def session_question(method: str, params: bytes, revision: str, mint: str) -> bytes:
+def to_session_params(method: str, params: bytes, revision: str, mint: str) -> bytes:
     """The params of a stateless server's question, as a session client must be asked.
 
     `mint`: an id for a question that needs one there.

@@ -175,11 +175,11 @@ def _select(value: Any, step: PathStep) -> Iterable[Any]:
     return [
         one
         for one in items
-        if isinstance(one, dict) and step.name in one and same_scalar(one[step.name], step.value)
+        if isinstance(one, dict) and step.name in one and equal_scalars(one[step.name], step.value)
     ]
 
 
-def same_scalar(one: Any, other: Scalar) -> bool:
+def equal_scalars(one: Any, other: Scalar) -> bool:
     """Equality as JSON has it: 1 is 1.0, and neither is true."""
     if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
         return one is other

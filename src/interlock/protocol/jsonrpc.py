@@ -87,10 +87,10 @@ def decode_message(data: bytes) -> Message | list[Message | BadMessage]:
         data = data.lstrip(_BLANK)
         if data[:1] == b"[":
             return _decode_batch(data)
-    return decode_one(data)
+    return decode_single(data)
 
 
-def decode_one(data: bytes) -> Message:
+def decode_single(data: bytes) -> Message:
     """Exactly one message, no batch."""
     try:
         # Raw ranges are skipped, not read: bytes that are not UTF-8 would travel on unseen.
@@ -155,7 +155,7 @@ def _read_wider(data: bytes) -> Message:
         # Another reader may see another request, and answer it or let it pass.
         id = bytes(NULL if wider.id is UNSET else wider.id)
         readable = id if _lawful_id(id) else NULL
-        raise BadMessage(twins.sentence("The message", *found), readable)
+        raise BadMessage(twins.describe_lookalike("The message", *found), readable)
     return Message(wider.jsonrpc, wider.id, wider.method, wider.params, wider.result, wider.error)
 
 
@@ -285,7 +285,7 @@ def notification(method: str, params: bytes | Raw | None = None) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","method":', _encode(method), b',"params":', params, b"}"))
 
 
-def on_one_line(payload: bytes) -> bytes:
+def remove_line_breaks(payload: bytes) -> bytes:
     """The same JSON without line breaks, for newline-delimited links.
 
     A raw line break can only stand between tokens: inside a string JSON demands an escape, and

@@ -23,14 +23,14 @@ from typing import Final, NamedTuple
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.mcp import ABOUT_TASKS, NAMED_BY
+from interlock.protocol.mcp import NAME_FIELDS, TASK_METHODS
 
 # -- What nobody sees in a name: spaces, and letters that show nothing though they count as
 # printable.
 #
 # Pure.
 
-UNSEEN: Final = re.compile(
+INVISIBLE: Final = re.compile(
     "[\\s\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
 )
@@ -41,11 +41,11 @@ RESPONSE: Final = "mcp/response"
 PROPOSAL: Final = "mcp/proposal"
 CHAT: Final = "chat"
 RESERVED: Final = "system/"
-LONGEST: Final = 4_096
+MAX_KIND_LENGTH: Final = 4_096
 """The longest pattern that is read, and the longest kind."""
 
 CONTEXT_MEMBER: Final = {
-    method: member for method, member in NAMED_BY.items() if method not in ABOUT_TASKS
+    method: member for method, member in NAME_FIELDS.items() if method not in TASK_METHODS
 }
 """The member of `params` that is the context. Other methods have none."""
 
@@ -72,7 +72,7 @@ def _is_gateways(kind: str) -> bool:
 
 
 def _as_seen(kind: str) -> str:
-    plain = kind if kind.isascii() else UNSEEN.sub("", unicodedata.normalize("NFKC", kind))
+    plain = kind if kind.isascii() else INVISIBLE.sub("", unicodedata.normalize("NFKC", kind))
     return "".join(one for one in plain.casefold() if one.isprintable() and not one.isspace())
 
 
@@ -135,7 +135,7 @@ class KindPattern:
 
     def __init__(self, text: str) -> None:
         """Raises ProtocolError for a pattern that could never grant anything."""
-        problem = problem_of(text)
+        problem = find_pattern_problem(text)
         if problem:
             raise ProtocolError(f"The pattern {text[:_SHOWN]!r}: {problem}.", INVALID_REQUEST)
         self.text = text
@@ -167,12 +167,12 @@ class KindPattern:
         return f"KindPattern({self.text!r})"
 
 
-def problem_of(text: str) -> str:
+def find_pattern_problem(text: str) -> str:
     """What is wrong with a pattern. Empty: nothing."""
     if not text:
         return "it is empty"
-    if len(text) > LONGEST:
-        return f"it is longer than {LONGEST} characters"
+    if len(text) > MAX_KIND_LENGTH:
+        return f"it is longer than {MAX_KIND_LENGTH} characters"
     if any(character.isspace() or not character.isprintable() for character in text):
         return "it has spaces or unprintable characters"
     if is_reserved(text):
@@ -212,7 +212,7 @@ def _expression(pattern: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def compiled(text: str) -> KindPattern:
+def compile_pattern(text: str) -> KindPattern:
     return KindPattern(text)
 
 
@@ -227,7 +227,7 @@ class KindGrants:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.texts = tuple(patterns)
-        self.patterns = tuple(compiled(text) for text in self.texts)
+        self.patterns = tuple(compile_pattern(text) for text in self.texts)
         self._known: BoundedDict[str, bool] = BoundedDict(_MOST_KNOWN)
 
     def grants(self, kind: str) -> bool:
@@ -242,7 +242,7 @@ class KindGrants:
 
 
 @lru_cache(maxsize=1_024)
-def grants_of(patterns: tuple[str, ...]) -> KindGrants:
+def compile_grants(patterns: tuple[str, ...]) -> KindGrants:
     """The same set for all who have the same patterns."""
     return KindGrants(patterns)
 

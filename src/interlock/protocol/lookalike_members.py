@@ -22,7 +22,7 @@ _DOTS: Final = str.maketrans({"\u0130": "i", "\u0131": "i"})
 """An i to readers who compare letter by letter, though Unicode keeps these apart."""
 
 
-def members_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """The members of an object that Python's `json` has read (`object_pairs_hook`). Raises
     ValueError when one stands twice: of those some readers take the first, others the last."""
     members: dict[str, Any] = {}
@@ -33,7 +33,7 @@ def members_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """What is left of a member's name for the kindest of readers. An underscore in front stays."""
     plain = unicodedata.normalize("NFKC", name.translate(_DOTS)).casefold()
     front = "_" if plain.startswith("_") else ""
@@ -44,9 +44,9 @@ class KnownMembers:
     """Members with a meaning. `aliases`: names that some readers take for one of them."""
 
     def __init__(self, *names: str, aliases: dict[str, str] | None = None) -> None:
-        self._by_fold = {folded(name): name for name in names}
+        self._by_fold = {fold_name(name): name for name in names}
         for alias, name in (aliases or {}).items():
-            self._by_fold[folded(alias)] = name
+            self._by_fold[fold_name(alias)] = name
 
     def twin_in(self, members: Iterable[str]) -> tuple[str, str] | None:
         """The first that looks like a known member and is none, shortened, and what it looks
@@ -54,13 +54,13 @@ class KnownMembers:
         known = self._by_fold
         for member in members:
             if len(member) <= _LONGEST:
-                meant = known.get(folded(member))
+                meant = known.get(fold_name(member))
                 if meant is not None and meant != member:
                     return member[:_SHOWN], meant
         return None
 
 
-def sentence(where: str, twin: str, meant: str) -> str:
+def describe_lookalike(where: str, twin: str, meant: str) -> str:
     """Why it is refused."""
     return (
         f"{where} has a member {twin!r}, which some servers take for `{meant}`: name it `{meant}`, "
@@ -68,7 +68,7 @@ def sentence(where: str, twin: str, meant: str) -> str:
     )
 
 
-def refuse_twins(raw: bytes) -> None:
+def reject_lookalikes(raw: bytes) -> None:
     """Refuse arguments that name a member twice, or twice but for upper and lower case: some
     readers take the first, some the last, some do not mind the case. Raises InterlockError."""
     try:
@@ -77,10 +77,10 @@ def refuse_twins(raw: bytes) -> None:
         raise InterlockError(INVALID_PARAMS, "`arguments` are nested too deeply.") from None
 
 
-def has_twins(raw: bytes) -> bool:
-    """Whether `refuse_twins` would refuse these arguments."""
+def has_lookalikes(raw: bytes) -> bool:
+    """Whether `reject_lookalikes` would refuse these arguments."""
     try:
-        refuse_twins(raw)
+        reject_lookalikes(raw)
     except InterlockError:
         return True
     return False

@@ -43,7 +43,7 @@ LATEST_STATELESS: Final = STATELESS_REVISIONS[0]
 BATCH_REVISIONS: Final = frozenset({"2025-03-26"})
 """The only revision in which a JSON-RPC batch is lawful on the wire."""
 
-ARGUMENT_ERRORS_ARE_RESULTS: Final = frozenset({"2025-11-25", "2026-07-28"})
+ARGUMENT_ERROR_RESULT_REVISIONS: Final = frozenset({"2025-11-25", "2026-07-28"})
 """Revisions that want bad arguments told to the model as a tool result, not a protocol error."""
 
 # Methods. What each of them is stands in METHODS, below.
@@ -255,21 +255,23 @@ METHODS: Final[dict[str, Method]] = {
     ROOTS: Method(to_client=True, capability="roots"),
 }
 
-LISTS: Final = tuple(name for name, method in METHODS.items() if method.lists)
+LIST_METHODS: Final = tuple(name for name, method in METHODS.items() if method.lists)
 """What the catalog answers by itself."""
 
-ABOUT_PROMPTS: Final = frozenset(n for n, method in METHODS.items() if method.target == "prompt")
-ABOUT_RESOURCES: Final = frozenset(
+PROMPT_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.target == "prompt")
+RESOURCE_METHODS: Final = frozenset(
     name for name, method in METHODS.items() if method.target == "resource"
 )
-ABOUT_TASKS: Final = frozenset(n for n, method in METHODS.items() if method.target == "task")
+TASK_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.target == "task")
 
-NAMED_BY: Final = {name: method.name_field for name, method in METHODS.items() if method.name_field}
+NAME_FIELDS: Final = {
+    name: method.name_field for name, method in METHODS.items() if method.name_field
+}
 """The member of `params` that says which tool, prompt, resource or task is meant."""
 
-REPEATABLE: Final = frozenset(name for name, method in METHODS.items() if method.repeatable)
+RETRYABLE_METHODS: Final = frozenset(name for name, method in METHODS.items() if method.repeatable)
 
-MAY_NEED_INPUT: Final = frozenset(n for n, method in METHODS.items() if method.may_need_input)
+INPUT_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.may_need_input)
 """The only requests that a stateless server may answer with a question."""
 
 CLIENT_REQUESTS: Final = {
@@ -282,7 +284,7 @@ REMOVED_FROM_STATELESS: Final = frozenset(
 )
 """Session-wire methods that a stateless peer must answer with 'method not found'."""
 
-RELAYED: Final = encode_value(
+RELAYED_CAPABILITIES: Final = encode_value(
     {
         "roots": {"listChanged": True},
         "sampling": {"tools": {}, "context": {}},
@@ -319,9 +321,13 @@ META_PROGRESS_TOKEN: Final = "progressToken"
 META_TIMEOUT: Final = "dev.interlock/timeoutMs"
 """A caller's own limit for one call, in milliseconds. The node's limits still hold."""
 
-TASK_KEYS: Final = frozenset({RESERVED + "related-task", RESERVED + "model-immediate-response"})
+TASK_META_KEYS: Final = frozenset(
+    {RESERVED + "related-task", RESERVED + "model-immediate-response"}
+)
 """Reserved keys that mean the same to everybody on the way; all others are between neighbours."""
-FORWARDED: Final = frozenset({"traceparent", "tracestate", "baggage"}) | ax.OF_EVENTS | TASK_KEYS
+FORWARDED_META_KEYS: Final = (
+    frozenset({"traceparent", "tracestate", "baggage"}) | ax.EVENT_META_KEYS | TASK_META_KEYS
+)
 """The keys of a caller's `_meta` that go on. Any other may be a secret that is for this node only,
 or claim for the next hop what only the node may say."""
 
@@ -401,7 +407,7 @@ class CancelledParams(msgspec.Struct, gc=False, rename="camel"):
     reason: str | None = None
 
 
-class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
+class ResultSummary(msgspec.Struct, gc=False, rename="camel"):
     """What a result says about itself: read once, without opening what it carries."""
 
     result_type: str = ""
@@ -412,9 +418,9 @@ class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
     meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
-read_glance = msgspec.json.Decoder(ResultGlance).decode
-"""`glance_at` for those who look out for its exceptions themselves."""
-STRANGE: Final = ResultGlance(result_type="?")
+decode_result_summary = msgspec.json.Decoder(ResultSummary).decode
+"""`summarize_result` for those who look out for its exceptions themselves."""
+INVALID_SUMMARY: Final = ResultSummary(result_type="?")
 """Of a result that says of itself what no result may say."""
 
 
@@ -453,7 +459,7 @@ def decode_tool_call(data: bytes) -> ToolCall | None:
     return call if call.params.name else None
 
 
-def negotiate(requested: str) -> str:
+def negotiate_revision(requested: str) -> str:
     """The session revision to answer `initialize` with: the client's if we have it, else ours."""
     return requested if requested in SESSION_REVISIONS else LATEST_SESSION
 
@@ -467,12 +473,12 @@ def unsupported_version(requested: str) -> ProtocolError:
     )
 
 
-def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
+def select_forwarded_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
     """What of a caller's `_meta` goes on: traces, events and tasks, and nothing else."""
-    return {key: value for key, value in meta.items() if key in FORWARDED}
+    return {key: value for key, value in meta.items() if key in FORWARDED_META_KEYS}
 
 
-def past_this_hop(message: bytes | Raw) -> bytes:
+def remove_hop_meta(message: bytes | Raw) -> bytes:
     """An object (params of a notification or a question, or an answer) without the keys of its
     `_meta` that are between two neighbours. What cannot be read passes as it is."""
     raw = bytes(message)
@@ -487,7 +493,7 @@ def past_this_hop(message: bytes | Raw) -> bytes:
     kept = {
         key: value
         for key, value in meta.items()
-        if key in TASK_KEYS or not (key.startswith(RESERVED) or key == ax.REQUEST)
+        if key in TASK_META_KEYS or not (key.startswith(RESERVED) or key == ax.REQUEST)
     }
     if len(kept) == len(meta):
         return raw
@@ -499,7 +505,7 @@ def past_this_hop(message: bytes | Raw) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def speaks_ax(capabilities: bytes) -> bool:
+def supports_ax(capabilities: bytes) -> bool:
     """Whether a client says that it speaks MCP-AX: `experimental.mcpax` of what it can do."""
     try:
         experimental = decode_members(decode_members(capabilities)["experimental"])
@@ -530,7 +536,9 @@ def relayed_capabilities(promised: bytes) -> bytes:
     return msgspec.json.encode(members, order="sorted")
 
 
-def declares(capabilities: Mapping[str, Any], capability: str = "", extension: str = "") -> bool:
+def declares_capability(
+    capabilities: Mapping[str, Any], capability: str = "", extension: str = ""
+) -> bool:
     """Whether a server has declared a capability, or an extension."""
     if not extension:
         return capability in capabilities
@@ -538,7 +546,7 @@ def declares(capabilities: Mapping[str, Any], capability: str = "", extension: s
     return isinstance(extensions, Mapping) and isinstance(extensions.get(extension), Mapping)
 
 
-def without(promised: bytes, denied: frozenset[str]) -> bytes:
+def remove_capabilities(promised: bytes, denied: frozenset[str]) -> bytes:
     """What is promised, but for some capabilities."""
     if not denied:
         return promised
@@ -546,7 +554,7 @@ def without(promised: bytes, denied: frozenset[str]) -> bytes:
     return encode_members(kept)
 
 
-def stateless_code(code: int) -> int:
+def to_stateless_code(code: int) -> int:
     """An upstream's error code as a stateless client may be told it."""
     if code == -32002:
         return -32602  # resource not found, in the words of the newer revision
@@ -555,7 +563,7 @@ def stateless_code(code: int) -> int:
     return code
 
 
-def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
+def to_stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
     """A session server's result as a stateless client must see it.
 
     The common case is a splice at the front; only a result that already uses one of the names is
@@ -577,21 +585,21 @@ def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
     return encode_members(members)
 
 
-def glance_at(result: bytes | Raw) -> ResultGlance:
+def summarize_result(result: bytes | Raw) -> ResultSummary:
     """What `result` says about itself. Never raises."""
     try:
-        return read_glance(result)
+        return decode_result_summary(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return STRANGE
+        return INVALID_SUMMARY
 
 
-def session_result(result: bytes, glance: ResultGlance | None = None) -> bytes:
+def to_session_result(result: bytes, glance: ResultSummary | None = None) -> bytes:
     """A stateless server's result as a session client must see it: nothing of the other era.
 
     `glance`: of this result, when somebody has it. Raises ProtocolError for what is no object.
     """
     if glance is None:
-        glance = glance_at(result)
+        glance = summarize_result(result)
     raw = bytes(result)
     if (
         glance.result_type == COMPLETE
@@ -638,7 +646,7 @@ def _users_meta(members: dict[str, Raw]) -> dict[str, Raw]:
     return {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
 
 
-def tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:
+def write_tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:
     """A tool result that tells the model what it did wrong, and a program the stable code."""
     return encode_value(
         {

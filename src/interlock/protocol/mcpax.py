@@ -80,7 +80,7 @@ EXECUTED_AT: Final = "x-mcpax-executed-at"
 """The same: when that call was answered."""
 AUTHORIZATION: Final = "x-mcpax-authorization"
 """On a call: the token that the sender made for this hop. Described in docs/trust-hops.md."""
-OF_EVENTS: Final = frozenset({EVENT_ID, CAUSAL_PARENT})
+EVENT_META_KEYS: Final = frozenset({EVENT_ID, CAUSAL_PARENT})
 """The keys that mean the same to everybody on the way."""
 
 NATIVE: Final = "native"
@@ -92,16 +92,16 @@ DROPPED_TOOL: Final = "notifications_dropped"
 """The aggregator's own tool. No subserver may take its name for a segment."""
 RESERVED_SEGMENTS: Final = frozenset({DROPPED_TOOL})
 
-MISSES: Final = 3
+MAX_MISSED_HEARTBEATS: Final = 3
 """So many heartbeats in a row may not come; the last of them ends the registration."""
-MOST_INTERVAL_MS: Final = 24 * 3600 * 1000
+MAX_INTERVAL_MS: Final = 24 * 3600 * 1000
 MAX_SEGMENT: Final = 63
 MAX_NAME: Final = 255
 MAX_ROUTE: Final = 64
 """A route with more segments than this is a loop that nobody noticed."""
 UNLIMITED: Final = 2**53 - 1
 """The largest number that every JSON reader keeps: a budget that nobody exhausts."""
-MOST_SUBTREE_IDS: Final = 10_000
+MAX_SUBTREE_IDS: Final = 10_000
 """So many nodes may be below one another; more are not passed on."""
 _MOST_REASON: Final = 500
 
@@ -300,21 +300,23 @@ def read_hop(meta: dict[str, Raw] | None) -> Hop | None:
         raise _bad(ROUTE, f"must have at most {MAX_ROUTE} segments, none of them empty")
     if not 0 <= cursor < len(route) - 1:
         raise _bad(CURSOR, "must point at a segment before the last")
-    return Hop(tuple(route), cursor, way(route, cursor + 1), ".".join(route[cursor + 1 :]))
+    return Hop(
+        tuple(route), cursor, encode_route_members(route, cursor + 1), ".".join(route[cursor + 1 :])
+    )
 
 
-def is_counter(name: str, meta: bytes | Raw) -> bool:
+def is_dropped_counter(name: str, meta: bytes | Raw) -> bool:
     """Whether a tool that a node below lists is an aggregator's count of dropped notifications.
     `meta`: its raw `_meta`. A plain server's tool of this name has nothing of MCP-AX in it."""
     return name.rpartition(".")[2] == DROPPED_TOOL and CAPABILITY.encode() in bytes(meta)
 
 
-def way(route: Sequence[str], cursor: int) -> bytes:
+def encode_route_members(route: Sequence[str], cursor: int) -> bytes:
     """`,"x-mcpax-route":[…],"x-mcpax-cursor":n`."""
     return b',"%b":%b,"%b":%d' % (ROUTE.encode(), encode_value(route), CURSOR.encode(), cursor)
 
 
-def error_words(error: InterlockError) -> tuple[int, str, dict[str, Any]]:
+def encode_error(error: InterlockError) -> tuple[int, str, dict[str, Any]]:
     """The code, the message and the data of an error on a channel: a symbol where the draft has
     one, with the sentence as a detail."""
     row = error.failure
@@ -326,7 +328,7 @@ def error_words(error: InterlockError) -> tuple[int, str, dict[str, Any]]:
 
 def heartbeat_deadline_ms(interval_ms: int) -> int:
     """When a subserver that beats this often counts as lost. 0: never by its heartbeats."""
-    return interval_ms * MISSES
+    return interval_ms * MAX_MISSED_HEARTBEATS
 
 
 def read_registration(params: bytes | Raw | UnsetType) -> Registration:
@@ -354,8 +356,8 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
     if authority is not None and not is_authority(authority):
         raise _bad("authority", "must be a DNS name behind `dns:`, such as dns:edge.example.com")
     interval = _take(members, "heartbeat_interval_ms", int)
-    if not 0 <= interval <= MOST_INTERVAL_MS:
-        raise _bad("heartbeat_interval_ms", f"must be between 0 and {MOST_INTERVAL_MS}")
+    if not 0 <= interval <= MAX_INTERVAL_MS:
+        raise _bad("heartbeat_interval_ms", f"must be between 0 and {MAX_INTERVAL_MS}")
     transport = _take(members, "transport_class", str)
     if transport not in TRANSPORT_CLASSES:
         raise _bad("transport_class", f"must be one of {', '.join(TRANSPORT_CLASSES)}")
@@ -377,7 +379,7 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
     )
 
 
-def read_beat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
+def read_heartbeat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
     """Raises ProtocolError."""
     members = _members(params)
     return HeartbeatParams(
@@ -387,14 +389,14 @@ def read_beat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
     )
 
 
-def read_farewell(params: bytes | Raw | UnsetType) -> DeregistrationParams:
+def read_deregistration(params: bytes | Raw | UnsetType) -> DeregistrationParams:
     """Raises ProtocolError."""
     members = _members(params)
     reason = _take(members, "reason", str, "")
     return DeregistrationParams(_take(members, "session_id", str), reason[:_MOST_REASON])
 
 
-def read_registered(result: bytes | Raw, segment: str) -> RegistrationResult:
+def read_registration_result(result: bytes | Raw, segment: str) -> RegistrationResult:
     """What an aggregator granted to whoever asked for this segment. Raises ProtocolError."""
     granted = _read(result, RegistrationResult, REGISTER)
     if granted.assigned_segment != segment:
@@ -406,7 +408,7 @@ def read_registered(result: bytes | Raw, segment: str) -> RegistrationResult:
     return granted
 
 
-def read_beaten(result: bytes | Raw) -> HeartbeatResult:
+def read_heartbeat_result(result: bytes | Raw) -> HeartbeatResult:
     """Raises ProtocolError."""
     beaten = _read(result, HeartbeatResult, HEARTBEAT)
     _check_tree(beaten.tree_id, HEARTBEAT)
@@ -469,8 +471,8 @@ def _ids(members: dict[str, Raw], key: str) -> tuple[str, ...] | None:
     ids = _take(members, key, list[str], None)
     if ids is None:
         return None
-    if len(ids) > MOST_SUBTREE_IDS or not all(is_uuid(one) for one in ids):
-        raise _bad(key, f"must be a list of at most {MOST_SUBTREE_IDS} UUIDs")
+    if len(ids) > MAX_SUBTREE_IDS or not all(is_uuid(one) for one in ids):
+        raise _bad(key, f"must be a list of at most {MAX_SUBTREE_IDS} UUIDs")
     return tuple(one.lower() for one in ids)
 
 

@@ -12,28 +12,28 @@ ERROR: Final = "system/error"
 JOIN: Final = "join"
 LEAVE: Final = "leave"
 
-LONGEST: Final = 1024 * 1024
+MAX_ENVELOPE_BYTES: Final = 1024 * 1024
 """The most bytes of an envelope."""
-LONGEST_OF_GATEWAY: Final = 16 * 1024 * 1024
+MAX_GATEWAY_ENVELOPE_BYTES: Final = 16 * 1024 * 1024
 """A welcome names everybody who is there, and what each may send: it may be longer."""
-LONGEST_ID: Final = 128
+MAX_PARTICIPANT_ID: Final = 128
 """The most characters of a participant's id."""
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,128}$"
 
-REPLACED: Final = 4009
+REPLACED_CODE: Final = 4009
 """Closed, because the same participant came in by another connection."""
-NOT_WELCOME: Final = 4003
+FORBIDDEN_CODE: Final = 4003
 """Closed, because it may not be here any longer."""
-BUSY: Final = 1013
+SLOW_READER_CODE: Final = 1013
 """Closed, because it did not read."""
-GOING: Final = 1001
+SHUTTING_DOWN_CODE: Final = 1001
 """Closed, because the gateway stops."""
 
 SUBPROTOCOL: Final = "mcpx"
 BEARER_SUBPROTOCOL: Final = "mcpx.bearer."
 """How a browser, which cannot send an Authorization header, shows its token."""
 
-FACE: Final = "topic"
+TOPIC_SERVER: Final = "topic"
 """By what the journal calls this way in."""
 REVISION: Final = "2025-06-18"
 """The MCP that is spoken in rooms, where nobody has agreed on another."""

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.json_pointer import resolve_pointer
 
 # -- Where the references of a JSON Schema lead, within its document. Pure; nothing here raises.
 
@@ -36,7 +36,7 @@ class References:
     def __init__(self, document: Any) -> None:
         self._document = document
         self._places: dict[str, Any] = {}
-        for part in parts_of(document):
+        for part in walk_objects(document):
             for word in _ANCHORS:
                 if isinstance(part.get(word), str):
                     self._places["#" + part[word]] = part
@@ -52,11 +52,11 @@ class References:
         if not fragment:
             return document
         if fragment.startswith("/"):
-            return at_pointer(document, unquote(fragment))
+            return resolve_pointer(document, unquote(fragment))
         return self._places.get("#" + fragment)
 
 
-def parts_of(document: Any) -> Iterator[dict[str, Any]]:
+def walk_objects(document: Any) -> Iterator[dict[str, Any]]:
     """Every object in it, however deep it lies."""
     waiting = [document]
     while waiting:
@@ -83,9 +83,9 @@ def _last(uri: str) -> str:
 # too. So looks are counted first, each pair of a part and a member once, and not too many of
 # them. Pure; nothing here raises.
 
-MOST_REPEATS: Final = 500
+MAX_REPEATED_VISITS: Final = 500
 """Looks at what was looked at before. Each costs up to a tenth of a millisecond."""
-MOST_LOOKS: Final = 40_000
+MAX_VISITS: Final = 40_000
 """Looks that are counted before it is given up. Each may find something, and to tell what takes a
 hundredth of a millisecond, whether anybody wants to hear of it or not."""
 UNEXPLAINED: Final = (
@@ -109,7 +109,7 @@ class _TooMany(Exception):
     pass
 
 
-def errors_of(validator: Any, schema: Any, value: Any, most: int) -> list[Any] | None:
+def collect_errors(validator: Any, schema: Any, value: Any, most: int) -> list[Any] | None:
     """What `validator`, made of `schema`, has against a value: the first errors. None: to find out
     would take too long."""
     if not can_be_explained(schema, value):
@@ -137,7 +137,7 @@ def can_be_explained(schema: Any, value: Any) -> bool:
     """Whether the errors of a value may be collected."""
     looks = _Looks(schema)
     try:
-        return looks.count(schema, value) - looks.pairs <= MOST_REPEATS
+        return looks.count(schema, value) - looks.pairs <= MAX_REPEATED_VISITS
     except (_TooMany, RecursionError):
         return False
 
@@ -149,7 +149,7 @@ class _Looks:
         self._references = References(document)
         self.pairs = 0
         """What there is to look at, each once."""
-        self._left = MOST_LOOKS
+        self._left = MAX_VISITS
         self._known: dict[_Pair, int] = {}
         self._alone: dict[int, tuple[int, int]] = {}
 
@@ -174,7 +174,7 @@ class _Looks:
         looks = 1
         for inner, seen in self._below(part, value):
             looks += self.count(inner, seen)
-        if looks - self.pairs > MOST_REPEATS:
+        if looks - self.pairs > MAX_REPEATED_VISITS:
             raise _TooMany
         self._known[pair] = looks
         return looks
@@ -199,7 +199,7 @@ class _Looks:
                     if isinstance(inner, dict) and id(inner) not in different:
                         different.add(id(inner))
                         waiting.append(inner)
-            if looks - len(different) > MOST_REPEATS:
+            if looks - len(different) > MAX_REPEATED_VISITS:
                 raise _TooMany
             known = self._alone[id(part)] = (looks, len(different))
         return known
@@ -268,18 +268,18 @@ def _asked_for(part: dict[str, Any]) -> int:
 
 
 def _says(schema: Any, words: Sequence[str]) -> bool:
-    return any(word in part for part in parts_of(schema) for word in words)
+    return any(word in part for part in walk_objects(schema) for word in words)
 
 
-MOST_STEPS: Final = 5_000_000
+MAX_STEPS: Final = 5_000_000
 """Of one validation: about a tenth of a second."""
-MOST_COUNTED: Final = 20_000
+MAX_COUNTED_PAIRS: Final = 20_000
 """Pairs of a part and a member that are counted for one value. Counting takes time as well."""
-MOST_PARTS: Final = 10_000
+MAX_SCHEMA_OBJECTS: Final = 10_000
 """Objects of a schema. To compile that many takes 100 ms."""
-MOST_REFERENCES: Final = 2_000
+MAX_REFERENCES: Final = 2_000
 """Of a schema: to compile that many takes 50 ms."""
-MOST_STATES: Final = 40_000
+MAX_PATTERN_STATES: Final = 40_000
 """Of all patterns of a schema together. To compile that many takes 100 ms."""
 BACKTRACK_LIMIT: Final = 50_000
 """Steps of one pattern that is matched by trying. They take 2 ms."""
@@ -288,7 +288,7 @@ _BACKTRACKS: Final = 2 * BACKTRACK_LIMIT
 """What such a pattern is counted as, whatever it is held against."""
 _CLASS_STATES: Final = 10
 """Of a class of characters, which is several ranges of bytes in UTF-8."""
-_ENOUGH: Final = 10 * MOST_STATES
+_ENOUGH: Final = 10 * MAX_PATTERN_STATES
 _COMPARISON: Final = 20
 """Steps of comparing a value with an object."""
 _CLASS_ESCAPES: Final = frozenset("dDwWsSpP")
@@ -345,7 +345,7 @@ class SchemaWork:
                 self._references = References(schema)
                 steps, unevaluated = self._unfold(schema)
                 if not self._circular:
-                    self.unmeasured = _bytes_within(MOST_STEPS // steps, unevaluated)
+                    self.unmeasured = _bytes_within(MAX_STEPS // steps, unevaluated)
         except RecursionError:
             self.excessive = self.problem = "it is nested too deeply"
 
@@ -360,9 +360,9 @@ class SchemaWork:
         references = 0
         elsewhere = renamed = False
         anchors: set[str] = set()
-        for number, part in enumerate(parts_of(schema)):
-            if number >= MOST_PARTS and not self._any_size:
-                return (f"it has more than {MOST_PARTS} objects",) * 2
+        for number, part in enumerate(walk_objects(schema)):
+            if number >= MAX_SCHEMA_OBJECTS and not self._any_size:
+                return (f"it has more than {MAX_SCHEMA_OBJECTS} objects",) * 2
             for word in REFERENCES:
                 target = part.get(word)
                 if isinstance(target, str):
@@ -371,7 +371,7 @@ class SchemaWork:
                     elsewhere |= document not in ("", own_name, *self._documents)
             for pattern in _patterns(part):
                 if pattern not in self._patterns:
-                    self._patterns[pattern] = pattern_size(pattern)
+                    self._patterns[pattern] = measure_pattern(pattern)
             # References in it would be relative to it, or lead to it by its own name.
             renamed |= part is not schema and isinstance(part.get(identity), str)
             for word in ("$anchor", "$dynamicAnchor"):
@@ -379,9 +379,9 @@ class SchemaWork:
                 if isinstance(anchor, str):
                     renamed |= anchor in anchors
                     anchors.add(anchor)
-        if references > MOST_REFERENCES and not self._any_size:
-            return (f"it has more than {MOST_REFERENCES} references",) * 2
-        if sum(states for states, _ in self._patterns.values()) > MOST_STATES:
+        if references > MAX_REFERENCES and not self._any_size:
+            return (f"it has more than {MAX_REFERENCES} references",) * 2
+        if sum(states for states, _ in self._patterns.values()) > MAX_PATTERN_STATES:
             return ("its patterns are too large",) * 2
         if elsewhere:
             return "", "it refers to another document"
@@ -458,7 +458,7 @@ class SchemaWork:
     def _can_be_counted(self, part: Any, value: Any) -> bool:
         count = _Count(self._references, self._patterns, self._compare)
         try:
-            return count.steps(part, value) <= MOST_STEPS
+            return count.steps(part, value) <= MAX_STEPS
         except (_TooMuchError, RecursionError):
             return False
 
@@ -475,7 +475,7 @@ class _Count:
         self._references = references
         self._patterns = patterns
         self._compare = compare
-        self._left = MOST_COUNTED
+        self._left = MAX_COUNTED_PAIRS
         self._known: dict[tuple[int, int], int] = {}
 
     def steps(self, part: Any, value: Any) -> int:
@@ -495,7 +495,7 @@ class _Count:
         steps = self._at(part, value)
         for inner, member in self._inside(part, value):
             steps += self.steps(inner, member)
-            if steps > MOST_STEPS:
+            if steps > MAX_STEPS:
                 raise _TooMuchError
         if isinstance(value, dict | list) and any(word in part for word in _UNEVALUATED):
             steps *= 1 + len(value)
@@ -599,7 +599,7 @@ def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def pattern_size(pattern: str) -> tuple[int, bool]:
+def measure_pattern(pattern: str) -> tuple[int, bool]:
     """About how many states a pattern has, at least, and whether it is matched by trying: it looks
     around, refers back or gives nothing back."""
     # One sign for each class and each escaped character: what is in them repeats nothing.

@@ -36,7 +36,7 @@ class Scope(NamedTuple):
     glob: str
 
 
-def parse(text: str) -> Scope:
+def parse_scope(text: str) -> Scope:
     """A scope as it is written. Raises ProtocolError."""
     found = _SCOPE.fullmatch(text)
     if found is None:
@@ -48,32 +48,35 @@ def parse(text: str) -> Scope:
     return Scope(found[1], found[2] or _ANY)
 
 
-def known(texts: Iterable[str]) -> tuple[str, ...]:
+def select_valid(texts: Iterable[str]) -> tuple[str, ...]:
     """Those of them that are scopes here, each once."""
     return tuple(dict.fromkeys(one for one in texts if _SCOPE.fullmatch(one) is not None))
 
 
-def highest(*levels: str) -> str:
+def highest_level(*levels: str) -> str:
     """The one that has the others in it."""
     return max(levels, key=_RANK.__getitem__)
 
 
-def lowest(*levels: str) -> str:
+def lowest_level(*levels: str) -> str:
     return min(levels, key=_RANK.__getitem__)
 
 
-def within(level: str, limit: str) -> bool:
+def is_level_within(level: str, limit: str) -> bool:
     """Whether somebody who may do `limit` may do `level`."""
     return _RANK[level] <= _RANK[limit]
 
 
 @lru_cache(maxsize=20_000)
-def covers(scopes: tuple[str, ...], level: str, name: str) -> bool:
+def scopes_cover(scopes: tuple[str, ...], level: str, name: str) -> bool:
     """Whether these scopes are enough for doing this at this name."""
-    return any(within(level, one.level) and _matches(one.glob, name) for one in _parsed_all(scopes))
+    return any(
+        is_level_within(level, one.level) and _matches(one.glob, name)
+        for one in _parsed_all(scopes)
+    )
 
 
-def narrow(
+def narrow_scopes(
     scopes: tuple[str, ...] | None, level: str, name: str, below: str | None = None
 ) -> tuple[str, ...]:
     """Exactly what doing this at this name takes, for whoever is asked next; nothing at all where
@@ -82,24 +85,24 @@ def narrow(
 
     What no scope can spell stands as `?`: whichever glob let it through has no letter there either.
     """
-    if scopes is not None and not covers(scopes, level, name):
+    if scopes is not None and not scopes_cover(scopes, level, name):
         return ()
-    return (f"{level}:{exact(name if below is None else below)}",)
+    return (f"{level}:{escape_glob(name if below is None else below)}",)
 
 
-def exact(name: str) -> str:
+def escape_glob(name: str) -> str:
     """The glob for one name."""
     return _ODD.sub("?", name)
 
 
-def beneath(scopes: tuple[str, ...] | None, level: str, prefix: str) -> tuple[str, ...]:
+def covers_prefix(scopes: tuple[str, ...] | None, level: str, prefix: str) -> tuple[str, ...]:
     """What these scopes allow at this level behind a prefix, in the names without it: what is left
     of `read:edge.*` behind `edge.` is `read:*`."""
     if scopes is None:
         return (level,)
     left: dict[str, None] = {}
     for scope in _parsed_all(scopes):
-        if not within(level, scope.level):
+        if not is_level_within(level, scope.level):
             continue
         places = _closure({0}, scope.glob)
         for character in prefix:
@@ -110,19 +113,19 @@ def beneath(scopes: tuple[str, ...] | None, level: str, prefix: str) -> tuple[st
     return tuple(left)[:_MOST_RESIDUES]
 
 
-def subset(narrower: tuple[str, ...], wider: tuple[str, ...]) -> bool:
+def is_subset(narrower: tuple[str, ...], wider: tuple[str, ...]) -> bool:
     """Whether everything that the first allow, the second allow as well. What would take too long
     to find out counts as no."""
     allowed = _parsed_all(wider)
     return all(
-        _included(one.glob, [big.glob for big in allowed if within(one.level, big.level)])
+        _included(one.glob, [big.glob for big in allowed if is_level_within(one.level, big.level)])
         for one in _parsed_all(narrower)
     )
 
 
 @lru_cache(maxsize=4_096)
 def _parsed_all(scopes: tuple[str, ...]) -> tuple[Scope, ...]:
-    return tuple(parse(one) for one in scopes)
+    return tuple(parse_scope(one) for one in scopes)
 
 
 def _matches(glob: str, name: str) -> bool:

@@ -21,7 +21,9 @@ COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
-REQUIRED: Final[dict[str, Any]] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+REQUIRED_CAPABILITIES: Final[dict[str, Any]] = {
+    "requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}
+}
 """What a client is told that asks for tasks, but does not say that it knows them."""
 
 _RESERVED: Final = RESERVED.encode()
@@ -60,7 +62,7 @@ def write_task(
     return encode_value(members)
 
 
-def task_id_of(members: dict[str, Raw]) -> str | None:
+def read_task_id(members: dict[str, Raw]) -> str | None:
     """The id of the task that a server's result shows. None: it names none.
 
     Raises ProtocolError for an id that cannot be one.
@@ -74,7 +76,7 @@ def task_id_of(members: dict[str, Raw]) -> str | None:
     return id
 
 
-def without_reserved(result: bytes | Raw) -> bytes:
+def remove_reserved_meta(result: bytes | Raw) -> bytes:
     """A result inside a task, without what in its `_meta` is between two neighbours."""
     raw = bytes(result)
     if _RESERVED not in raw:

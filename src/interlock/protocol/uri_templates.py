@@ -91,7 +91,7 @@ class UriTemplate:
         return (len(uri) - self._least) * (1 + self._groups)
 
     def matches(self, uri: str) -> bool:
-        """Whether `uri`, made `plain`, can be an expansion of this template."""
+        """Whether `uri`, made `normalize_uri`, can be an expansion of this template."""
         if not self._fits(uri):
             return False
         middle = uri[len(self._prefix) : len(uri) - len(self._suffix)]
@@ -148,7 +148,7 @@ def read_template(text: str) -> UriTemplate | None:
         if "}" in literal:
             return None
         if literal:
-            parts.append(plain(literal))
+            parts.append(normalize_uri(literal))
         if not brace:
             break
         inside, brace, rest = rest.partition("}")
@@ -176,6 +176,6 @@ def _read_expression(inside: str) -> _Expression | None:
     return _Expression(operator, _NO_SLASH)
 
 
-def plain(uri: str) -> str:
+def normalize_uri(uri: str) -> str:
     """A URI with everything encoded that cannot stand in one, so that spellings compare alike."""
     return quote(uri, safe=_AS_IT_IS, errors="surrogatepass")

@@ -22,7 +22,7 @@ NO_CODE: Final = 1005
 INVALID_DATA: Final = 1007
 TOO_BIG: Final = 1009
 
-MOST_PARTS: Final = 16_384
+MAX_FRAGMENTS: Final = 16_384
 """Fragments that one message may come in."""
 
 _CONTINUATION: Final = 0
@@ -41,7 +41,7 @@ _MEDIUM: Final = Struct(">HH")
 """How a frame begins whose length takes two bytes more."""
 MEDIUM_HEAD: Final = _WHOLE_TEXT << 8 | 126
 _MEDIUM_MASKED_HEAD: Final = MEDIUM_HEAD | 0x80
-medium_head: Final = _MEDIUM.pack
+pack_medium_head: Final = _MEDIUM.pack
 """With `MEDIUM_HEAD`, `text_head` for lengths from 126 to 65,535: those of nearly all calls."""
 _unpack_medium: Final = _MEDIUM.unpack_from
 
@@ -86,7 +86,7 @@ WebSocketEvent = bytes | BinaryMessage | Ping | Pong | Close | Violation
 """What comes out of a decoder; `bytes` are a whole text message, and valid UTF-8."""
 
 
-def may_be_sent(code: int) -> bool:
+def is_sendable_code(code: int) -> bool:
     """Whether a close frame may carry this code."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
@@ -282,10 +282,10 @@ class FrameDecoder:
             self._joining = opcode or self._joining
             self._joined += payload
             self._parts += 1
-            if self._parts > MOST_PARTS:
+            if self._parts > MAX_FRAGMENTS:
                 # Empty ones would cost their reader time for ever, and never make a message.
                 events.append(
-                    Violation(TOO_BIG, f"A message comes in more than {MOST_PARTS} parts.")
+                    Violation(TOO_BIG, f"A message comes in more than {MAX_FRAGMENTS} parts.")
                 )
                 return False
             return True
@@ -316,7 +316,7 @@ def _read_close(payload: bytes) -> Close | Violation:
     code = int.from_bytes(payload[:2], "big")
     if not _is_utf8(payload[2:]):
         return Violation(INVALID_DATA, "The reason in a close frame is not UTF-8.")
-    if len(payload) == 1 or not may_be_sent(code):
+    if len(payload) == 1 or not is_sendable_code(code):
         return Violation(PROTOCOL_ERROR, "A close frame has a code that may not be sent.")
     return Close(code, payload[2:].decode())
 
@@ -342,7 +342,7 @@ def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
     if length < 126:
         head = _SMALL_MASKED_HEADS[length]
     elif length < 1 << 16:
-        head = medium_head(_MEDIUM_MASKED_HEAD, length)
+        head = pack_medium_head(_MEDIUM_MASKED_HEAD, length)
     else:
         head = _head(_WHOLE_TEXT, length, 0x80)
     return head + mask + apply_mask(payload, mask)
@@ -353,7 +353,7 @@ def text_head(length: int) -> bytes:
     if length < 126:
         return _SMALL_HEADS[length]
     if length < 1 << 16:
-        return medium_head(MEDIUM_HEAD, length)
+        return pack_medium_head(MEDIUM_HEAD, length)
     return _head(_WHOLE_TEXT, length, 0)
 
 
@@ -370,7 +370,7 @@ def close_frame(code: int, reason: str = "", mask: bytes = b"") -> bytes:
     """`NO_CODE` makes one that says nothing. A reason that is too long is cut."""
     if code == NO_CODE:
         return _control_frame(_CLOSE, b"", mask)
-    if not may_be_sent(code):
+    if not is_sendable_code(code):
         raise ValueError(f"{code} is no code that may be sent")
     said = reason.encode("utf-8", "replace")[: _MOST_IN_CONTROL - 2]
     # Without the half of a character that the cut may have left.
@@ -406,7 +406,7 @@ _LARGE: Final = 1024
 _XOR: Final = tuple(bytes(byte ^ other for byte in range(256)) for other in range(256))
 
 
-def plain_mask(payload: bytes | memoryview, mask: bytes) -> bytes:
+def mask_in_python(payload: bytes | memoryview, mask: bytes) -> bytes:
     """`payload` masked, or unmasked: it is the same. In Python alone."""
     size = len(payload)
     if size < _LARGE:
@@ -425,7 +425,7 @@ def _quickest_mask() -> Callable[[bytes | memoryview, bytes], bytes]:
     try:
         from websockets.speedups import apply_mask as compiled
     except ImportError:
-        return plain_mask
+        return mask_in_python
     return compiled
 
 

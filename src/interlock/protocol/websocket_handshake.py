@@ -22,7 +22,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VERSION: Final = b"13"
 _KEY_BYTES: Final = 16
-MOST_HEAD: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 """A longer head of an answer is refused."""
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 (\d{3})(?: ([^\r\n]*))?")
@@ -32,7 +32,9 @@ _FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*",
 # -- who dials
 
 
-def request(host: str, target: str, key: bytes, headers: Iterable[tuple[str, str]] = ()) -> bytes:
+def write_request(
+    host: str, target: str, key: bytes, headers: Iterable[tuple[str, str]] = ()
+) -> bytes:
     """The request that opens a WebSocket. `key` is 16 bytes of chance."""
     lines = [
         f"GET {target} HTTP/1.1",
@@ -71,7 +73,7 @@ class HandshakeResponseReader:
         before = len(self._buffer)
         self._buffer += data
         end = self._buffer.find(b"\r\n\r\n", max(0, before - 3))
-        if end > MOST_HEAD or (end < 0 and len(self._buffer) > MOST_HEAD):
+        if end > MAX_HEAD_BYTES or (end < 0 and len(self._buffer) > MAX_HEAD_BYTES):
             raise ProtocolError("The head of its answer is too long.")
         if end < 0:
             return None
@@ -94,7 +96,7 @@ def _read_head(head: bytes) -> HandshakeResponse:
     return HandshakeResponse(int(status[1]), (status[2] or b"").decode("latin-1"), headers)
 
 
-def check_answer(answer: HandshakeResponse, key: bytes) -> None:
+def check_response(answer: HandshakeResponse, key: bytes) -> None:
     """Raises ProtocolError when the answer does not open the WebSocket."""
     if answer.status != 101:
         raise ProtocolError(f"It answered {answer.status} {answer.phrase}".rstrip() + ".")
@@ -102,7 +104,7 @@ def check_answer(answer: HandshakeResponse, key: bytes) -> None:
         raise ProtocolError("It does not upgrade to WebSocket.")
     if not _names(answer.headers, b"connection", b"upgrade"):
         raise ProtocolError("It does not say that the connection is upgraded.")
-    if answer.all(b"sec-websocket-accept") != [accept_of(b64encode(key))]:
+    if answer.all(b"sec-websocket-accept") != [accept_key(b64encode(key))]:
         raise ProtocolError("It did not read the WebSocket key: the answer is for another one.")
     if answer.all(b"sec-websocket-extensions") or answer.all(b"sec-websocket-protocol"):
         raise ProtocolError("It chose an extension or a subprotocol, and none was offered.")
@@ -111,7 +113,7 @@ def check_answer(answer: HandshakeResponse, key: bytes) -> None:
 # -- who listens
 
 
-class HandshakeRefusal(Struct, frozen=True):
+class HandshakeRejection(Struct, frozen=True):
     """Why a request opens no WebSocket, for the answer. `headers`: ready header lines."""
 
     status: int
@@ -119,48 +121,48 @@ class HandshakeRefusal(Struct, frozen=True):
     headers: bytes = b""
 
 
-def is_offer(headers: Headers) -> bool:
+def is_upgrade_request(headers: Headers) -> bool:
     """Whether a request wants a WebSocket at all, lawfully or not."""
     return _names(headers, b"upgrade", b"websocket")
 
 
-def refusal(method: bytes, version: str, headers: Headers) -> HandshakeRefusal | None:
+def find_rejection(method: bytes, version: str, headers: Headers) -> HandshakeRejection | None:
     """Why this request opens no WebSocket, or None when it does."""
     if method != b"GET" or version != "1.1":
-        return HandshakeRefusal(400, "A WebSocket is opened with GET and HTTP/1.1.")
+        return HandshakeRejection(400, "A WebSocket is opened with GET and HTTP/1.1.")
     if any(name == b"transfer-encoding" for name, _ in headers) or any(
         value != b"0" for value in _all(headers, b"content-length")
     ):
-        return HandshakeRefusal(400, "A request that opens a WebSocket has no body.")
+        return HandshakeRejection(400, "A request that opens a WebSocket has no body.")
     if not _names(headers, b"upgrade", b"websocket"):
-        return HandshakeRefusal(400, "The Upgrade header does not name websocket.")
+        return HandshakeRejection(400, "The Upgrade header does not name websocket.")
     if not _names(headers, b"connection", b"upgrade"):
-        return HandshakeRefusal(400, "The Connection header does not name Upgrade.")
+        return HandshakeRejection(400, "The Connection header does not name Upgrade.")
     if _all(headers, b"sec-websocket-version") != [_VERSION]:
-        return HandshakeRefusal(
+        return HandshakeRejection(
             426,
             "Only version 13 of WebSocket is spoken here.",
             b"sec-websocket-version: 13\r\nupgrade: websocket\r\n",
         )
     keys = _all(headers, b"sec-websocket-key")
     if len(keys) != 1 or not _is_key(keys[0]):
-        return HandshakeRefusal(
+        return HandshakeRejection(
             400, "Sec-WebSocket-Key must be there once, with 16 bytes in base64."
         )
     return None
 
 
-def response(key: bytes, subprotocol: bytes = b"") -> bytes:
+def write_response(key: bytes, subprotocol: bytes = b"") -> bytes:
     """The whole answer to a lawful request with this Sec-WebSocket-Key. `subprotocol`: one of those
     that were offered."""
     chosen = b"sec-websocket-protocol: %b\r\n" % subprotocol if subprotocol else b""
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: %b\r\n%b\r\n" % (accept_of(key), chosen)
+        b"sec-websocket-accept: %b\r\n%b\r\n" % (accept_key(key), chosen)
     )
 
 
-def accept_of(key: bytes) -> bytes:
+def accept_key(key: bytes) -> bytes:
     """What a server makes of a Sec-WebSocket-Key."""
     return b64encode(sha1(key + _GUID, usedforsecurity=False).digest())
 

@@ -19,14 +19,14 @@ from msgspec import Raw, Struct
 from interlock.protocol.capabilities import read_capability
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY
-from interlock.sdk.tool import Report, ToolError, ToolResult, read_arguments, schema_of
+from interlock.sdk.tool import Report, ToolError, ToolResult, build_schema, read_arguments
 
 # -- Threads for tools that are plain functions. They never keep a program from ending.
 #
 # The threads of asyncio's own executor are waited for when a program ends, for as long as it
 # takes. These are not: whoever is told to stop stops, and what still runs ends with the process.
 
-MOST: Final = 32
+MAX_THREADS: Final = 32
 """So many functions run at the same time; the others wait for their turn."""
 
 Work = Callable[[], None]
@@ -35,7 +35,7 @@ Work = Callable[[], None]
 class ThreadPool:
     """Makes threads as they are needed, and keeps them for the next ones."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_THREADS) -> None:
         self._most = most
         self._waiting: SimpleQueue[Work] = SimpleQueue()
         self._guard = threading.Lock()
@@ -140,13 +140,13 @@ class FunctionTool:
         self._listed: dict[str, Any] = {
             "name": name,
             "description": description or inspect.getdoc(function) or "",
-            "inputSchema": schema_of(self._shape),
+            "inputSchema": build_schema(self._shape),
         }
         if title is not None:
             self._listed["title"] = title
         returned = typing.get_type_hints(function).get("return")
         if isinstance(returned, type) and issubclass(returned, Struct):
-            self._listed["outputSchema"] = schema_of(returned)
+            self._listed["outputSchema"] = build_schema(returned)
         if said:
             self._listed["_meta"] = {CAPABILITY: said}
 

@@ -237,7 +237,7 @@ class Conversation:
         requested = request.params.protocol_version
         if requested is UNSET:
             raise InterlockError(errors.INVALID_PARAMS, "initialize needs `protocolVersion`.")
-        self._revision = mcp.negotiate(requested)
+        self._revision = mcp.negotiate_revision(requested)
         result: dict[str, Any] = {
             "protocolVersion": self._revision,
             "capabilities": self._capabilities,

@@ -55,7 +55,7 @@ def read_arguments(name: str, shape: Any, raw: Raw | bytes) -> Any:
         ) from None
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
+def build_schema(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a type without references, which every client can read.
 
     Raises TypeError for a type that holds itself: no such schema ends.

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.paths import approvals_sockets, is_trusted, somebody_listens
+from interlock.core.paths import approvals_sockets, is_socket_open, is_trusted
 from interlock.errors import (
     INTERNAL,
     UNKNOWN_APPROVAL,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
-    by_name,
+    failure_by_name,
 )
 from interlock.terminal import node_discovery, node_http
 from interlock.terminal.node_discovery import TargetNode
@@ -210,7 +210,7 @@ class ApprovalsClient:
         found: list[_Way] = []
         if is_trusted(self._target.socket.parent):
             paths = approvals_sockets(self._target.socket)
-            found += [path for path in paths if somebody_listens(path)]
+            found += [path for path in paths if is_socket_open(path)]
         return found or [None]
 
     def _ask(
@@ -294,6 +294,6 @@ def _safe(id: str) -> str:
 def read_error(body: bytes, code: int) -> InterlockError:
     try:
         trouble = msgspec.json.decode(body, type=_Trouble)
-        return InterlockError(by_name(trouble.error), trouble.message)
+        return InterlockError(failure_by_name(trouble.error), trouble.message)
     except (msgspec.MsgspecError, KeyError):
         return InterlockError(INTERNAL, f"the node answered with HTTP {code}.")

@@ -31,7 +31,7 @@ from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.core.upstreams.transports.unix import UnixTransport
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
-from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_counter
+from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_dropped_counter
 from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode, UpstreamSummary
 
@@ -206,7 +206,7 @@ def _counts(raw: Raw) -> bool:
     if DROPPED_TOOL.encode() not in bytes(raw):
         return False
     tool = msgspec.json.decode(raw, type=_Definition)
-    return is_counter(tool.name, tool.meta)
+    return is_dropped_counter(tool.name, tool.meta)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Final
 from interlock.core.call import Caller
 from interlock.errors import FORBIDDEN, INVALID_PARAMS, UNAUTHENTICATED, InterlockError
 from interlock.protocol.kinds import PROFILES
-from interlock.protocol.mcpx_terms import GUEST, LONGEST_ID, TOPIC_PATTERN
+from interlock.protocol.mcpx_terms import GUEST, MAX_PARTICIPANT_ID, TOPIC_PATTERN
 from interlock.topics.config import (
     RECORDER,
     SeatConfig,
@@ -65,8 +65,8 @@ def admit(
     if not is_id(id) or _is_anothers(id, seat, settings):
         raise InterlockError(
             FORBIDDEN,
-            f"{id[:LONGEST_ID]!r} cannot be the id of a participant here. Give the seat an `id` "
-            "under topics.rooms in the config.",
+            f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Give the seat an "
+            "`id` under topics.rooms in the config.",
         )
     return settings, ParticipantProfile(id, capabilities_of(seat, settings.profile), seat.routing)
 

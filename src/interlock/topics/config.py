@@ -24,8 +24,8 @@ from interlock.core.config.section import (
     says,
 )
 from interlock.core.config.trust import EffectName
-from interlock.protocol.kinds import UNSEEN
-from interlock.protocol.mcpx_terms import LONGEST_ID
+from interlock.protocol.kinds import INVISIBLE
+from interlock.protocol.mcpx_terms import MAX_PARTICIPANT_ID
 
 MEBIBYTE: Final = 1024 * 1024
 RECORDER: Final = "recorder"
@@ -53,7 +53,7 @@ def is_gateways(id: str) -> bool:
 def can_be_read(id: str) -> bool:
     """Whether a reader sees all of it: no spaces, nothing invisible, nothing that turns the order
     of letters around."""
-    return 0 < len(id) <= LONGEST_ID and id.isprintable() and UNSEEN.search(id) is None
+    return 0 < len(id) <= MAX_PARTICIPANT_ID and id.isprintable() and INVISIBLE.search(id) is None
 
 
 class SeatConfig(Section, frozen=True):

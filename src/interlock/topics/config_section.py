@@ -11,8 +11,8 @@ from interlock.core.config.model import Config, ServerConfig
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
-from interlock.protocol.kinds import problem_of
-from interlock.protocol.mcpx_terms import LONGEST_ID
+from interlock.protocol.kinds import find_pattern_problem
+from interlock.protocol.mcpx_terms import MAX_PARTICIPANT_ID
 from interlock.topics.config import (
     RECORDER,
     ParticipantUpstream,
@@ -155,7 +155,7 @@ def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
                 "name exactly one caller in a seat that has an id",
             )
     for number, pattern in enumerate(seat.capabilities):
-        problem = problem_of(pattern)
+        problem = find_pattern_problem(pattern)
         if problem:
             reader.report(
                 (*path, "capabilities", number),
@@ -169,7 +169,7 @@ def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
         reader.report(
             path,
             f"{quoted(id)} is no id of a participant",
-            f"use at most {LONGEST_ID} characters that can be seen, and no spaces",
+            f"use at most {MAX_PARTICIPANT_ID} characters that can be seen, and no spaces",
         )
     elif is_gateways(id):
         reader.report(path, "only the gateway is called so", "choose another id")

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from interlock.channels.websocket import CallLater
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.journal.audit import OK, Audit
-from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
@@ -33,7 +33,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol.mcp import LATEST_SESSION, Era
-from interlock.protocol.mcpx_terms import FACE, GOING, NOT_WELCOME
+from interlock.protocol.mcpx_terms import FORBIDDEN_CODE, SHUTTING_DOWN_CODE, TOPIC_SERVER
 from interlock.topics.admission import settings_of
 from interlock.topics.join_request import JoinCredentials, check_said_once, read_query, shown_by
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile, RoomBacklog
@@ -84,7 +84,7 @@ class TopicsEndpoint:
 
     def take(self, upgrade: WebSocketRequest) -> None:
         """Let it in, or say why not. It is decided when this returns."""
-        call = Call(JOIN, FACE, Credentials(upgrade.credentials.peer), _CLIENT)
+        call = Call(JOIN, TOPIC_SERVER, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = JoinCredentials()
         known = False
         try:
@@ -99,7 +99,7 @@ class TopicsEndpoint:
             known = settings is not None
             call = Call(
                 JOIN,
-                FACE,
+                TOPIC_SERVER,
                 replace(upgrade.credentials, bearer=shown.bearer),
                 _CLIENT,
                 name=knock.topic if known else "",
@@ -124,7 +124,7 @@ class TopicsEndpoint:
     async def close(self) -> None:
         """Nobody is left when this returns: who does not agree in time is cut off."""
         for socket in list(self._sockets):
-            socket.close(GOING, "The node stops.")
+            socket.close(SHUTTING_DOWN_CODE, "The node stops.")
         for task in list(self._settling):
             task.cancel()
         if self._sockets:
@@ -182,7 +182,7 @@ class TopicsEndpoint:
 
     def _wait_for(self, upgrade: WebSocketRequest, unsettled: PendingIdentity) -> None:
         """It is decided now or never; who knocks again is known by then."""
-        if len(self._settling) < MOST_UNSETTLED:
+        if len(self._settling) < MAX_PENDING_IDENTITIES:
             task = asyncio.ensure_future(unsettled.settle())
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
@@ -224,7 +224,7 @@ class TopicsEndpoint:
                 call.name, participant, socket, caller=caller, credentials=call.credentials
             )
         except InterlockError as error:
-            socket.close(NOT_WELCOME, error.message)
+            socket.close(FORBIDDEN_CODE, error.message)
             return
         expiry = None
         if caller is not None and caller.expires_at is not None:
@@ -245,7 +245,7 @@ class TopicsEndpoint:
 
     def _expired(self, member: Member, socket: TopicSocket) -> None:
         self._gateway.leave(member, "its token ran out")
-        socket.close(NOT_WELCOME, "Your token ran out: connect again with a fresh one.")
+        socket.close(FORBIDDEN_CODE, "Your token ran out: connect again with a fresh one.")
 
     def _lost(self, socket: TopicSocket) -> None:
         self._sockets.discard(socket)

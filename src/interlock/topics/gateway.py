@@ -29,9 +29,15 @@ from interlock.errors import (
 )
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.rate_limits import Sampler
-from interlock.protocol.kinds import grants_of, problem_of
+from interlock.protocol.kinds import compile_grants, find_pattern_problem
 from interlock.protocol.mcp import LATEST_SESSION, Era
-from interlock.protocol.mcpx_terms import BUSY, FACE, GOING, GUEST, NOT_WELCOME
+from interlock.protocol.mcpx_terms import (
+    FORBIDDEN_CODE,
+    GUEST,
+    SHUTTING_DOWN_CODE,
+    SLOW_READER_CODE,
+    TOPIC_SERVER,
+)
 from interlock.topics import admission
 from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.connection_limits import DEFAULT_MOST, ConnectionCounter
@@ -124,7 +130,7 @@ class Gateway:
             if self._stays(name, settings) and name not in self.rooms:
                 self._open(name, settings)
 
-    def close(self, code: int = GOING) -> None:
+    def close(self, code: int = SHUTTING_DOWN_CODE) -> None:
         """Let everybody go."""
         for room in tuple(self.rooms.values()):
             self._close(room, code, "The node stops.")
@@ -166,7 +172,7 @@ class Gateway:
             topic,
             participant.id,
             participant.capabilities,
-            grants_of(participant.capabilities),
+            compile_grants(participant.capabilities),
             participant.routing,
             outlet,
             caller or _guest_caller(participant.id),
@@ -288,7 +294,7 @@ class Gateway:
         for room in tuple(self.rooms.values()):
             settings = self.settings(room.name)
             if settings is None:
-                self._close(room, NOT_WELCOME, "This topic is no more.")
+                self._close(room, FORBIDDEN_CODE, "This topic is no more.")
             else:
                 # Also where the room is as it was: a caller may have other roles now.
                 self._reconfigure(room, settings)
@@ -306,7 +312,7 @@ class Gateway:
             new_id=self._new_id,
             now=self._now,
             on_violation=self._count,
-            on_flood=lambda member, why: self.disconnect_member(member, why, BUSY),
+            on_flood=lambda member, why: self.disconnect_member(member, why, SLOW_READER_CODE),
             clock=self._clock,
         )
         self._on_opened(room)
@@ -325,7 +331,7 @@ class Gateway:
         if self.rooms.get(room.name) is not room or self._stays(room.name, room.settings):
             return
         if all(member.inside for member in room.members.values()):
-            self._close(room, GOING, "Everybody has left the topic.")
+            self._close(room, SHUTTING_DOWN_CODE, "Everybody has left the topic.")
 
     def _stays(self, name: str, settings: TopicConfig) -> bool:
         """Whether the node waits there for others to come."""
@@ -339,7 +345,7 @@ class Gateway:
             for member in tuple(room.members.values()):
                 if member.inside:
                     room.leave(member, "its seat has changed")
-                    member.outlet.close(GOING, "Its seat has changed.")
+                    member.outlet.close(SHUTTING_DOWN_CODE, "Its seat has changed.")
             self._on_closed(room)
         for member in tuple(room.members.values()):
             if not member.inside:
@@ -375,7 +381,7 @@ class Gateway:
         if capabilities != member.capabilities:
             room.regrant(member, capabilities)
 
-    def disconnect_member(self, member: Member, reason: str, code: int = NOT_WELCOME) -> None:
+    def disconnect_member(self, member: Member, reason: str, code: int = FORBIDDEN_CODE) -> None:
         """Close the connection of one member."""
         self.leave(member, reason)
         member.outlet.close(code, reason)
@@ -458,7 +464,7 @@ class Gateway:
     def _deny(self, member: Member, error: str, detail: str) -> None:
         """What a room refuses is in the journal as every refusal is. Guests are strangers there."""
         if self._audit is not None:
-            call = Call(SAY, FACE, member.credentials, _CLIENT, name=member.topic)
+            call = Call(SAY, TOPIC_SERVER, member.credentials, _CLIENT, name=member.topic)
             call.caller = None if member.caller.kind == GUEST else member.caller
             self._audit.record(call, error, 0, f"{member.id}: {detail}")
 
@@ -488,7 +494,7 @@ def _guest_caller(id: str) -> Caller:
 def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
     """Raises InterlockError for what grants nothing."""
     for pattern in (*add, *remove):
-        if problem := problem_of(pattern):
+        if problem := find_pattern_problem(pattern):
             raise InterlockError(
                 INVALID_PARAMS, f"The capability {pattern[:100]!r} grants nothing: {problem}."
             )

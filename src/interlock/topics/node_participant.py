@@ -36,7 +36,13 @@ from interlock.errors import (
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import kinds
 from interlock.protocol.mcp import TOOLS_CALL
-from interlock.protocol.mcpx_terms import BUSY, GUEST, LEAVE, LONGEST, PRESENCE
+from interlock.protocol.mcpx_terms import (
+    GUEST,
+    LEAVE,
+    MAX_ENVELOPE_BYTES,
+    PRESENCE,
+    SLOW_READER_CODE,
+)
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Member, ParticipantProfile
 from interlock.topics.proposals import Fulfilments, ProposalHandler, given_to_the_node
@@ -291,11 +297,11 @@ class NodeParticipant:
             correlation_id=correlation_id,
             ts=self._now(),
         )
-        if len(text) > LONGEST:
+        if len(text) > MAX_ENVELOPE_BYTES:
             raise InterlockError(
                 PAYLOAD_TOO_LARGE,
-                f"A message of {len(text)} bytes does not fit into a topic: {LONGEST} are the "
-                "most.",
+                f"A message of {len(text)} bytes does not fit into a topic: "
+                f"{MAX_ENVELOPE_BYTES} are the most.",
             )
         if self._closed:
             raise InterlockError(
@@ -367,7 +373,7 @@ class NodeParticipant:
 
     def _let_it_go(self, member: Member) -> None:
         why = f"You ask more of {self.id} than it can take: wait for its answers."
-        self._gateway.disconnect_member(member, why, BUSY)
+        self._gateway.disconnect_member(member, why, SLOW_READER_CODE)
         # Nothing of it is heard any more, whoever has its place now.
         self._let_go.discard(member)
 

@@ -40,9 +40,17 @@ from interlock.errors import (
 from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import CONTEXT_MEMBER, REQUEST, RESPONSE, KindGrants, request_kind
-from interlock.protocol.kinds import LONGEST as LONGEST_KIND
+from interlock.protocol.kinds import MAX_KIND_LENGTH as LONGEST_KIND
 from interlock.protocol.mcpax import HOPS
-from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LEAVE, LONGEST, PRESENCE, REVISION, WELCOME
+from interlock.protocol.mcpx_terms import (
+    GATEWAY,
+    JOIN,
+    LEAVE,
+    MAX_ENVELOPE_BYTES,
+    PRESENCE,
+    REVISION,
+    WELCOME,
+)
 from interlock.topics.config import ParticipantUpstream
 from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_envelope
 
@@ -155,7 +163,7 @@ class ParticipantTransport(SingleChannel):
             return
         try:
             payload = bytes(read_envelope(text).payload)
-            message = jsonrpc.decode_one(payload)
+            message = jsonrpc.decode_single(payload)
         except ProtocolError as error:
             self._unfit(ticket, error.message.rstrip("."))
             return
@@ -174,7 +182,7 @@ class ParticipantTransport(SingleChannel):
         """The payload of a notification that is what its kind says."""
         try:
             payload = bytes(read_envelope(text).payload)
-            message = jsonrpc.decode_one(payload)
+            message = jsonrpc.decode_single(payload)
         except ProtocolError:
             return None
         if message.method != method or message.id is not UNSET:
@@ -199,8 +207,11 @@ class ParticipantTransport(SingleChannel):
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
             return
         kind, _ = kind_of(payload)
-        if len(payload) > LONGEST - HEAD_ROOM or len(kind) > LONGEST_KIND:
-            words = f"{self.label} cannot be told this: an envelope may have {LONGEST} bytes."
+        if len(payload) > MAX_ENVELOPE_BYTES - HEAD_ROOM or len(kind) > LONGEST_KIND:
+            words = (
+                f"{self.label} cannot be told this: an envelope may have {MAX_ENVELOPE_BYTES} "
+                "bytes."
+            )
             ticket.fail(PAYLOAD_TOO_LARGE, words, sent=False)
             return
         try:

@@ -49,7 +49,7 @@ from interlock.primitives.rate_limits import Sampler
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol import jsonrpc, kinds, mcp
 from interlock.protocol.jsonrpc import encode_members
-from interlock.protocol.mcpx_terms import FACE, GUEST
+from interlock.protocol.mcpx_terms import GUEST, TOPIC_SERVER
 from interlock.topics.member import Member
 from interlock.topics.requests import (
     MOST_OF_ONE,
@@ -110,7 +110,7 @@ class ProposalJournal:
         if self._audit is None or caller.kind == GUEST:
             return
         name = f"{proposed.topic}/{plain(proposed.id)[:LONGEST_ID]}"
-        about = Call(JOURNAL_WORD, FACE, _NOBODYS, client_of(proposed.participant), name)
+        about = Call(JOURNAL_WORD, TOPIC_SERVER, _NOBODYS, client_of(proposed.participant), name)
         about.caller = caller
         self._audit.record(about, word, 0, f"of {proposed.participant}: {plain(detail)}")
 

@@ -22,7 +22,7 @@ from interlock.core.ports import Recorder
 from interlock.core.redaction import MASK, redact, redact_value
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.rate_limits import TokenBucket
-from interlock.protocol.mcpx_terms import FACE, GATEWAY, PRESENCE, WELCOME
+from interlock.protocol.mcpx_terms import GATEWAY, PRESENCE, TOPIC_SERVER, WELCOME
 from interlock.topics.config import RECORDER
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, ParticipantProfile
@@ -148,7 +148,18 @@ class TopicRecorder:
         self._record(head.sender, plain(head.kind)[:_MOST_CHARACTERS], SAID, detail)
 
     def _record(self, sender: str, verb: str, outcome: str, detail: str) -> None:
-        row = (self._wall_clock(), sender, FACE, verb, self._topic, "", "", outcome, 0, detail)
+        row = (
+            self._wall_clock(),
+            sender,
+            TOPIC_SERVER,
+            verb,
+            self._topic,
+            "",
+            "",
+            outcome,
+            0,
+            detail,
+        )
         self._recorder.record(row)
 
 

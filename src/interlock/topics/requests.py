@@ -38,7 +38,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import jsonrpc, kinds, mcp
-from interlock.protocol.mcpx_terms import FACE, REVISION
+from interlock.protocol.mcpx_terms import REVISION, TOPIC_SERVER
 from interlock.topics.member import Member
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Notification, ProposalPayload, Request
@@ -208,7 +208,7 @@ class RequestHandler:
         InterlockError."""
         call = Call(
             mcp.INITIALIZE,
-            FACE,
+            TOPIC_SERVER,
             member.credentials,
             client_of(member.id),
             session_owner=member.caller.name,
@@ -332,7 +332,7 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
         asked.method,
         params,
         read_meta(params),
-        face=FACE,
+        face=TOPIC_SERVER,
         credentials=member.credentials,
         client=client_of(member.id),
         # Whoever its credentials are of now must be the one who came in with them.
@@ -350,7 +350,7 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
 def response_kind(method: str, context: str) -> str:
     """What an answer is called; without its context where that would be too long."""
     kind = kinds.response_kind(method, context)
-    return kind if len(kind) <= kinds.LONGEST else kinds.response_kind(method)
+    return kind if len(kind) <= kinds.MAX_KIND_LENGTH else kinds.response_kind(method)
 
 
 def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:

@@ -25,16 +25,16 @@ from interlock.errors import (
     TOO_BUSY,
     InterlockError,
 )
-from interlock.protocol.kinds import grants_of, is_reserved
+from interlock.protocol.kinds import compile_grants, is_reserved
 from interlock.protocol.mcpx_terms import (
-    BUSY,
     ERROR,
     GATEWAY,
     GUEST,
     JOIN,
     LEAVE,
     PRESENCE,
-    REPLACED,
+    REPLACED_CODE,
+    SLOW_READER_CODE,
     WELCOME,
 )
 from interlock.protocol.websocket import text_frame
@@ -152,7 +152,7 @@ class Room:
         if older is not None:
             self._refused_of_gone += older.refused
             older.outlet.close(
-                REPLACED,
+                REPLACED_CODE,
                 f"{member.id} came in by another connection. One program at a time is a "
                 "participant: give each its own token.",
             )
@@ -178,7 +178,7 @@ class Room:
             return
         self.flush()
         member.capabilities = tuple(capabilities)
-        member.grants = grants_of(member.capabilities)
+        member.grants = compile_grants(member.capabilities)
         self._welcome(member)
         self._tell_of(member, JOIN, without=member)
 
@@ -358,7 +358,7 @@ class Room:
 
     def _flooded(self, member: Member, why: str) -> None:
         self.leave(member, why)
-        member.outlet.close(BUSY, why)
+        member.outlet.close(SLOW_READER_CODE, why)
 
     def _fail(self, member: Member, error: str, why: str, about: str, **more: Any) -> None:
         id, to, correlation = self._new_id(), (member.id,), about or None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from interlock.channels.websocket import CallLater, Timer, WebSocketConnection
 from interlock.primitives.timestamps import format_utc_ms
-from interlock.protocol.mcpx_terms import BUSY, LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, SLOW_READER_CODE
 from interlock.protocol.websocket import (
     Ping,
     Pong,
@@ -119,7 +119,9 @@ class TopicSocket(WebSocketConnection):
         super().__init__(
             transport,
             dialled=False,
-            max_message=min(LONGEST, settings.guest_message) if guest else LONGEST,
+            max_message=min(MAX_ENVELOPE_BYTES, settings.guest_message)
+            if guest
+            else MAX_ENVELOPE_BYTES,
             most_unsent=MOST_UNSENT,
             call_later=call_later,
         )
@@ -202,7 +204,7 @@ class TopicSocket(WebSocketConnection):
         elif self._settings.overflow == "close":
             why = f"You did not read {self._kept_messages} messages, and more do not fit."
             self._shut()
-            self._say_close(BUSY, why)
+            self._say_close(SLOW_READER_CODE, why)
             # Not now: the room is in the middle of telling everybody.
             self._later(0.0, lambda: self._over(why))
         else:
@@ -281,7 +283,7 @@ class TopicSocket(WebSocketConnection):
             self._unsent_before = unsent
             self._stall = self._later(self._settings.stalled, self._stalled)
             return
-        self._give_up(BUSY, f"You read nothing for {self._settings.stalled:g} seconds.")
+        self._give_up(SLOW_READER_CODE, f"You read nothing for {self._settings.stalled:g} seconds.")
 
     # -- a side that is silent
 
@@ -289,7 +291,9 @@ class TopicSocket(WebSocketConnection):
         """Whether the other side is still there. Who does not read is looked after elsewhere."""
         if self._never_ends():
             self._looking = None
-            self._give_up(BUSY, f"A message of yours did not end within {UNFINISHED:g} seconds.")
+            self._give_up(
+                SLOW_READER_CODE, f"A message of yours did not end within {UNFINISHED:g} seconds."
+            )
             return
         if self._heard or self._paused:
             self._heard = self._pinged = False
@@ -321,7 +325,9 @@ class TopicSocket(WebSocketConnection):
         if self._signs == 1:
             self._second = self._later(1.0, self._count_anew)
         elif self._signs > MOST_SIGNS:
-            self._give_up(BUSY, f"You sent more than {MOST_SIGNS} pings and pongs in a second.")
+            self._give_up(
+                SLOW_READER_CODE, f"You sent more than {MOST_SIGNS} pings and pongs in a second."
+            )
             return
         if not isinstance(sign, Ping):
             return

@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import MAX_MESSAGE, Channel
-from interlock.channels.lines import LinesServerProtocol, over_stdio
+from interlock.channels.lines import LinesServerProtocol, open_stdio
 from interlock.core.call import Call, Caller, Client, Credentials, RevokedCallers
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import OfferingTerms, own_offering
@@ -26,7 +26,7 @@ from interlock.core.catalog.server_info import for_parent
 from interlock.core.config import Config, ServerConfig
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
-from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
@@ -307,7 +307,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self.registrar.accept(channel, caller, lambda: channel.allow(MAX_MESSAGE))
 
     def _settle(self, unsettled: PendingIdentity) -> None:
-        if len(self._settling) >= MOST_UNSETTLED:
+        if len(self._settling) >= MAX_PENDING_IDENTITIES:
             return
         task = asyncio.ensure_future(unsettled.settle())
         self._settling.add(task)
@@ -614,7 +614,7 @@ def _to_parent(own: Introduction) -> Introduction:
 
 async def _dial_stdio(url: str, **_: Any) -> Channel:
     try:
-        return await over_stdio()
+        return await open_stdio()
     except (OSError, ValueError) as error:
         raise InterlockError(
             INTERNAL, f"This process's stdin and stdout cannot be used: {error}."

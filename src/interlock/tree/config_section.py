@@ -11,7 +11,7 @@ from interlock.core.config.own_node import is_own_url
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.trust import BudgetConfig
-from interlock.protocol.mcpax import MOST_INTERVAL_MS, RESERVED_SEGMENTS
+from interlock.protocol.mcpax import MAX_INTERVAL_MS, RESERVED_SEGMENTS
 from interlock.tree.config import ParentConfig, SubserverLink, SubserversConfig
 
 SHORTEST_HEARTBEAT: Final = 0.01
@@ -34,7 +34,7 @@ def check_tree(reader: NodeReader, values: dict[str, Any]) -> None:
         )
     _check_urls(reader, parent, values)
     _check_keys(reader, parent)
-    if parent.heartbeat and not SHORTEST_HEARTBEAT <= parent.heartbeat <= MOST_INTERVAL_MS / 1000:
+    if parent.heartbeat and not SHORTEST_HEARTBEAT <= parent.heartbeat <= MAX_INTERVAL_MS / 1000:
         reader.report(
             ("parent", "heartbeat"), "no node beats like this", "write 0, or from 10ms to 24h"
         )

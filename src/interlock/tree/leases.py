@@ -182,7 +182,11 @@ class Leases:
 
     def _until(self, session: AxSession) -> float:
         """Until when it counts as registered here without another word."""
-        lasts = max(session.interval * ax.MISSES, SHORTEST) if session.interval else QUIET_LEASE
+        lasts = (
+            max(session.interval * ax.MAX_MISSED_HEARTBEATS, SHORTEST)
+            if session.interval
+            else QUIET_LEASE
+        )
         return self._wall_clock() + lasts
 
 

@@ -125,7 +125,7 @@ class AxConversation(Conversation):
     def announce(self, method: str, params: bytes | Raw | None) -> None:
         session = self._session
         if session is not None and (
-            method == mcp.LOG_MESSAGE or mcp.speaks_ax(session.client.capabilities)
+            method == mcp.LOG_MESSAGE or mcp.supports_ax(session.client.capabilities)
         ):
             # It listens as a client with a session, and is told there.
             return
@@ -258,7 +258,9 @@ class AxConversation(Conversation):
         if client.revision not in mcp.STATELESS_REVISIONS:
             return None
         # Where it is, is known now; nothing else of the tree is for this node's own servers.
-        kept = {k: v for k, v in meta.items() if not k.startswith(ax.PREFIX) or k in ax.OF_EVENTS}
+        kept = {
+            k: v for k, v in meta.items() if not k.startswith(ax.PREFIX) or k in ax.EVENT_META_KEYS
+        }
         found = _Said(client, kept, hop, credentials)
         if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
             self._known[said] = found

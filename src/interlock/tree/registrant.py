@@ -48,7 +48,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
     ProtocolError,
-    by_ax,
+    failure_for_ax,
 )
 from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
@@ -156,7 +156,7 @@ class ParentRejectionError(InterlockError):
     """The parent answered with an error."""
 
     def __init__(self, code: int, symbol: str, data: Any = None) -> None:
-        row = by_ax(code, symbol) or _BY_CODE.get(code)
+        row = failure_for_ax(code, symbol) or _BY_CODE.get(code)
         detail = data.pop("detail", None) if isinstance(data, dict) else None
         said = detail if isinstance(detail, str) and detail else symbol
         super().__init__(
@@ -610,7 +610,7 @@ def check_presented(parent: ParentConfig, origins: Mapping[str, str]) -> None:
     if parent.certificate is None and parent.key is not None:
         _wants(origin("key"), origin("certificate"))
     beat = parent.heartbeat
-    if beat and not SHORTEST_HEARTBEAT <= beat <= ax.MOST_INTERVAL_MS / 1000:
+    if beat and not SHORTEST_HEARTBEAT <= beat <= ax.MAX_INTERVAL_MS / 1000:
         raise ConfigError.of(
             f"{origin('heartbeat')}: nobody beats every {beat:g} s",
             "choose 0, for none, or from 10 ms to 24 h",
@@ -999,7 +999,7 @@ class Registrant:
             if about_subtree(error):
                 self._on_refused(error)
             raise
-        granted = ax.read_registered(answer, settings.segment)
+        granted = ax.read_registration_result(answer, settings.segment)
         self._announced, self._reported = subtree, descendants
         self._granted_at = self._clock()
         self._beats = 0
@@ -1020,7 +1020,11 @@ class Registrant:
         """Beat until the parent is lost: why. None: it has forgotten the session."""
         assert self.granted is not None
         every = self._interval / 1000
-        limit = (self.granted.heartbeat_deadline_ms / 1000) or ax.MISSES * every or _UNSURE
+        limit = (
+            (self.granted.heartbeat_deadline_ms / 1000)
+            or ax.MAX_MISSED_HEARTBEATS * every
+            or _UNSURE
+        )
         due = self._clock() + every * BEAT_AFTER if every else math.inf
         beats: dict[asyncio.Future[bytes], float] = {}
         try:
@@ -1081,7 +1085,7 @@ class Registrant:
     def _forgotten(self, beat: asyncio.Future[bytes]) -> bool:
         """Take the answer to a heartbeat. True: there is no such session. Raises InterlockError."""
         try:
-            answer = ax.read_beaten(beat.result())
+            answer = ax.read_heartbeat_result(beat.result())
         except InterlockError as error:
             if error.failure is UNKNOWN_SESSION:
                 return True

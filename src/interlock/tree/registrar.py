@@ -37,8 +37,8 @@ from interlock.errors import (
 )
 from interlock.protocol import jsonrpc
 from interlock.protocol import mcpax as ax
-from interlock.protocol.aql_terms import SEGMENT
-from interlock.protocol.scopes import ADMIN, READ, WRITE, highest, lowest, parse
+from interlock.protocol.aql_terms import BUILTIN_SEGMENT
+from interlock.protocol.scopes import ADMIN, READ, WRITE, highest_level, lowest_level, parse_scope
 from interlock.tree.authority import check_authority, must_prove, refuse_mutable
 from interlock.tree.config import SubserversConfig
 from interlock.tree.dial_in import DialIn
@@ -101,7 +101,7 @@ def check_segment(
 
     `held` has the wanted segment, `mine` is the same caller's with the wanted subserver_id.
     """
-    if wanted.segment == SEGMENT:
+    if wanted.segment == BUILTIN_SEGMENT:
         raise _conflict(wanted, "the node's own operations are called so")
     if place is not None and wanted.segment != place.segment:
         raise InterlockError(
@@ -342,10 +342,10 @@ def refuse_cycle(ids: Iterable[str], own: str, above: Collection[str]) -> None:
 def refuse_crowd(ids: Iterable[str], others: Iterable[str]) -> None:
     """Raises InterlockError when with these and the others too many are below this aggregator."""
     below = {*ids, *others}
-    if len(below) > ax.MOST_SUBTREE_IDS:
+    if len(below) > ax.MAX_SUBTREE_IDS:
         raise ProtocolError(
             f"Too many nodes below: with these there would be {len(below)}, and no more than "
-            f"{ax.MOST_SUBTREE_IDS} can be told of. Register some of them elsewhere.",
+            f"{ax.MAX_SUBTREE_IDS} can be told of. Register some of them elsewhere.",
             INVALID_PARAMS,
             {"field": ax.SUBTREE_IDS},
         )
@@ -387,9 +387,9 @@ def granted_scope(wanted: str | None, scopes: tuple[str, ...] | None, *, unprove
     may do. `unproven`: it had to prove its authority and did not."""
     if unproven:
         return READ
-    levels = [parse(one).level for one in scopes or ()]
-    may = ADMIN if scopes is None else highest(READ, *levels)
-    return lowest(wanted or WRITE, may)
+    levels = [parse_scope(one).level for one in scopes or ()]
+    may = ADMIN if scopes is None else highest_level(READ, *levels)
+    return lowest_level(wanted or WRITE, may)
 
 
 class SubserverGrants:
@@ -555,14 +555,14 @@ class Registrar:
         """The subserver_ids of everything that is registered below now, leaves included. Beyond
         what a message may hold, the rest is left out."""
         ids = sorted(set(self._records.descendants()))
-        if len(ids) > ax.MOST_SUBTREE_IDS and not self._left_out:
+        if len(ids) > ax.MAX_SUBTREE_IDS and not self._left_out:
             self._left_out = True
             _log.warning(
                 "%d subservers are below this node, and %d can be reported to its parent: a second "
                 "registration of the others elsewhere in the tree is not noticed",
-                len(ids), ax.MOST_SUBTREE_IDS,
+                len(ids), ax.MAX_SUBTREE_IDS,
             )  # fmt: skip
-        return tuple(ids[: ax.MOST_SUBTREE_IDS])
+        return tuple(ids[: ax.MAX_SUBTREE_IDS])
 
     def drop_duplicates(self, ids: Collection[str]) -> None:
         """The parent has these subservers registered elsewhere in the tree (MCP-AX §13.4): end

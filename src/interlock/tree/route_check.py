@@ -9,7 +9,7 @@ from typing import Final
 
 from interlock.core.call import Call
 from interlock.errors import ROUTE_MISMATCH, InterlockError
-from interlock.protocol.mcpax import OF_EVENTS, PREFIX, ROUTE, Hop
+from interlock.protocol.mcpax import EVENT_META_KEYS, PREFIX, ROUTE, Hop
 
 _MOST_CHARACTERS: Final = 300
 _log = logging.getLogger("interlock.tree")
@@ -63,5 +63,5 @@ def check_way(call: Call, hop: Hop, own_segment: str) -> None:
         call.meta = {
             key: raw
             for key, raw in call.meta.items()
-            if not key.startswith(PREFIX) or key in OF_EVENTS
+            if not key.startswith(PREFIX) or key in EVENT_META_KEYS
         }

@@ -242,7 +242,7 @@ def hello_result(revision: str, own_info: bytes, aggregator_id: str, tree_id: st
 
 def refusal(id: bytes, error: InterlockError) -> bytes:
     """An error as MCP-AX has it: a symbol where the draft has one, the sentence as a detail."""
-    code, message, data = ax.error_words(error)
+    code, message, data = ax.encode_error(error)
     return jsonrpc.error_response(id, code, message, data)
 
 
@@ -253,7 +253,7 @@ def keys_changed(jwks: bytes) -> bytes:
 
 def session_ended(error: InterlockError) -> bytes:
     """Tells a subserver why it is not registered any longer."""
-    code, message, _ = ax.error_words(error)
+    code, message, _ = ax.encode_error(error)
     params = {"code": code, "message": message, "detail": error.message}
     return jsonrpc.notification(ax.SESSION_ENDED, jsonrpc.encode_value(params))
 
@@ -529,12 +529,12 @@ class AxSession:
 
     def _read_beat(self, params: Raw | UnsetType) -> ax.HeartbeatParams:
         """With what was not looked at before. Raises InterlockError."""
-        beat = ax.read_beat(params)
+        beat = ax.read_heartbeat(params)
         if beat.session_id != self.id:
             raise _no_such_session()
         unread, self._unread = self._unread, None
         if unread is not None:
-            before = ax.read_beat(unread)
+            before = ax.read_heartbeat(unread)
             if beat.subtree_ids is None:
                 beat = replace(beat, subtree_ids=before.subtree_ids)
             if beat.descendant_ids is None:
@@ -543,7 +543,7 @@ class AxSession:
 
     def _leave(self, now: _Happening) -> None:
         try:
-            farewell = ax.read_farewell(now.params)
+            farewell = ax.read_deregistration(now.params)
             if farewell.session_id != self.id:
                 raise _no_such_session()
         except InterlockError as error:
@@ -557,10 +557,11 @@ class AxSession:
     def _time_out(self, now: _Happening) -> None:
         error = InterlockError(
             UNKNOWN_SESSION,
-            f"{ax.MISSES} heartbeats in a row did not come: it counts as lost. Register again.",
+            f"{ax.MAX_MISSED_HEARTBEATS} heartbeats in a row did not come: it counts as lost. "
+            "Register again.",
         )
         self.channel.send(session_ended(error))
-        reason = f"it missed {ax.MISSES} heartbeats"
+        reason = f"it missed {ax.MAX_MISSED_HEARTBEATS} heartbeats"
         self._end(
             reason,
             lambda: self._desk.lost(self, reason, ax.HEARTBEAT),
@@ -633,7 +634,7 @@ class AxSession:
             self._disarm()
             self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
             return
-        left = self.last_beat + interval * ax.MISSES - self._desk.clock()
+        left = self.last_beat + interval * ax.MAX_MISSED_HEARTBEATS - self._desk.clock()
         if left > 0:
             self._disarm()
             self._timer = self._desk.call_later(left, self._await_beat)

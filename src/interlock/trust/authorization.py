@@ -18,9 +18,9 @@ from interlock.core.call import Call, Caller, HiddenToolError, Route
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Tool
 from interlock.core.config.trust import PolicyConfig
-from interlock.core.pipeline.resolution import is_passed_on, unknown_tool
+from interlock.core.pipeline.resolution import is_passed_on, unknown_tool_error
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import TOOLS_LIST
 from interlock.trust.budgets import Budgets
 from interlock.trust.policy import Decision, Policy, PolicyAction
@@ -240,10 +240,10 @@ class Authorizer:
 
         Raises InterlockError: for a tool that the caller does not see, as if there were none."""
         caller, route = call.caller, call.route
-        if call.upstream == OWN:
+        if call.upstream == BUILTIN_KEY:
             if route is None or (call.operation_request is None and not call.approval_id):
                 # In the plain view an operation of the node's own is no tool.
-                raise unknown_tool(call.name, self._catalog.current, self.view_of(call))
+                raise unknown_tool_error(call.name, self._catalog.current, self.view_of(call))
             return
         if self._scope_limits:
             check_scopes(call, route, self._scope_limits)  # type: ignore[arg-type]
@@ -259,12 +259,12 @@ class Authorizer:
                 if call.view is not None or call.proposal is not None or call.approval_id:
                     # AQL and topics have codes of their own, and who approves knows the tool.
                     raise
-                unknown = unknown_tool(call.name, self._catalog.current, self.view_of(call))
+                unknown = unknown_tool_error(call.name, self._catalog.current, self.view_of(call))
                 raise HiddenToolError(unknown, denial) from None
 
     def authorize(self, call: Call) -> Decision:
         """Decide about a call of a tool that was screened. Raises InterlockError."""
-        if call.upstream == OWN:
+        if call.upstream == BUILTIN_KEY:
             return self._authorize_own(call)
         route, policy = call.route, self.policy
         traits = PLAIN
@@ -291,7 +291,7 @@ class Authorizer:
 
     def preview(self, call: Call) -> Decision:
         """What would be decided about a call that is not made. Raises InterlockError."""
-        if call.upstream == OWN:
+        if call.upstream == BUILTIN_KEY:
             return self.policy.decide(call)
         check_scopes(call, cast("Tool | None", call.route), self._scope_limits)
         for step in self._before:

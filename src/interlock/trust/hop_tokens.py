@@ -25,7 +25,7 @@ from interlock.core.ports import Clock
 from interlock.errors import UNAUTHENTICATED, InterlockError, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import TOOLS_CALL
-from interlock.protocol.scopes import READ, WRITE, beneath, narrow, parse
+from interlock.protocol.scopes import READ, WRITE, covers_prefix, narrow_scopes, parse_scope
 from interlock.trust.scopes import level_of, name_of
 
 if TYPE_CHECKING:
@@ -232,12 +232,12 @@ class HopTokens:
 def _scope(call: Call, caller: Caller, prefix: str) -> tuple[str, ...]:
     """Exactly what the call takes, in the names of the next hop."""
     if call.method != TOOLS_CALL:
-        return beneath(caller.scopes, READ, prefix)
+        return covers_prefix(caller.scopes, READ, prefix)
     route = call.route
     if route is None:
-        return narrow(caller.scopes, WRITE, call.name)
+        return narrow_scopes(caller.scopes, WRITE, call.name)
     level = level_of(route) if isinstance(route, Tool) else WRITE
-    return narrow(caller.scopes, level, name_of(call), route.upstream_name)
+    return narrow_scopes(caller.scopes, level, name_of(call), route.upstream_name)
 
 
 # -- Whose call is it that the node above sends? Its token for this hop says so, and is held
@@ -333,7 +333,7 @@ class HopTokenReader:
         scopes = tuple(scope.split())
         try:
             for one in scopes:
-                parse(one)
+                parse_scope(one)
         except ProtocolError:
             raise _refused("its `scope` cannot be read") from None
         caller = Caller(

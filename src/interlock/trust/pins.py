@@ -18,7 +18,7 @@ from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.catalog.tool_contracts import changed_members, contract, contract_digest
 from interlock.core.config.trust import PinMode
 from interlock.errors import TOOL_HELD, InterlockError
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.policy.decision import Decision
 
 FIRST_SEEN: Final = "first seen"
@@ -144,7 +144,7 @@ class Pins:
         for tool in self._held_of.pop(offering.upstream, ()):
             del self.held[tool]
         # The node's own tools change with the node.
-        if self._mode == "off" or offering.upstream in ("", OWN):
+        if self._mode == "off" or offering.upstream in ("", BUILTIN_KEY):
             return frozenset()
         held: list[Tool] = []
         news: list[str] = []

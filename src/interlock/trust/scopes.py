@@ -18,10 +18,17 @@ from interlock.core.pipeline.resolution import is_passed_on
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.protocol.capabilities import read_capability
 from interlock.protocol.mcp import (
-    ABOUT_PROMPTS,
     METHODS,
+    PROMPT_METHODS,
 )
-from interlock.protocol.scopes import READ, WRITE, covers, exact, highest, within
+from interlock.protocol.scopes import (
+    READ,
+    WRITE,
+    escape_glob,
+    highest_level,
+    is_level_within,
+    scopes_cover,
+)
 
 _SHOWN: Final = 200
 RESOURCES: Final = "resources"
@@ -48,7 +55,7 @@ def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> No
             raise _missing(caller, lacks, name)
     if limit is not None:
         level = WRITE if tool is None else level_of(tool)
-        if not within(level, limit):
+        if not is_level_within(level, limit):
             raise _beyond(call, name_of(call), level, limit)
 
 
@@ -56,7 +63,7 @@ def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> No
 def _lacks(scopes: tuple[str, ...], tool: Tool | None, name: str) -> str:
     """The level that is missing. Empty: none is."""
     level = WRITE if tool is None else level_of(tool)
-    return "" if covers(scopes, level, name) else level
+    return "" if scopes_cover(scopes, level, name) else level
 
 
 def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) -> None:
@@ -64,12 +71,12 @@ def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) 
     reads, what is passed on may change anything. Lists are for everybody who is known."""
     level = WRITE if is_passed_on(call) else READ
     limit = limits.get(call.upstream) if level == WRITE else None
-    if limit is not None and not within(level, limit):
+    if limit is not None and not is_level_within(level, limit):
         raise _beyond(call, call.method, level, limit)
     caller = call.caller
     if caller is None or caller.scopes is None:
         return
-    if call.method in ABOUT_PROMPTS:
+    if call.method in PROMPT_METHODS:
         prompt = catalog.current.prompt(call.name)
         name = call.name if prompt is None else prompt.canonical
     elif call.method in _ABOUT_RESOURCES:
@@ -78,7 +85,7 @@ def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) 
         name = prefix_of(call.upstream, catalog) + call.method[:_SHOWN]
     else:
         return
-    if not covers(caller.scopes, level, name):
+    if not scopes_cover(caller.scopes, level, name):
         raise _missing(caller, level, name)
 
 
@@ -86,7 +93,7 @@ def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) 
 def level_of(tool: Tool) -> str:
     """What a call of a tool takes: what it says itself, and `write` if it may change something."""
     capability, _ = read_capability(tool.capability())
-    return highest(capability.auth_scope, WRITE if tool.mutable else READ)
+    return highest_level(capability.auth_scope, WRITE if tool.mutable else READ)
 
 
 def name_of(call: Call) -> str:
@@ -119,6 +126,6 @@ def _beyond(call: Call, name: str, level: str, limit: str) -> InterlockError:
 
 
 def _missing(caller: Caller | None, level: str, name: str) -> InterlockError:
-    scope = f"{level}:{exact(name)}"
+    scope = f"{level}:{escape_glob(name)}"
     whom = "The caller" if caller is None else caller.parent_caller or caller.name
     return InterlockError(FORBIDDEN, f"{whom} lacks the scope {scope}.", {"missing": [scope]})

@@ -23,7 +23,7 @@ from interlock.aql.safety.store import SafetyChallenge, SafetyStore
 from interlock.core.call import Call, Credentials
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.approvals.record import Approval
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -102,7 +102,7 @@ class Guarded(Gated):
             find=lambda name: self.catalog_builder.at(catalog.current).find(name),
         )
         catalog.post(own.offering())
-        self.rig.upstreams[OWN] = own  # type: ignore[assignment]
+        self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
         self.authorizer.judge_own_operations(
             free={one.name for one in natives if one.free},
             floors=FLOORS,
@@ -128,7 +128,7 @@ class Guarded(Gated):
         native = next(one for one in self.natives if one.name == operation)
         names = {one.name: one.own for one in native.parameters}
         arguments = {names.get(name, name): value for name, value in params.items()}
-        call = tool_call(f"{OWN[:-1]}.{operation}", arguments, credentials=token(who))
+        call = tool_call(f"{BUILTIN_KEY[:-1]}.{operation}", arguments, credentials=token(who))
         call.operation_request = SimpleNamespace(confirmation="")
         return self._heard_by(await self.ask(call))
 

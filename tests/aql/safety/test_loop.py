@@ -117,7 +117,7 @@ def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: st
         from interlock.aql.language.errors import AqlError
         from interlock.aql.request import AqlRequest
         from interlock.aql.safety.operations import StepOperations
-        from interlock.protocol.aql_terms import PLAIN
+        from interlock.protocol.aql_terms import PLAIN_VIEW
         from tests.aql.safety.guarded import acting
 
         node = Guarded(tmp_path)
@@ -128,7 +128,7 @@ def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: st
         assert operation is not None
         with pytest.raises(AqlError) as raised:
             await StepOperations(node.loop).record_execution_step(
-                AqlRequest(operation, PLAIN, None, params=params, call=call)
+                AqlRequest(operation, PLAIN_VIEW, None, params=params, call=call)
             )
         assert raised.value.code == code
         # By the pipeline, the schema says the same.

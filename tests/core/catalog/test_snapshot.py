@@ -16,7 +16,7 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.catalog.pages import LIST_TTL_MS
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.errors import INVALID_CURSOR, InterlockError
-from interlock.protocol.mcp import LISTS, META_SERVER_INFO, RESOURCES_LIST, TOOLS_LIST, Era
+from interlock.protocol.mcp import LIST_METHODS, META_SERVER_INFO, RESOURCES_LIST, TOOLS_LIST, Era
 from tests.core.catalog.offers import (
     INFO,
     MEMBER,
@@ -310,7 +310,7 @@ ALL_KINDS = [
 ]
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("verb", LIST_METHODS)
 @pytest.mark.parametrize("style", STYLES)
 def test_what_surrounds_each_list(verb: str, style: str) -> None:
     snapshot = merged(*ALL_KINDS)
@@ -328,14 +328,14 @@ def test_what_surrounds_each_list(verb: str, style: str) -> None:
     assert pages(merged(), style, Era.SESSION, verb) == [{MEMBER[verb]: []}]
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("verb", LIST_METHODS)
 def test_each_list_is_kept_as_bytes(verb: str) -> None:
     snapshot = merged(*ALL_KINDS)
     for era, style in product(Era, STYLES):
         assert snapshot.page(verb, era, style) is snapshot.page(verb, era, style)
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("verb", LIST_METHODS)
 @pytest.mark.parametrize("era", Era)
 @pytest.mark.parametrize("page_size", [1, 2, 4, 9, 10])
 def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_size: int) -> None:
@@ -343,7 +343,7 @@ def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_
     assert shown(merged(*ALL_KINDS, page_size=page_size), era=era, verb=verb) == whole
 
 
-@pytest.mark.parametrize(("made_for", "used_for"), [*permutations(LISTS, 2)])
+@pytest.mark.parametrize(("made_for", "used_for"), [*permutations(LIST_METHODS, 2)])
 def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -> None:
     snapshot = merged(*ALL_KINDS, page_size=1)
     cursor = pages(snapshot, verb=made_for)[0]["nextCursor"]

@@ -18,7 +18,7 @@ from interlock.core.config import (
     redact_pair,
     redact_server,
 )
-from interlock.core.redaction import MASK, is_secret_value, mask, redact_value, redact_words
+from interlock.core.redaction import MASK, is_secret_value, mask, redact_secrets_only, redact_value
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_nothing_is_masked_otherwise_than_it_ever_was(text: str) -> None:
 @given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
 def test_what_is_nothing_but_a_secret_is_masked_by_both(text: str) -> None:
     # Where the one hides something, the other does.
-    assert redact_words(text) == text or redact(text) != text
+    assert redact_secrets_only(text) == text or redact(text) != text
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_what_is_nothing_but_a_secret_is_masked_by_both(text: str) -> None:
     ],
     ids=range(10),
 )
-@pytest.mark.parametrize("look", [redact, redact_words, is_secret_value])
+@pytest.mark.parametrize("look", [redact, redact_secrets_only, is_secret_value])
 def test_no_text_takes_long(look: object, text: str) -> None:
     before = time.process_time()
     assert callable(look)
@@ -289,7 +289,7 @@ def test_no_text_takes_long(look: object, text: str) -> None:
     ],
 )
 def test_only_what_is_nothing_but_a_secret(text: str, shown: str) -> None:
-    assert redact_words(text) == shown
+    assert redact_secrets_only(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from interlock.core.call import (
 )
 from interlock.core.catalog.offering import Offering
 from interlock.core.pipeline.authentication import Authenticator
-from interlock.core.pipeline.client_requests import ANYTHING, ClientRequestPolicy
+from interlock.core.pipeline.client_requests import ALLOW_ALL, ClientRequestPolicy
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import ResponseHandler, Upstream, UpstreamRequest
 from interlock.errors import InterlockError
-from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, glance_at
+from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, summarize_result
 from interlock.trust.authorization import Authorizer
 from interlock.trust.budgets import Budgets
 from tests.core.catalog.offers import definition, offer, prompt, resource
@@ -110,7 +110,7 @@ class AskingExchange(ScriptedExchange):
         if state is not None:
             result["requestState"] = state
         raw = Raw(json.dumps(result).encode())
-        self._settle(Outcome(bytes(raw), Era.STATELESS, glance_at(raw)), None)
+        self._settle(Outcome(bytes(raw), Era.STATELESS, summarize_result(raw)), None)
 
     def go_there_first(self, *elicitations: Any) -> None:
         """A session server that cannot begin before its user has been somewhere."""
@@ -209,7 +209,7 @@ class AskingRig(Rig):
     def __init__(
         self,
         *offerings: Offering,
-        policy: ClientRequestPolicy = ANYTHING,
+        policy: ClientRequestPolicy = ALLOW_ALL,
         key: bytes = KEY,
         seconds: float = 600.0,
         timeout: float = 60.0,

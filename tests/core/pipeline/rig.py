@@ -34,7 +34,7 @@ from interlock.core.ports import (
     UpstreamRequest,
 )
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcp import Era, summarize_result
 from interlock.trust.authorization import Authorizer
 from interlock.trust.budgets import Budgets
 
@@ -125,7 +125,7 @@ class ScriptedExchange:
 
     def answer(self, **result: Any) -> None:
         raw = Raw(json.dumps(result).encode())
-        self._settle(Outcome(bytes(raw), Era.SESSION, glance_at(raw)), None)
+        self._settle(Outcome(bytes(raw), Era.SESSION, summarize_result(raw)), None)
 
     def answer_error(self, code: int, message: str) -> None:
         self.fail(UpstreamResponseError(code, message, None))

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.journal.audit import Audit
-from interlock.core.pipeline.deadlines import TICK
+from interlock.core.pipeline.deadlines import TICK_SECONDS
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST
 from tests.core.catalog.offers import definition, offer
@@ -57,7 +57,7 @@ def lose(rig: Rig) -> None:
 
 def expire(rig: Rig) -> None:
     rig.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
-    rig.clock.advance(0.1 + 2 * TICK)
+    rig.clock.advance(0.1 + 2 * TICK_SECONDS)
 
 
 def cancel(rig: Rig) -> None:

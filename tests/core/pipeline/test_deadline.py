@@ -11,9 +11,9 @@ from msgspec import Raw
 
 from interlock.core.call import Call
 from interlock.core.pipeline.deadlines import (
-    MANY,
-    PROGRESS_EXTENDS,
-    TICK,
+    MAX_CHECKED_CALLS,
+    PROGRESS_EXTENSION_FACTOR,
+    TICK_SECONDS,
     DeadlineWatch,
     set_deadline,
 )
@@ -37,16 +37,16 @@ def rig(**settings: Any) -> Rig:
 @pytest.mark.parametrize(
     ("asked", "timeout", "hard"),
     [
-        (None, LIMIT, LIMIT * PROGRESS_EXTENDS),
+        (None, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
         # a shorter limit of the caller's own is meant as it stands: progress does not extend it
         (1, 0.001, 0.001),
         (1500, 1.5, 1.5),
         (0.5, 0.0005, 0.0005),
         (60_000, 60.0, 60.0),
         # a longer one is not granted
-        (60_001, LIMIT, LIMIT * PROGRESS_EXTENDS),
-        (1e300, LIMIT, LIMIT * PROGRESS_EXTENDS),
-        (10**400, LIMIT, LIMIT * PROGRESS_EXTENDS),
+        (60_001, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
+        (1e300, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
+        (10**400, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
     ],
 )
 def test_the_limit_of_a_call(asked: Any, timeout: float, hard: float) -> None:
@@ -86,7 +86,7 @@ def test_an_upstreams_own_limit_wins_over_the_nodes() -> None:
     node.begin(tool_call())
     node.clock.advance(1.99)
     assert not node.done
-    node.clock.advance(2 * TICK)
+    node.clock.advance(2 * TICK_SECONDS)
     assert len(node.done) == 1
 
 
@@ -102,10 +102,10 @@ def test_a_call_ends_after_its_deadline_and_within_a_tick(timeout: float, start:
     deadline = exchange.call.deadline
     while exchange.is_open:
         before = node.clock.now
-        node.clock.advance(TICK)
-        assert node.clock.now <= deadline + 2 * TICK
+        node.clock.advance(TICK_SECONDS)
+        assert node.clock.now <= deadline + 2 * TICK_SECONDS
         if not exchange.is_open:
-            assert node.clock.now >= deadline > before - TICK
+            assert node.clock.now >= deadline > before - TICK_SECONDS
     assert exchange.expired
     [(_, error)] = node.done
     assert error.failure is DEADLINE_EXCEEDED
@@ -151,7 +151,7 @@ def test_a_call_whose_deadline_has_passed_before_it_is_looked_at() -> None:
     node = rig()
     call = tool_call(meta={META_TIMEOUT: 0.001})
     node.begin(call)
-    node.clock.advance(2 * TICK)
+    node.clock.advance(2 * TICK_SECONDS)
     assert node.journal.outcomes == ["deadline_exceeded"]
 
 
@@ -179,7 +179,7 @@ def test_progress_starts_the_wait_again() -> None:
     assert heard == [(PROGRESS, b'{"progress":1}')] * 5
     node.clock.advance(0.9)
     assert exchange.is_open
-    node.clock.advance(0.1 + TICK)
+    node.clock.advance(0.1 + TICK_SECONDS)
     assert exchange.expired
 
 
@@ -189,10 +189,10 @@ def test_progress_does_not_keep_a_call_for_ever() -> None:
     exchange = node.upstreams["s"].last
     began = node.clock.now
     while exchange.is_open:
-        assert node.clock.now < began + PROGRESS_EXTENDS + 2 * TICK
-        node.clock.advance(TICK)
+        assert node.clock.now < began + PROGRESS_EXTENSION_FACTOR + 2 * TICK_SECONDS
+        node.clock.advance(TICK_SECONDS)
         exchange.say(PROGRESS, b"{}")
-    assert node.clock.now >= began + PROGRESS_EXTENDS
+    assert node.clock.now >= began + PROGRESS_EXTENSION_FACTOR
 
 
 def test_progress_does_not_extend_what_the_caller_asked_for() -> None:
@@ -202,7 +202,7 @@ def test_progress_does_not_extend_what_the_caller_asked_for() -> None:
     for _ in range(3):
         node.clock.advance(0.3)
         exchange.say(PROGRESS, b"{}")
-    node.clock.advance(0.1 + TICK)
+    node.clock.advance(0.1 + TICK_SECONDS)
     assert exchange.expired
 
 
@@ -224,14 +224,14 @@ def test_the_clock_stands_still_when_there_is_nothing_to_watch() -> None:
     assert node.clock.timers == 1
     for exchange in node.upstreams["s"].started:
         exchange.answer(content=[])
-    node.clock.advance(2 * TICK)
+    node.clock.advance(2 * TICK_SECONDS)
     assert node.clock.timers == 0
     # It starts again with the next call.
     node.begin(tool_call())
     assert node.clock.timers == 1
-    node.clock.advance(1 + 2 * TICK)
+    node.clock.advance(1 + 2 * TICK_SECONDS)
     assert node.journal.outcomes == ["ok", "ok", "deadline_exceeded"]
-    node.clock.advance(2 * TICK)
+    node.clock.advance(2 * TICK_SECONDS)
     assert node.clock.timers == 0
 
 
@@ -245,16 +245,18 @@ def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFix
         raise RuntimeError("the link is in a bad way")
 
     first.expire = broken  # type: ignore[method-assign]
-    node.clock.advance(1 + 2 * TICK)
+    node.clock.advance(1 + 2 * TICK_SECONDS)
     assert second.expired
     assert "could not be ended" in caplog.text
     # And the clock goes on.
     node.begin(tool_call())
-    node.clock.advance(1 + 2 * TICK)
+    node.clock.advance(1 + 2 * TICK_SECONDS)
     assert node.upstreams["s"].last.expired
 
 
-@pytest.mark.parametrize(("number", "looks"), [(MANY - 1, 20), (MANY, 10)])
+@pytest.mark.parametrize(
+    ("number", "looks"), [(MAX_CHECKED_CALLS - 1, 20), (MAX_CHECKED_CALLS, 10)]
+)
 def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> None:
     clock = HandClock(now=0.0)
     calls = [tool_call() for _ in range(number)]
@@ -267,10 +269,10 @@ def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> No
 
     watch = DeadlineWatch(under_way, clock, clock.call_later)
     watch.start()
-    clock.advance(TICK * 20.5)
+    clock.advance(TICK_SECONDS * 20.5)
     assert looked in (looks, looks + 1)
     assert watch.ticking
     calls.clear()
-    clock.advance(6 * TICK)
+    clock.advance(6 * TICK_SECONDS)
     assert not watch.ticking
     assert clock.timers == 0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call, UpstreamLostError
-from interlock.core.pipeline.deadlines import TICK
-from interlock.core.pipeline.pipeline import PATIENCE
+from interlock.core.pipeline.deadlines import TICK_SECONDS
+from interlock.core.pipeline.pipeline import RECONNECT_WAIT_SECONDS
 from interlock.errors import INTERNAL, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import META_TIMEOUT
 from tests.core.catalog.offers import definition, offer
@@ -190,7 +190,9 @@ def test_an_upstream_that_refuses_again_fails_the_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "patience"), [(60.0, PATIENCE), (2.0, 2.0)], ids=["patient", "in a hurry"]
+    ("timeout", "patience"),
+    [(60.0, RECONNECT_WAIT_SECONDS), (2.0, 2.0)],
+    ids=["patient", "in a hurry"],
 )
 def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> None:
     async def body(node: Rig, upstream: ScriptedUpstream) -> None:
@@ -227,7 +229,7 @@ def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
         node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
         upstream.last.lose(sent=False)
         await turns()
-        node.clock.advance(1 + 2 * TICK)
+        node.clock.advance(1 + 2 * TICK_SECONDS)
         assert len(node.done) == 1
         await turns()
         assert len(upstream.started) == 1

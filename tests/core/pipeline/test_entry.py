@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from interlock.core.call import Call, Caller, Credentials
-from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CANCELLED, SHUTTING_DOWN, TOO_BUSY, UNAUTHENTICATED
 from tests.core.catalog.offers import definition, offer
@@ -43,7 +43,7 @@ class Door(Rig):
 def test_strangers_take_no_room_from_those_who_are_known() -> None:
     async def run() -> None:
         node = Door(concurrent_calls=5)
-        for _ in range(MOST_UNSETTLED):
+        for _ in range(MAX_PENDING_IDENTITIES):
             node.come("strange")
         assert (node.under_way, node.done) == (0, [])
         for _ in range(5):
@@ -51,7 +51,7 @@ def test_strangers_take_no_room_from_those_who_are_known() -> None:
         assert (node.under_way, node.done) == (5, [])
         node.answered.set()
         await turns()
-        assert node.failures() == [UNAUTHENTICATED.name] * MOST_UNSETTLED
+        assert node.failures() == [UNAUTHENTICATED.name] * MAX_PENDING_IDENTITIES
 
     asyncio.run(run())
 
@@ -59,7 +59,7 @@ def test_strangers_take_no_room_from_those_who_are_known() -> None:
 def test_there_are_few_of_them() -> None:
     async def run() -> None:
         node = Door()
-        calls = [node.come("strange") for _ in range(MOST_UNSETTLED)]
+        calls = [node.come("strange") for _ in range(MAX_PENDING_IDENTITIES)]
         node.come("strange")
         assert node.failures() == [TOO_BUSY.name]
         # To hang up makes no room: what was asked is still being asked.
@@ -69,10 +69,10 @@ def test_there_are_few_of_them() -> None:
         assert node.failures()[2:] == [TOO_BUSY.name]
         node.answered.set()
         await turns()
-        assert len(node.done) == MOST_UNSETTLED + 2
+        assert len(node.done) == MAX_PENDING_IDENTITIES + 2
         node.answered.clear()
         node.come("strange")
-        assert len(node.done) == MOST_UNSETTLED + 2
+        assert len(node.done) == MAX_PENDING_IDENTITIES + 2
         node.answered.set()
         await turns()
 

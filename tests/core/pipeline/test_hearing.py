@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.core.pipeline.notification_filter import loud_enough, may_hear, read_level
+from interlock.core.pipeline.notification_filter import is_level_at_least, is_wanted, read_level
 from interlock.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
 from interlock.protocol.mcp import LOG_LEVELS, LOG_MESSAGE, META_LOG_LEVEL, PROGRESS, SET_LEVEL
 from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
@@ -32,47 +32,47 @@ def from_session(level: str | None) -> Any:
 @pytest.mark.parametrize("said", LOG_LEVELS)
 def test_a_level_and_everything_above(wanted: str, said: str) -> None:
     heard = LOG_LEVELS.index(said) >= LOG_LEVELS.index(wanted)
-    assert loud_enough(log(said), wanted) is heard
-    assert may_hear(from_session(wanted), LOG_MESSAGE, log(said)) is heard
+    assert is_level_at_least(log(said), wanted) is heard
+    assert is_wanted(from_session(wanted), LOG_MESSAGE, log(said)) is heard
     asks = call_of(CLIENT, meta={META_LOG_LEVEL: wanted})
-    assert may_hear(asks, LOG_MESSAGE, log(said)) is heard
+    assert is_wanted(asks, LOG_MESSAGE, log(said)) is heard
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
 def test_a_session_that_never_said_hears_what_its_server_chooses(said: str) -> None:
-    assert may_hear(from_session(None), LOG_MESSAGE, log(said))
+    assert is_wanted(from_session(None), LOG_MESSAGE, log(said))
 
 
 @pytest.mark.parametrize("said", LOG_LEVELS)
 def test_a_stateless_request_that_does_not_ask_hears_nothing(said: str) -> None:
-    assert not may_hear(call_of(CLIENT), LOG_MESSAGE, log(said))
-    assert not may_hear(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(said))
+    assert not is_wanted(call_of(CLIENT), LOG_MESSAGE, log(said))
+    assert not is_wanted(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(said))
 
 
 @pytest.mark.parametrize("level", ["loud", "", 5, None, ["debug"], "DEBUG"])
 def test_a_level_that_there_is_not_lets_nothing_through(level: Any) -> None:
     asks = call_of(CLIENT, meta={META_LOG_LEVEL: level})
-    assert not may_hear(asks, LOG_MESSAGE, log("emergency"))
+    assert not is_wanted(asks, LOG_MESSAGE, log("emergency"))
 
 
 @pytest.mark.parametrize("said", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}'])
 def test_what_has_no_level_is_quieter_than_any(said: bytes) -> None:
-    assert not may_hear(from_session("info"), LOG_MESSAGE, said)
+    assert not is_wanted(from_session("info"), LOG_MESSAGE, said)
 
 
 def test_progress_is_for_everybody_who_asked_for_it() -> None:
-    assert may_hear(call_of(CLIENT), PROGRESS, b"{}")
-    assert may_hear(from_session("emergency"), PROGRESS, b"{}")
+    assert is_wanted(call_of(CLIENT), PROGRESS, b"{}")
+    assert is_wanted(from_session("emergency"), PROGRESS, b"{}")
 
 
 def test_what_else_a_server_says_is_for_sessions_alone() -> None:
-    assert may_hear(from_session(None), "notifications/else", b"{}")
-    assert not may_hear(call_of(CLIENT), "notifications/else", b"{}")
+    assert is_wanted(from_session(None), "notifications/else", b"{}")
+    assert not is_wanted(call_of(CLIENT), "notifications/else", b"{}")
 
 
 @given(st.binary(max_size=50))
 def test_garbage_harms_nobody(said: bytes) -> None:
-    assert may_hear(from_session("info"), LOG_MESSAGE, said) in (True, False)
+    assert is_wanted(from_session("info"), LOG_MESSAGE, said) in (True, False)
 
 
 # --- through the pipeline ---

@@ -185,7 +185,7 @@ def test_draining_gives_up_what_is_held() -> None:
 
 
 def test_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_room, "MOST_HELD", 2)
+    monkeypatch.setattr(held_room, "MAX_SUSPENDED_CALLS", 2)
     rig = AskingRig()
     for _ in range(2):
         rig.hold(call_of(CLIENT))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Outcome
-from interlock.core.pipeline.latency import ENOUGH, REMEMBERED, LatencyMeasures, with_latency
+from interlock.core.pipeline.latency import MAX_SAMPLES, MIN_SAMPLES, LatencyMeasures, add_latency
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.capabilities import LATENCY_CLASSES, timeout_for
-from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcp import Era, summarize_result
 from tests.core.catalog.offers import offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -45,15 +45,15 @@ def answered_after(node: Rig, seconds: float, times: int = 1) -> None:
 def test_a_tool_that_is_slower_than_it_says() -> None:
     node, found = rig("realtime")
     node.upstreams["s"].timeout = 600.0
-    answered_after(node, 0.9, ENOUGH - 1)
+    answered_after(node, 0.9, MIN_SAMPLES - 1)
     assert found == []
     answered_after(node, 0.9)
     assert found == [("s", "t", "fast")]
     # Found once; in that class it is in time.
-    answered_after(node, 0.9, 2 * ENOUGH)
+    answered_after(node, 0.9, 2 * MIN_SAMPLES)
     assert len(found) == 1
     # And much slower still.
-    answered_after(node, 40, ENOUGH)
+    answered_after(node, 40, MIN_SAMPLES)
     assert found[1:] == [("s", "t", "slow")]
 
 
@@ -62,12 +62,12 @@ def test_one_in_twenty_may_be_slow_and_nothing_is_made_faster() -> None:
     node, found = rig("fast")
     node.upstreams["s"].timeout = 600.0
     for _ in range(10):
-        answered_after(node, 0.001, ENOUGH - 1)
+        answered_after(node, 0.001, MIN_SAMPLES - 1)
         answered_after(node, 9)
     assert found == []
     answered_after(node, 9, 2)
     assert found == [("s", "t", "standard")]
-    answered_after(node, 0.001, 2 * REMEMBERED)
+    answered_after(node, 0.001, 2 * MAX_SAMPLES)
     assert len(found) == 1
 
 
@@ -84,11 +84,11 @@ def test_a_way_that_is_slower_than_the_tool() -> None:
             node.clock.advance(6)
             assert node.upstreams["s"].last.expired
 
-    expire(ENOUGH)
+    expire(MIN_SAMPLES)
     assert found == [("s", "t", "fast")]
     raised = offer("s", [declared("realtime")], registered="leaf", slower={"t": "fast"})
     node.catalog.post(raised)
-    expire(2 * ENOUGH)
+    expire(2 * MIN_SAMPLES)
     assert len(found) == 1
 
 
@@ -96,14 +96,14 @@ def test_a_way_that_is_slower_than_the_tool() -> None:
 def test_who_promises_nothing_breaks_no_promise(latency_class: str | None) -> None:
     node, found = rig(latency_class)
     node.upstreams["s"].timeout = 1000.0
-    answered_after(node, 500, ENOUGH)
+    answered_after(node, 500, MIN_SAMPLES)
     assert found == []
 
 
 def test_what_says_nothing_about_a_tool_is_left_out() -> None:
     node, found = rig("realtime")
     node.upstreams["s"].timeout = 600.0
-    for _ in range(ENOUGH):
+    for _ in range(MIN_SAMPLES):
         # It failed, it was cancelled, its caller was in a hurry, or was asked something.
         node.begin(tool_call())
         node.clock.advance(1)
@@ -118,7 +118,7 @@ def test_what_says_nothing_about_a_tool_is_left_out() -> None:
         call.input_rounds = 1
         node.clock.advance(1)
         node.upstreams["s"].last.answer(content=[])
-    answered_after(node, 0.9, ENOUGH - 1)
+    answered_after(node, 0.9, MIN_SAMPLES - 1)
     assert found == []
 
 
@@ -127,9 +127,9 @@ def test_who_comes_back_as_another_begins_anew() -> None:
     measures = node.observers[0]
     assert isinstance(measures, LatencyMeasures)
     node.upstreams["s"].timeout = 600.0
-    answered_after(node, 0.9, ENOUGH - 1)
+    answered_after(node, 0.9, MIN_SAMPLES - 1)
     measures.forget("s")
-    answered_after(node, 0.9, ENOUGH - 1)
+    answered_after(node, 0.9, MIN_SAMPLES - 1)
     assert found == []
     measures.forget("nobody")
 
@@ -150,12 +150,12 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
         call.route = tool
         before = len(found)
         measures.took(call, seconds, None)
-        latest = [*latest, seconds][-REMEMBERED:]
+        latest = [*latest, seconds][-MAX_SAMPLES:]
         if len(found) > before:
             limit = timeout_for(found[-1])
             late = [one for one in latest if limit is not None and one > limit]
             assert len(late) * 20 <= len(latest)
-            assert len(latest) >= ENOUGH
+            assert len(latest) >= MIN_SAMPLES
             latest = []
     ranks = [LATENCY_CLASSES.index(one) for one in [latency_class, *found]]
     assert ranks == sorted(set(ranks))
@@ -165,8 +165,8 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
 
 
 def timed(result: bytes, seconds: float = 0.0125) -> bytes:
-    outcome = with_latency(Outcome(result, Era.SESSION, glance_at(result)), seconds)
-    assert outcome.glance == glance_at(outcome.result)
+    outcome = add_latency(Outcome(result, Era.SESSION, summarize_result(result)), seconds)
+    assert outcome.glance == summarize_result(outcome.result)
     return outcome.result
 
 

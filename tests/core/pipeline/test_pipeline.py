@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.pipeline.breaker import Circuit
-from interlock.core.pipeline.deadlines import TICK
+from interlock.core.pipeline.deadlines import TICK_SECONDS
 from interlock.errors import (
     CANCELLED,
     CIRCUIT_OPEN,
@@ -165,7 +165,7 @@ def test_an_upstream_that_hangs_is_left_alone_and_tried_again() -> None:
     node = rig(timeout=1)
     for _ in range(3):
         node.begin(tool_call("s.open"))
-        node.clock.advance(1 + 2 * TICK)
+        node.clock.advance(1 + 2 * TICK_SECONDS)
     error = node.refused(tool_call("s.open"))
     assert error.failure is CIRCUIT_OPEN
     assert len(node.upstreams["s"].started) == 3

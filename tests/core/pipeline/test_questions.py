@@ -16,7 +16,7 @@ from interlock.core.pipeline.client_requests import (
     ClientRequestPolicy,
     ClientRequestRefusal,
     capabilities_of,
-    have_in_common,
+    shared_capabilities,
 )
 from interlock.errors import FORBIDDEN, MISSING_CLIENT_CAPABILITY, UPSTREAM_PROTOCOL
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, Era
@@ -198,7 +198,7 @@ def test_without_a_limit_nothing_is_capped() -> None:
     ],
 )
 def test_an_extension_in_common(able: Any, offered: Any, common: bool) -> None:
-    assert have_in_common(call_of(stateless(able), verb="x/y"), offered) is common
+    assert shared_capabilities(call_of(stateless(able), verb="x/y"), offered) is common
 
 
 # --- a question is answered once ---

@@ -11,8 +11,8 @@ from interlock.core.call import Call, Client, Credentials, Outcome
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import ServerConfig
-from interlock.core.pipeline.result_uris import relabel
-from interlock.protocol.mcp import Era, glance_at
+from interlock.core.pipeline.result_uris import rewrite_uris
+from interlock.protocol.mcp import Era, summarize_result
 
 SERVER = ServerConfig(command="server")
 
@@ -31,8 +31,8 @@ BOARD = catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
 def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
     call = Call(verb, "test", Credentials("local"), Client(Era.SESSION, "2025-11-25"))
     call.upstream = upstream
-    outcome = Outcome(result, Era.SESSION, glance_at(result))
-    after = relabel(call, outcome, BOARD.current)
+    outcome = Outcome(result, Era.SESSION, summarize_result(result))
+    after = rewrite_uris(call, outcome, BOARD.current)
     assert (after.era, after.glance) == (outcome.era, outcome.glance)
     if after.result == result:
         assert after is outcome

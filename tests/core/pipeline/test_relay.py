@@ -260,7 +260,7 @@ def test_answered_questions_leave_no_timers() -> None:
 def test_a_server_that_asks_without_end() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
-    for _ in range(relay.MOST_QUESTIONS):
+    for _ in range(relay.MAX_CLIENT_REQUESTS):
         rig.s.last.ask()
         session.last.respond(as_json(YES))
     question = rig.s.last.ask()

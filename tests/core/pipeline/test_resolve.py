@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering
-from interlock.core.pipeline.resolution import resolve
+from interlock.core.pipeline.resolution import resolve_tool
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -32,7 +32,7 @@ CATALOG = board(
 def unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
     call = tool_call(name)
     with pytest.raises(InterlockError) as caught:
-        resolve(call, catalog)
+        resolve_tool(call, catalog)
     assert caught.value.failure is UNKNOWN_TOOL
     # A call that leads nowhere has no route, so it can reach nobody.
     assert call.route is None
@@ -45,7 +45,7 @@ def unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
 )  # fmt: skip
 def test_a_call_learns_its_route(name: str) -> None:
     call = tool_call(name)
-    tool = resolve(call, CATALOG)
+    tool = resolve_tool(call, CATALOG)
     assert call.route is tool
     assert tool.canonical == "jira.deleteissue"
     assert tool.upstream_name == "deleteIssue"
@@ -55,7 +55,7 @@ def test_a_call_learns_its_route(name: str) -> None:
 
 def test_a_call_learns_what_the_tool_does_to_the_world() -> None:
     call = tool_call("files.look")
-    resolve(call, CATALOG)
+    resolve_tool(call, CATALOG)
     assert call.effect == "read_only"
 
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.core.call import Call
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering
-from interlock.core.pipeline.resolution import resolve_other
+from interlock.core.pipeline.resolution import resolve_method
 from interlock.errors import INVALID_PARAMS, UNKNOWN_PROMPT, UNKNOWN_RESOURCE, InterlockError
 from interlock.protocol.mcp import (
     COMPLETE_ARGUMENT,
@@ -55,7 +55,7 @@ def said(call: Call) -> dict[str, Any]:
 
 def refused(call: Call) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
-        resolve_other(call, CATALOG)
+        resolve_method(call, CATALOG)
     assert call.upstream == "", "what leads nowhere can reach nobody"
     return caught.value
 
@@ -66,7 +66,7 @@ def refused(call: Call) -> InterlockError:
 @pytest.mark.parametrize("name", ["two.write", "two__write"])
 def test_a_prompt_in_its_servers_words(name: str) -> None:
     call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra={"more": 1})
-    assert resolve_other(call, CATALOG)
+    assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
     assert said(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
     assert call.is_retryable
@@ -74,13 +74,13 @@ def test_a_prompt_in_its_servers_words(name: str) -> None:
 
 def test_a_prompt_without_arguments_is_asked_for_without() -> None:
     call = request(PROMPTS_GET, "one.write")
-    resolve_other(call, CATALOG)
+    resolve_method(call, CATALOG)
     assert said(call) == {"name": "write"}
 
 
 def test_a_client_cannot_say_another_name_beside_its_own() -> None:
     call = request(PROMPTS_GET, "one.write", extra={"name": "other"})
-    resolve_other(call, CATALOG)
+    resolve_method(call, CATALOG)
     assert said(call) == {"name": "write"}
 
 
@@ -105,7 +105,7 @@ def test_a_prompt_that_nobody_has() -> None:
 )
 def test_a_resource_by_its_servers_uri(verb: str, uri: str, upstream: str, own: str) -> None:
     call = request(verb, uri)
-    assert resolve_other(call, CATALOG)
+    assert resolve_method(call, CATALOG)
     assert (call.upstream, said(call)) == (upstream, {"uri": own})
 
 
@@ -130,7 +130,7 @@ def completing(reference: Any) -> Call:
 
 def test_a_completion_about_a_prompt() -> None:
     call = completing({"type": "ref/prompt", "name": "two.write", "title": "kept"})
-    assert resolve_other(call, CATALOG)
+    assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
     assert said(call)["ref"] == {"type": "ref/prompt", "name": "write", "title": "kept"}
     assert said(call)["argument"] == {"name": "a", "value": "x"}
@@ -146,7 +146,7 @@ def test_a_completion_about_a_prompt() -> None:
 )
 def test_a_completion_about_a_resource(uri: str, upstream: str, own: str) -> None:
     call = completing({"type": "ref/resource", "uri": uri})
-    assert resolve_other(call, CATALOG)
+    assert resolve_method(call, CATALOG)
     assert (call.upstream, said(call)["ref"]) == (upstream, {"type": "ref/resource", "uri": own})
 
 
@@ -186,7 +186,7 @@ def test_a_completion_about_what_nobody_has() -> None:
 
 def test_other_verbs_name_nothing() -> None:
     call = request(TOOLS_LIST)
-    assert not resolve_other(call, CATALOG)
+    assert not resolve_method(call, CATALOG)
     assert (call.upstream, call.is_retryable) == ("", False)
 
 
@@ -199,7 +199,7 @@ def test_nothing_that_a_client_says_breaks_it(verb: str, name: str, reference: A
     call = request(verb, name, extra={"ref": reference})
     failure = None
     try:
-        resolve_other(call, CATALOG)
+        resolve_method(call, CATALOG)
     except InterlockError as error:
         failure = error.failure
     assert failure in (None, UNKNOWN_PROMPT, UNKNOWN_RESOURCE, INVALID_PARAMS)

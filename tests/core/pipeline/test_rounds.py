@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.core.call import Call, UpstreamResponseError
-from interlock.core.pipeline.client_requests import MOST_ROUNDS, ClientRequestPolicy
+from interlock.core.pipeline.client_requests import MAX_INPUT_ROUNDS, ClientRequestPolicy
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -115,13 +115,13 @@ def test_state_passes_byte_for_byte() -> None:
 def test_so_many_rounds_and_no_more() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_INPUT_ROUNDS):
         rig.s.last.need(QUESTION)
         assert len(session.asked) == number + 1
         session.last.respond(as_json(YES))
-    assert len(rig.s.started) == MOST_ROUNDS + 1
+    assert len(rig.s.started) == MAX_INPUT_ROUNDS + 1
     rig.s.last.need(QUESTION)
-    assert len(session.asked) == MOST_ROUNDS
+    assert len(session.asked) == MAX_INPUT_ROUNDS
     assert rig.last_error.failure is UPSTREAM_PROTOCOL
     assert rig.under_way == 0
 
@@ -129,7 +129,7 @@ def test_so_many_rounds_and_no_more() -> None:
 def test_an_answer_in_the_last_round_counts() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_INPUT_ROUNDS):
         rig.s.last.need(QUESTION)
         session.last.respond(as_json(YES))
     rig.s.last.answer(content=[])
@@ -140,7 +140,7 @@ def test_state_alone_is_brought_back_after_a_short_wait() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     waits = []
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_INPUT_ROUNDS):
         rig.s.last.need(state=f"state {number}")
         began = rig.clock.now
         while len(rig.s.started) == number + 1:

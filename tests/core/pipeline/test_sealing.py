@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Call, Caller
-from interlock.core.pipeline.request_state import SealedState, StateSealer, digest
+from interlock.core.pipeline.request_state import SealedState, StateSealer, digest_request
 from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import PROMPTS_GET
 from tests.core.pipeline.asking import KEY, call_of, stateless
@@ -96,7 +96,7 @@ def test_every_refusal_says_the_same() -> None:
 def test_nothing_in_it_can_be_read() -> None:
     state = seals().seal(a_call("operator"), 60, held="the-handle", upstream="their-secret-state")
     raw = urlsafe_b64decode(state[3:] + "==")
-    for secret in (b"operator", b"the-handle", b"their-secret-state", digest(a_call())):
+    for secret in (b"operator", b"the-handle", b"their-secret-state", digest_request(a_call())):
         assert secret not in raw
         assert secret not in state.encode()
 
@@ -162,7 +162,7 @@ def test_what_is_sealed_with_the_key_but_is_no_seal_is_refused() -> None:
 def test_arguments_may_come_back_in_another_order() -> None:
     one = a_call(arguments=b'{"a":{"x":1,"y":[2,{"p":1,"q":2}]},"b":2}')
     two = a_call(arguments=b'{ "b": 2, "a": {"y": [2, {"q":2,"p":1}], "x":1} }')
-    assert digest(one) == digest(two)
+    assert digest_request(one) == digest_request(two)
 
 
 @given(objects, st.randoms())
@@ -171,13 +171,13 @@ def test_order_and_space_do_not_matter(arguments: dict[str, Any], chance: Any) -
     chance.shuffle(keys)
     plain = a_call(arguments=json.dumps(arguments).encode())
     other = a_call(arguments=json.dumps({key: arguments[key] for key in keys}, indent=2).encode())
-    assert digest(plain) == digest(other)
+    assert digest_request(plain) == digest_request(other)
 
 
 @given(objects, objects)
 def test_other_arguments_are_another_request(one: dict[str, Any], two: dict[str, Any]) -> None:
     alike = json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
-    assert (digest(a_call(arguments=one)) == digest(a_call(arguments=two))) == alike
+    assert (digest_request(a_call(arguments=one)) == digest_request(a_call(arguments=two))) == alike
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_other_arguments_are_another_request(one: dict[str, Any], two: dict[str,
     ],
 )
 def test_what_looks_alike_is_not_the_same(one: bytes, two: bytes) -> None:
-    assert digest(a_call(arguments=one)) != digest(a_call(arguments=two))
+    assert digest_request(a_call(arguments=one)) != digest_request(a_call(arguments=two))
 
 
 def test_parts_cannot_flow_into_each_other() -> None:
     one, two = a_call(name="ab"), a_call(name="b")
     two.upstream = "sa"
-    assert digest(one) != digest(two)
+    assert digest_request(one) != digest_request(two)
 
 
 def test_a_seal_is_small() -> None:

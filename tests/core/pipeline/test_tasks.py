@@ -562,7 +562,7 @@ def test_a_request_that_nobody_will_settle_does_not_stay_for_ever() -> None:
 def test_beyond_the_limit_clients_are_asked_in_the_other_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_tasks, "MOST_TASKS", 1)
+    monkeypatch.setattr(own_tasks, "MAX_TASKS", 1)
     rig = TaskRig()
     rig.own()
     rig.hold(call_of(TASKS))
@@ -573,7 +573,7 @@ def test_beyond_the_limit_clients_are_asked_in_the_other_way(
 def test_results_that_nobody_fetches_are_forgotten_when_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_tasks, "MOST_BYTES", 250)
+    monkeypatch.setattr(own_tasks, "MAX_TASK_BYTES", 250)
     rig = TaskRig()
     asking = rig.own()
     done = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from interlock.core.pipeline.validation import validate
+from interlock.core.pipeline.validation import validate_arguments
 from interlock.errors import HEADER_MISMATCH, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from tests.core.pipeline.calls import tool_call, tool_with
 from tests.protocol import json_values
@@ -30,7 +30,7 @@ PERSON = {
 
 def refused(schema: Any, arguments: Any, **fields: Any) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
-        validate(tool_call(arguments=arguments, **fields), tool_with(schema))
+        validate_arguments(tool_call(arguments=arguments, **fields), tool_with(schema))
     return caught.value
 
 
@@ -52,13 +52,13 @@ def problems(schema: Any, arguments: Any) -> dict[str, str]:
 
 def test_good_arguments_pass_and_are_kept() -> None:
     call = tool_call(arguments={"name": "Ada", "age": 36, "home": {"zip": "1"}})
-    validate(call, tool_with(PERSON))
+    validate_arguments(call, tool_with(PERSON))
     assert call.decoded_arguments == {"name": "Ada", "age": 36, "home": {"zip": "1"}}
 
 
 def test_arguments_that_are_absent_are_an_empty_object() -> None:
     call = tool_call()
-    validate(call, tool_with({"type": "object"}))
+    validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == {}
     assert problems(PERSON, None) == {"arguments": '"name" is a required property'}
 
@@ -109,7 +109,7 @@ def test_a_sentence_stays_short() -> None:
 
 def test_some_clients_write_out_that_they_have_no_arguments() -> None:
     call = tool_call(arguments=b"null")
-    validate(call, tool_with({"type": "object"}))
+    validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == {}
     # The upstream gets what it expects, too.
     assert bytes(call.arguments) == b"{}"
@@ -136,7 +136,7 @@ def test_arguments_that_cannot_be_read(raw: bytes) -> None:
 
 def test_numbers_keep_their_size() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 10**30}}}
-    validate(tool_call(arguments=b'{"n":%d}' % 10**29), tool_with(schema))
+    validate_arguments(tool_call(arguments=b'{"n":%d}' % 10**29), tool_with(schema))
     assert "n" in problems(schema, b'{"n":%d}' % 10**31)
 
 
@@ -149,7 +149,7 @@ def test_arguments_as_deep_as_they_can_be_read_are_checked() -> None:
 @given(json_values.objects)
 def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -> None:
     call = tool_call(arguments=arguments)
-    validate(call, tool_with({"type": "object"}))
+    validate_arguments(call, tool_with({"type": "object"}))
     assert call.decoded_arguments == arguments
 
 
@@ -158,9 +158,9 @@ def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -
 
 def test_a_schema_is_compiled_once() -> None:
     tool = tool_with(PERSON)
-    validate(tool_call(arguments={"name": "Ada"}), tool)
+    validate_arguments(tool_call(arguments={"name": "Ada"}), tool)
     compiled = tool.validator
-    validate(tool_call(arguments={"name": "Ada"}), tool)
+    validate_arguments(tool_call(arguments={"name": "Ada"}), tool)
     assert tool.validator is compiled
 
 
@@ -204,7 +204,7 @@ def test_a_schema_is_read_by_its_own_dialect(
     }
     if dialect is not None:
         whole["$schema"] = dialect
-    validate(tool_call(arguments={"a": good}), tool_with(whole))
+    validate_arguments(tool_call(arguments={"a": good}), tool_with(whole))
     assert any(field.startswith("a") for field in problems(whole, {"a": bad}))
 
 
@@ -245,7 +245,7 @@ def test_a_broken_schema_lets_calls_through_and_warns_once(
     tool = tool_with(BROKEN[why])
     with caplog.at_level(logging.WARNING, "interlock.pipeline"):
         for arguments in ({}, {"a": 1}, {"a": "x"}):
-            validate(tool_call(arguments=arguments), tool)
+            validate_arguments(tool_call(arguments=arguments), tool)
     [warning] = caplog.records
     assert warning.getMessage().startswith("s.t: its schema cannot be used (")
     assert "unchecked" in warning.getMessage()
@@ -255,7 +255,7 @@ def test_a_broken_schema_lets_calls_through_and_warns_once(
 
 def test_a_schema_with_a_number_beyond_all_lets_calls_through() -> None:
     raw = b'{"name":"t","inputSchema":{"type":"object","properties":{"a":{"maximum":1e999}}}}'
-    validate(tool_call(arguments={"a": 1}), tool_with(raw))
+    validate_arguments(tool_call(arguments={"a": 1}), tool_with(raw))
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}/schema.json", "file://{path}"])
@@ -266,14 +266,14 @@ def test_a_schema_cannot_make_the_node_fetch_anything(uri: str, tmp_path: Any) -
         listener.setblocking(False)
         where = uri.format(port=listener.getsockname()[1], path=secret)
         # Had it been read, the call would be refused.
-        validate(tool_call(arguments={}), tool_with({"type": "object", "$ref": where}))
+        validate_arguments(tool_call(arguments={}), tool_with({"type": "object", "$ref": where}))
         with pytest.raises(BlockingIOError):
             listener.accept()
 
 
 def test_formats_are_hints() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "email"}}}
-    validate(tool_call(arguments={"a": "no address"}), tool_with(schema))
+    validate_arguments(tool_call(arguments={"a": "no address"}), tool_with(schema))
 
 
 # --- headers ---
@@ -284,16 +284,16 @@ HEADER = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-h
 def test_headers_are_checked_against_the_arguments() -> None:
     tool = tool_with(HEADER, http=True)
     sent = [(b"mcp-param-region", b"us")]
-    validate(tool_call(arguments={"region": "us"}, header_params=sent), tool)
+    validate_arguments(tool_call(arguments={"region": "us"}, header_params=sent), tool)
     with pytest.raises(InterlockError, match="Mcp-Param-Region") as caught:
-        validate(tool_call(arguments={"region": "eu"}, header_params=sent), tool)
+        validate_arguments(tool_call(arguments={"region": "eu"}, header_params=sent), tool)
     assert caught.value.failure is HEADER_MISMATCH
     with pytest.raises(InterlockError, match="missing"):
-        validate(tool_call(arguments={"region": "eu"}, header_params=[]), tool)
+        validate_arguments(tool_call(arguments={"region": "eu"}, header_params=[]), tool)
 
 
 def test_a_wire_without_headers_has_none_to_check() -> None:
-    validate(tool_call(arguments={"region": "eu"}), tool_with(HEADER, http=True))
+    validate_arguments(tool_call(arguments={"region": "eu"}), tool_with(HEADER, http=True))
 
 
 # --- schemas that ask for too much work ---
@@ -311,7 +311,7 @@ def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixtu
     tool = tool_with(DOUBLED)
     for _ in range(2):
         call = tool_call(arguments={"a": "hello"})
-        validate(call, tool)
+        validate_arguments(call, tool)
         assert call.decoded_arguments == {"a": "hello"}
     # Said once, not with every call.
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
@@ -327,12 +327,14 @@ def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixtu
     ],
 )
 def test_schemas_beyond_the_bound_leave_arguments_to_the_upstream(schema: Any) -> None:
-    validate(tool_call(arguments={"a": "a" * 100}), tool_with({"type": "object", **schema}))
+    validate_arguments(
+        tool_call(arguments={"a": "a" * 100}), tool_with({"type": "object", **schema})
+    )
 
 
 def test_a_few_patterns_that_look_around_are_used() -> None:
     schema = {"properties": {"a": {"pattern": r"^(?!.*\.\.)[a-z.]+$"}}}
-    validate(tool_call(arguments={"a": "a.b"}), tool_with(schema))
+    validate_arguments(tool_call(arguments={"a": "a.b"}), tool_with(schema))
     assert set(problems(schema, {"a": "a..b"})) == {"a"}
 
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.server.mcp.requests import read_call, read_client
 from interlock.errors import INVALID_PARAMS, ProtocolError
-from interlock.protocol.mcp import LISTS, META_CLIENT_INFO, Era
+from interlock.protocol.mcp import LIST_METHODS, META_CLIENT_INFO, Era
 from tests.core.server.running import Running
 from tests.core.server.wire import message, meta, stateless_headers
 
@@ -44,7 +44,7 @@ def test_what_is_known_by_a_uri(verb: str) -> None:
     assert extra(call) == {"requestState": "s", "arguments": {"kept": True}}
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("verb", LIST_METHODS)
 def test_lists(verb: str) -> None:
     assert read(verb).cursor is None
     # An empty one is a cursor like any other.
@@ -141,7 +141,7 @@ def test_what_nobody_takes_for_a_known_member_passes() -> None:
     assert extra(read("made/up", **unknown)) == unknown
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("verb", LIST_METHODS)
 def test_whose_style_a_list_is_in(verb: str) -> None:
     said = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}
     said[META_CLIENT_INFO] = Raw(b'{"name":"tests","version":"1"}')

@@ -14,7 +14,7 @@ import pytest
 from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import IdentityConfig, IssuerConfig
 from interlock.core.journal.reader import JournalReader
-from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.server.running import Running, Session, text_of
@@ -305,10 +305,10 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
     waiting = own.node.listeners._face.answering._unsettled
     hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
     with ExitStack() as stack:
-        wires = [stack.enter_context(own.connect()) for _ in range(MOST_UNSETTLED)]
+        wires = [stack.enter_context(own.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
         for wire in wires:
             wire.send(hello)
-        own.until(lambda: len(waiting) == MOST_UNSETTLED, "not all of them wait")
+        own.until(lambda: len(waiting) == MAX_PENDING_IDENTITIES, "not all of them wait")
         busy = own.once(hello)
         assert (busy.status, b"too_busy" in busy.body) == (503, True)
         own.wait(answer())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Caller, Credentials
-from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES
 from interlock.core.pipeline.authentication import LOCAL_CALLER, PendingIdentity
 from interlock.core.server.http import protocol as fast_lane
 from tests.core.server.running import Running, text_of
@@ -257,10 +257,10 @@ def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., Ru
     node = start()
     asked = Asked(node, None)
     with ExitStack() as stack:
-        wires = [stack.enter_context(node.connect()) for _ in range(MOST_UNSETTLED)]
+        wires = [stack.enter_context(node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
         for wire in wires:
             wire.send(head(node))
-        node.until(lambda: asked.waiting() == MOST_UNSETTLED, "not all of them wait")
+        node.until(lambda: asked.waiting() == MAX_PENDING_IDENTITIES, "not all of them wait")
         with node.connect() as wire:
             wire.send(head(node))
             assert wire.answer().status == 503

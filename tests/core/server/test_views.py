@@ -8,15 +8,15 @@ from interlock.core import feature
 from interlock.core.config import Config
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
-from interlock.protocol.aql_terms import PLAIN
+from interlock.protocol.aql_terms import PLAIN_VIEW
 
 
 def test_without_a_feature_there_is_the_plain_view_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature, "_section_references", ())
     views = Views(Config())
     assert views.names == ["plain"]
-    assert views.named(b"view=plain") is PLAIN
-    assert views.named(b"namespace=github") is PLAIN
+    assert views.named(b"view=plain") is PLAIN_VIEW
+    assert views.named(b"namespace=github") is PLAIN_VIEW
     assert views.of_client("claude-code", "local") is None
     with pytest.raises(ProtocolError, match="there are plain"):
         views.named(b"view=aql")

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.call import Client, Outcome, RelayedError, UpstreamResponseError
 from interlock.core.server.mcp.responses import write_error, write_result
 from interlock.errors import InterlockError, all_failures
-from interlock.protocol.mcp import META_SERVER_INFO, Era, glance_at
+from interlock.protocol.mcp import META_SERVER_INFO, Era, summarize_result
 
 OLD = Client(Era.SESSION, "2025-11-25")
 NEW = Client(Era.STATELESS, "2026-07-28")
@@ -23,7 +23,7 @@ def written(
     result: Any, client: Client, era: Era, verb: str = "tools/call", *, glanced: bool = True
 ) -> Any:
     raw = result if isinstance(result, bytes) else json.dumps(result).encode()
-    outcome = Outcome(raw, era, glance_at(raw) if glanced else None)
+    outcome = Outcome(raw, era, summarize_result(raw) if glanced else None)
     return json.loads(write_result(outcome, client, INFO, verb))
 
 

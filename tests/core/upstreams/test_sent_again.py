@@ -153,7 +153,7 @@ def test_tools_stay_listed_for_five_minutes_unless_the_config_says_otherwise() -
 
 
 def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "PATIENCE", 0.05)
+    monkeypatch.setattr(dispatch, "RECONNECT_WAIT_SECONDS", 0.05)
 
     async def body() -> None:
         server = Streamable("stateless")

@@ -8,7 +8,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MOST
 from tests.topics.client.places import GATEWAY, Alone
@@ -120,5 +120,5 @@ def test_a_welcome_to_a_full_house_is_longer_than_what_anybody_says() -> None:
     many = [f"participant-{number:06}" for number in range(20_000)]
     alone.welcome(others=many)
     assert len(alone.place.participants) == 20_000
-    alone.tell("a", "chat", {"text": "x" * LONGEST})
+    alone.tell("a", "chat", {"text": "x" * MAX_ENVELOPE_BYTES})
     assert alone.dropped == {"a": 1}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Caller
 from interlock.errors import CONFIRMATION_REQUIRED
-from interlock.protocol.mcpx_terms import BUSY, GATEWAY, GUEST, LONGEST
+from interlock.protocol.mcpx_terms import GATEWAY, GUEST, MAX_ENVELOPE_BYTES, SLOW_READER_CODE
 from interlock.topics import node_participant as arrivals
 from interlock.topics.member import Member
 from interlock.topics.node_participant import (
@@ -147,7 +147,7 @@ def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
 def test_who_has_the_most_goes_when_all_have_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "MOST_BYTES_OF_ALL", 4 * LONGEST)
+    monkeypatch.setattr(arrivals, "MOST_BYTES_OF_ALL", 4 * MAX_ENVELOPE_BYTES)
 
     async def run() -> None:
         table = Table(tmp_path)
@@ -160,7 +160,7 @@ def test_who_has_the_most_goes_when_all_have_too_much(
         await ada.until(lambda: all(ada.about(one) for one in mine))
         assert ada.closed is None
         assert eve.closed is not None
-        assert eve.closed[0] == BUSY
+        assert eve.closed[0] == SLOW_READER_CODE
         assert table.seat._arrivals.bytes == 0
         table.close()
 
@@ -213,7 +213,7 @@ def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
                 eve.request("tools/list", rpc=number, kind="mcp/request:ping")
                 await turns(2)
         assert eve.closed is not None
-        assert eve.closed[0] == BUSY
+        assert eve.closed[0] == SLOW_READER_CODE
         assert NODE_ID in table.room.members
         table.close()
 

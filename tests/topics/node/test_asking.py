@@ -15,7 +15,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import RuleConfig
 from interlock.core.pipeline.authentication import Authenticator, KnownToken, PendingIdentity
 from interlock.errors import METHOD_NOT_FOUND, PAYLOAD_TOO_LARGE, TOO_BUSY, UNAUTHENTICATED
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.requests import MOST_OF_ONE
 from tests.topics.node.table import NODE_ID, TOPIC, Table
 
@@ -392,7 +392,7 @@ def test_an_answer_that_fits_into_no_envelope_is_an_error(tmp_path: Path) -> Non
         table = Table(tmp_path)
         ada = table.let_in("ada")
         asked = ada.call("s.look")
-        text = "x" * LONGEST
+        text = "x" * MAX_ENVELOPE_BYTES
         (await table.gated.reached()).answer(content=[{"type": "text", "text": text}])
         payload = await ada.answered(asked)
         assert payload["error"]["code"] == PAYLOAD_TOO_LARGE.code

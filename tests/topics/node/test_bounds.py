@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call
-from interlock.protocol.mcpx_terms import BUSY, LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, SLOW_READER_CODE
 from interlock.topics import proposals as fates
 from interlock.topics.node_participant import MOST_BEHIND, MOST_BYTES_BEHIND, MOST_IN_TURN
 from interlock.topics.requests import MOST_OF_ONE
@@ -92,7 +92,7 @@ def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(tmp_pa
             "kind": "mcp/proposal:tools/call:s.write_file",
             "payload": payload,
         }
-        params["arguments"]["text"] = "x" * (LONGEST - 20 - len(json.dumps(envelope)))
+        params["arguments"]["text"] = "x" * (MAX_ENVELOPE_BYTES - 20 - len(json.dumps(envelope)))
         proposal = ada.propose("s.write_file", params=params, id="p")
         (await table.gated.reached()).answer(**SEEN)
         assert "was called" in await ada.chat(proposal)
@@ -148,7 +148,7 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
     async def run() -> None:
         table = Table(tmp_path)
         ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
-        text = "x" * (LONGEST - 1_000) if large else "x"
+        text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
         many = MOST_BYTES_BEHIND // len(text) if large else MOST_BEHIND + 2 * MOST_IN_TURN
         for number in range(many + 10):
             if eve.closed is None:
@@ -156,7 +156,7 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         asked = ada.request("ping")
         await ada.answered(asked)
         assert eve.closed is not None
-        assert eve.closed[0] == BUSY
+        assert eve.closed[0] == SLOW_READER_CODE
         assert "than it can take" in eve.closed[1]
         # What it had said before is not taken either, but for a few; and it may come back.
         assert len(table.gated.approvals.pending()) <= 50

@@ -14,8 +14,8 @@ from interlock.core.call import Call, ProposedCall
 from interlock.core.catalog.offering import Offering
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
-from interlock.protocol.mcp import Era, glance_at
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcp import Era, summarize_result
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.wire.payloads import ENDED
 from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
@@ -201,7 +201,7 @@ def test_a_result_that_fits_into_no_envelope_stays_in_the_inbox(tmp_path: Path) 
             table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
         )
         # It is kept, but no envelope around it is short enough.
-        text = "x" * (LONGEST - 60)
+        text = "x" * (MAX_ENVELOPE_BYTES - 60)
         (await table.gated.reached()).answer(content=[{"type": "text", "text": text}])
         await confirming
         await ada.until(lambda: bool(ada.of("mcp/response:")))
@@ -463,7 +463,7 @@ def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path) -> N
         ada = table.let_in("ada", PROPOSES)
         await stopped_below(table, ada)
         raw = json.dumps(WIPED).encode()
-        outcome = ProofOutcome(raw, Era.SESSION, glance_at(Raw(raw)), upstream="s")
+        outcome = ProofOutcome(raw, Era.SESSION, summarize_result(Raw(raw)), upstream="s")
         await table.gated.approvals.gate.below.answered("B" * 20, outcome)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")

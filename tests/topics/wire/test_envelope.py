@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PROTOCOL_MISMATCH, Failure
-from interlock.protocol.lookalike_members import folded
-from interlock.protocol.mcpx_terms import LONGEST, PROTOCOL
+from interlock.protocol.lookalike_members import fold_name
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 from interlock.topics.wire.envelope import (
     EnvelopeError,
     EnvelopeHeader,
@@ -233,18 +233,18 @@ def test_nothing_is_said_twice(name: str, separators: tuple[str, str]) -> None:
 )
 def test_what_some_readers_take_for_a_known_member_is_refused(name: str) -> None:
     beside = compact({**SAMPLE, name: SAMPLE["payload"]})
-    if folded(name) in map(folded, NAMES):
+    if fold_name(name) in map(fold_name, NAMES):
         assert name[:20] in refusal(beside).message
     else:
         read_head(beside)
 
 
 def test_what_is_too_long_too_deep_or_has_too_many_members() -> None:
-    room = LONGEST - len(compact({**SAMPLE, "payload": {"x": ""}}))
+    room = MAX_ENVELOPE_BYTES - len(compact({**SAMPLE, "payload": {"x": ""}}))
     longest = compact({**SAMPLE, "payload": {"x": "y" * room}})
-    assert len(longest) == LONGEST
+    assert len(longest) == MAX_ENVELOPE_BYTES
     assert read_head(longest).id == SAMPLE["id"]
-    assert str(LONGEST) in refusal(longest[:-1] + b" }").message
+    assert str(MAX_ENVELOPE_BYTES) in refusal(longest[:-1] + b" }").message
     deep = compact(SAMPLE).replace(b"{}", b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
     assert refusal(deep).failure is INVALID_REQUEST
     many = {**SAMPLE, **{f"x{number}": number for number in range(100)}}
@@ -282,8 +282,8 @@ def reference(text_: bytes) -> EnvelopeHeader | None:
     if not isinstance(pairs, Pairs):
         return None
     names = [name for name, _ in pairs]
-    known = {folded(name): name for name in NAMES}
-    if len(set(names)) != len(names) or any(known.get(folded(one), one) != one for one in names):
+    known = {fold_name(name): name for name in NAMES}
+    if len(set(names)) != len(names) or any(known.get(fold_name(one), one) != one for one in names):
         return None
     members = dict(pairs)
     to, correlation = members.get("to") or (), members.get("correlation_id")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.protocol.kinds import CONTEXT_MEMBER, read_kind
-from interlock.protocol.mcpx_terms import GATEWAY, LONGEST
+from interlock.protocol.mcpx_terms import GATEWAY, MAX_ENVELOPE_BYTES
 from interlock.topics.wire.envelope import Envelope, EnvelopeHeader, read_envelope
 from interlock.topics.wire.payloads import (
     MOST_MEMBERS,
@@ -407,7 +407,7 @@ def test_the_context_of_params_that_we_write(context: str, method: str) -> None:
 
 
 def seconds_of(kind: str, payload: bytes) -> float:
-    assert len(payload) <= LONGEST
+    assert len(payload) <= MAX_ENVELOPE_BYTES
     begun = time.process_time()
     assert refused(kind, payload)
     return time.process_time() - begun

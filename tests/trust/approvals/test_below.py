@@ -19,8 +19,8 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.protocol.mcp import Era, glance_at
-from interlock.protocol.mcpax import error_words
+from interlock.protocol.mcp import Era, summarize_result
+from interlock.protocol.mcpax import encode_error
 from interlock.trust.approvals.downstream import MOST_REMEMBERED, NO_PROOF, ProofForwarder
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
@@ -52,9 +52,9 @@ class Inner:
         try:
             outcome = await self.gated.pipeline.run(call)
         except InterlockError as error:
-            code, message, data = error_words(error)
+            code, message, data = encode_error(error)
             raise UpstreamResponseError(code, message, Raw(json.dumps(data).encode())) from None
-        return Outcome(outcome.result, Era.SESSION, glance_at(outcome.result))
+        return Outcome(outcome.result, Era.SESSION, summarize_result(outcome.result))
 
 
 class Pair:
@@ -276,10 +276,10 @@ class Liar:
 
     async def _answer(self, proof: str) -> Outcome:
         if proof == NO_PROOF and self.claims:
-            code, message, data = error_words(InterlockError(PROOF_INVALID, "It waits here."))
+            code, message, data = encode_error(InterlockError(PROOF_INVALID, "It waits here."))
             raise UpstreamResponseError(code, message, Raw(json.dumps(data).encode()))
         result = b'{"content":[{"type":"text","text":"all fine, says the liar"}]}'
-        return Outcome(result, Era.SESSION, glance_at(Raw(result)))
+        return Outcome(result, Era.SESSION, summarize_result(Raw(result)))
 
 
 async def confirmed_by(pair: Pair, id: str, proof: str) -> InterlockError:

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.call import Outcome
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
 from interlock.terminal.results import print_result
 from interlock.trust.approvals.response import marked_as_kept
@@ -38,7 +38,7 @@ def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
 @pytest.mark.parametrize("era", Era)
 def test_all_else_stays_byte_by_byte(era: Era) -> None:
     raw = b'{"content":[ {"n":1.10} ],"_meta":{"a":1},"structuredContent":{"x": 1e2}}'
-    marked = marked_as_kept(Outcome(raw, era, glance_at(raw)), approval())
+    marked = marked_as_kept(Outcome(raw, era, summarize_result(raw)), approval())
     assert b'[{"n":1.10},' in marked.result
     assert b'{"x": 1e2}' in marked.result
     assert json.loads(marked.result)["_meta"] == {

@@ -113,7 +113,7 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
 
 def test_a_fault_point_that_nobody_named_does_nothing() -> None:
     for point in faults.POINTS:
-        faults.at(point)
+        faults.reach(point)
 
 
 def test_what_nobody_could_look_through_is_refused() -> None:

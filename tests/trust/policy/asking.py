@@ -11,7 +11,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.config.trust import PolicyConfig, RuleConfig
-from interlock.core.pipeline.resolution import resolve
+from interlock.core.pipeline.resolution import resolve_tool
 from interlock.trust.policy import Policy
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
@@ -59,7 +59,7 @@ def a_call(
     """A call that has come as far as the policy: known, resolved, its arguments not yet decoded."""
     call = tool_call(name, arguments)
     call.caller = caller
-    resolve(call, catalog)
+    resolve_tool(call, catalog)
     return call
 
 

@@ -15,7 +15,7 @@ from interlock.core.call import Caller
 from interlock.core.config.conditions import UndecidableError, compile_condition
 from interlock.core.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
-from interlock.protocol.lookalike_members import refuse_twins
+from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.trust.policy.attributes import DEEPEST
 from tests.core.pipeline.calls import tool_call
 from tests.trust.policy.asking import OWNER, a_call, a_request, policy, rule, said
@@ -230,9 +230,9 @@ def test_twins_and_nothing_else_are_refused(value: dict[str, Any]) -> None:
     raw = json.dumps(value).encode()
     if has_twins(value):
         with pytest.raises(InterlockError):
-            refuse_twins(raw)
+            reject_lookalikes(raw)
     else:
-        refuse_twins(raw)
+        reject_lookalikes(raw)
 
 
 def is_judged(value: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Call
-from interlock.core.pipeline.resolution import resolve_other
+from interlock.core.pipeline.resolution import resolve_method
 from interlock.protocol.mcp import (
     DIRECTORY_READ,
     PROMPTS_GET,
@@ -28,7 +28,7 @@ CATALOG = board(
 
 def resolved(verb: str, name: str) -> Call:
     call = a_request(verb, name)
-    assert resolve_other(call, CATALOG)
+    assert resolve_method(call, CATALOG)
     return call
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlock.core.call import Caller
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
-from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
+from interlock.protocol.mcp import LIST_METHODS, PROMPTS_GET, RESOURCES_READ
 from interlock.trust.policy import Policy, PolicyAction
 from interlock.trust.policy.attributes import annotations_of
 from interlock.trust.policy.policy import ConditionalRules, version_of
@@ -197,7 +197,7 @@ def test_a_declared_capability_can_be_asked_for() -> None:
 def test_rules_that_name_no_kinds_are_about_tool_calls_only() -> None:
     decides = policy(rule("no", "deny"))
     assert said(decides, a_call())[0] == "deny"
-    for verb in (*LISTS, RESOURCES_READ, PROMPTS_GET):
+    for verb in (*LIST_METHODS, RESOURCES_READ, PROMPTS_GET):
         assert said(decides, a_request(verb, "x")) == ("allow", "default:safe")
 
 
@@ -209,7 +209,7 @@ def test_default_deny_leaves_lists_open() -> None:
         ),
     ):
         assert {
-            said(decides, a_request(verb))[0] for verb in (*LISTS, "ping", "mcpax/confirm")
+            said(decides, a_request(verb))[0] for verb in (*LIST_METHODS, "ping", "mcpax/confirm")
         } == {"allow"}
         for verb in (RESOURCES_READ, PROMPTS_GET, "completion/complete", "vendor/anything"):
             assert said(decides, a_request(verb, "x")) == ("deny", "default:deny")

@@ -278,7 +278,7 @@ def unreadable(body: bytes) -> tuple[bytes, int] | None:
     if offset < 0:
         return None
     try:
-        message = jsonrpc.decode_one(body)
+        message = jsonrpc.decode_single(body)
     except ProtocolError:
         return None
     if message.method != TOOLS_CALL or message.id is UNSET:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from interlock.core.call import Call, Caller, Client, Credentials, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.errors import INTERNAL, InterlockError
-from interlock.protocol.aql_terms import OWN, SEGMENT
+from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 from interlock.trust.approvals.record import Approval
@@ -18,8 +18,8 @@ from interlock.trust.policy.decision import Decision, PolicyAction, decision
 
 UNBLOCK: Final = "unblock"
 PROCEED: Final = "proceed"
-UNBLOCK_TOOL: Final = f"{SEGMENT}.{UNBLOCK}"
-PROCEED_TOOL: Final = f"{SEGMENT}.{PROCEED}"
+UNBLOCK_TOOL: Final = f"{BUILTIN_SEGMENT}.{UNBLOCK}"
+PROCEED_TOOL: Final = f"{BUILTIN_SEGMENT}.{PROCEED}"
 OWN_QUESTIONS: Final = frozenset({UNBLOCK_TOOL, PROCEED_TOOL})
 FACE: Final = "safety"
 
@@ -82,12 +82,12 @@ class ApprovalRequests:
 
     def put(self, name: str, caller: Caller, arguments: dict[str, Any], why: str) -> None:
         """Write a question down. Whoever watches approvals hears of it. Raises InterlockError."""
-        tool = self._find(f"{SEGMENT}.{name}")
+        tool = self._find(f"{BUILTIN_SEGMENT}.{name}")
         if tool is None:
             raise InterlockError(INTERNAL, f"The node has no tool {name} to ask a human with.")
         call = Call(TOOLS_CALL, FACE, _NOBODY, _CLIENT, tool.canonical)
         call.arguments = encode_value(arguments)
-        call.caller, call.route, call.upstream = caller, tool, OWN
+        call.caller, call.route, call.upstream = caller, tool, BUILTIN_KEY
         call.effect = tool.effect_word
         action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
         self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", why))

@@ -12,7 +12,7 @@ from interlock.aql.config import AgentSafety, SafetyConfig
 from interlock.aql.safety.patterns import ActionHint, ActionPatterns, read
 from interlock.aql.safety.risk_score import TOLERANCES, RiskScore, score, tier_of
 from interlock.aql.safety.store import Tier
-from interlock.protocol.aql_terms import Danger, fits
+from interlock.protocol.aql_terms import Danger, matches_glob
 
 STEP_LIMIT: Final = "Step limit exceeded"
 TIERS: Final[tuple[Tier, ...]] = ("advisory", "confirm", "verify", "danger_zone")
@@ -70,7 +70,7 @@ def rules_for(config: SafetyConfig, caller: str, element: str) -> SafetyRules:
 
 
 def _first(config: SafetyConfig, name: str) -> AgentSafety | None:
-    return next((one for glob, one in config.agents.items() if fits(glob, name)), None)
+    return next((one for glob, one in config.agents.items() if matches_glob(glob, name)), None)
 
 
 def stricter_tolerance(one: str, other: str) -> str:

@@ -51,7 +51,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.resolution import is_passed_on
 from interlock.core.redaction import redact
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, Danger
+from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 from interlock.trust.approvals.proofs import Proofs
@@ -209,7 +209,7 @@ class SafetyLoop:
         caller = call.caller
         assert caller is not None
         who = principal(caller)
-        own = call.upstream == OWN and call.route is not None
+        own = call.upstream == BUILTIN_KEY and call.route is not None
         if own and call.route is not None and call.route.upstream_name in WHILE_BLOCKED:
             return self._as_held(call, found)
         acts = call.method == TOOLS_CALL or is_passed_on(call)
@@ -514,7 +514,7 @@ class SafetyLoop:
         """An approval came to another state."""
         if approval.at:
             return
-        if approval.tool in OWN_QUESTIONS and approval.upstream == OWN:
+        if approval.tool in OWN_QUESTIONS and approval.upstream == BUILTIN_KEY:
             arguments = json.loads(approval.arguments) if approval.state == PENDING else {}
             if approval.tool == UNBLOCK_TOOL:
                 self.challenges.heard(approval, arguments)

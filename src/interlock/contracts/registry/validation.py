@@ -12,7 +12,7 @@ from jsonschema_rs import ValidationErrorKind
 
 from interlock.contracts.registry.records import PayloadProblem, refused
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, errors_of
+from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, collect_errors
 
 MOST_ERRORS: Final = 100
 _MOST_KEPT: Final = 256
@@ -40,7 +40,7 @@ class Validators:
             raise refused("To validate this payload by its JSON Schema would take too long.")
         if validator.is_valid(payload):
             return []
-        errors = errors_of(validator, schema, payload, MOST_ERRORS)
+        errors = collect_errors(validator, schema, payload, MOST_ERRORS)
         if errors is None:
             return [PayloadProblem("", UNEXPLAINED)]
         found: list[PayloadProblem] = []

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.contracts.schemas.json_schema import Schema
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.json_pointer import resolve_pointer
 
 DRIFT: Final = "Schema drift detected for type {type}: {diff}"
 _MOST_SHOWN: Final = 10
@@ -133,7 +133,7 @@ def follow(schema: Any, root: Schema) -> Any:
         if ref in met or not ref.startswith("#"):
             break
         met.add(ref)
-        found = at_pointer(root, ref[1:])
+        found = resolve_pointer(root, ref[1:])
         if found is None:
             break
         schema = found

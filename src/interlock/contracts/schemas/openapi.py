@@ -31,7 +31,7 @@ from interlock.contracts.schemas.proto import (
     local_name,
 )
 from interlock.contracts.schemas.reader import SchemaError, SchemaProblem
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.json_pointer import resolve_pointer
 
 VERSION: Final = "3.1.0"
 REQUEST_TYPE: Final = "x-request-type"
@@ -350,7 +350,7 @@ def resolve(document: Schema, value: Any) -> Any:
         ref = value.get("$ref") if isinstance(value, dict) else None
         if not isinstance(ref, str) or not ref.startswith("#/"):
             return value
-        value = at_pointer(document, ref[1:])
+        value = resolve_pointer(document, ref[1:])
     return None
 
 
@@ -525,7 +525,7 @@ class _Look:
                 ref = one.get("$ref")
                 if isinstance(ref, str) and not ref.startswith("#"):
                     yield f"{here}: {ref} is in another file, and only this one is read"
-                elif isinstance(ref, str) and at_pointer(self._document, ref[1:]) is None:
+                elif isinstance(ref, str) and resolve_pointer(self._document, ref[1:]) is None:
                     yield f"{here}: {ref} leads nowhere"
                 waiting += [(f"{here}.{key}".lstrip("."), part) for key, part in one.items()]
 

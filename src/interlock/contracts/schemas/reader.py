@@ -18,7 +18,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from interlock.core.config.yaml_text import CORE_SCALARS, INTEGER, MAPPING, NUMBER
 from interlock.errors import INVALID_REQUEST, InterlockError
-from interlock.protocol.lookalike_members import members_once
+from interlock.protocol.lookalike_members import reject_duplicate_members
 
 MOST_BYTES: Final = 10 * 1024 * 1024
 _MOST_DEPTH: Final = 100
@@ -27,7 +27,9 @@ _MOST_DEPTH: Final = 100
 def read_json(file: str, text: str) -> dict[str, Any]:
     """A JSON object. Raises SchemaError."""
     try:
-        value = json.loads(text, object_pairs_hook=members_once, parse_constant=_no_number)
+        value = json.loads(
+            text, object_pairs_hook=reject_duplicate_members, parse_constant=_no_number
+        )
     except json.JSONDecodeError as wrong:
         raise _wrong(file, f"this is no JSON: {wrong.msg}", wrong.lineno, wrong.colno) from None
     except (ValueError, RecursionError) as wrong:

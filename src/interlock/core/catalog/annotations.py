@@ -28,15 +28,15 @@ from interlock.core.catalog.effects import (
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
 from interlock.protocol.capabilities import (
+    CAPABILITY_FIELDS,
     DEGRADED,
-    DERIVED,
-    NAMES,
+    DERIVED_KEY,
     Capability,
-    derive,
-    filled,
+    derive_capability,
     read_values,
-    slower,
+    slower_class,
     timeout_for,
+    with_defaults,
 )
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcpax import (
@@ -54,7 +54,7 @@ PER_HOP: Final = 0.25
 _SAYS_UNSAFE: Final = Raw(encode_value(IRREVERSIBLE_MUTABLE))
 # What the operator's `effects:` says is declared, though not by the tool.
 _NOT_FROM_EFFECT: Final = Raw(
-    encode_value(sorted(NAMES - {"mutable", "reversible", "idempotent", "auth_scope"}))
+    encode_value(sorted(CAPABILITY_FIELDS - {"mutable", "reversible", "idempotent", "auth_scope"}))
 )
 _ALL: Final = Raw(b"true")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
@@ -107,7 +107,7 @@ class AnnotationTerms(NamedTuple):
     def floor_of(self, name: str) -> str:
         """The same for one tool."""
         measured = self.slower.get(name)
-        return self.floor if measured is None else slower(self.floor, measured)
+        return self.floor if measured is None else slower_class(self.floor, measured)
 
 
 class ToolFacts(NamedTuple):
@@ -202,7 +202,7 @@ def _add_derived(
     """Put in the capability that follows from an effect. Whether it is one to be flagged."""
     capability = _shown(_derived(effect, transport), floor, degraded)
     meta[CAPABILITY] = Raw(capability.encoded())
-    meta[DERIVED] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
+    meta[DERIVED_KEY] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
     return capability.irreversible_mutable
 
 
@@ -233,7 +233,7 @@ def _with_capability(
     hints = with_capability(definition.annotations, values, declared, flagged=flagged)
     effect = terms.effect_of(definition, hints)
     fallback = _derived(effect, terms.transport)
-    capability = filled(values, fallback)
+    capability = with_defaults(values, fallback)
     if terms.transparent:
         return ToolFacts(effect, capability.cost_units, problems=tuple(wrong.values()))
     shown = _shown(capability, terms.floor_of(name), terms.degraded)
@@ -249,10 +249,10 @@ def _with_capability(
     hops = 0 if terms.own else _hops(meta) + 1
     unsafe = capability.irreversible_mutable or fallback.irreversible_mutable or flagged
     meta[CAPABILITY] = Raw(encode_members(said))
-    meta.pop(DERIVED, None)
+    meta.pop(DERIVED_KEY, None)
     if derived:
-        meta[DERIVED] = Raw(
-            b"true" if derived >= said.keys() & NAMES else encode_value(sorted(derived))
+        meta[DERIVED_KEY] = Raw(
+            b"true" if derived >= said.keys() & CAPABILITY_FIELDS else encode_value(sorted(derived))
         )
     members["_meta"] = _finished(meta, hops, unsafe)
     latency_class = shown.latency_class if "latency_class" in declared else None
@@ -280,11 +280,11 @@ def _bare(effect: Effect) -> Effect:
 
 def _derived_names(meta: dict[str, Raw]) -> frozenset[str]:
     """Which values of a capability a node below derived, as it says."""
-    said = value_of(meta, DERIVED)
+    said = value_of(meta, DERIVED_KEY)
     if said is True:
-        return NAMES
+        return CAPABILITY_FIELDS
     if isinstance(said, list):
-        return NAMES & {one for one in said if isinstance(one, str)}
+        return CAPABILITY_FIELDS & {one for one in said if isinstance(one, str)}
     return frozenset()
 
 
@@ -325,7 +325,7 @@ def _derived_once(effect: Effect, transport: str) -> Capability:
     kept = level is EffectLevel.ADDITIVE or (
         level is EffectLevel.MUTATING and effect.source == "config"
     )
-    return derive(
+    return derive_capability(
         read_only=level is EffectLevel.READ_ONLY,
         destructive=not kept,
         idempotent=effect.idempotent,
@@ -335,7 +335,7 @@ def _derived_once(effect: Effect, transport: str) -> Capability:
 
 def _shown(capability: Capability, floor: str, degraded: bool) -> Capability:
     """As the way to the tool makes it: slower, or degraded, and nothing else."""
-    latency_class = slower(capability.latency_class, floor)
+    latency_class = slower_class(capability.latency_class, floor)
     availability = DEGRADED if degraded else capability.availability
     if latency_class == capability.latency_class and availability == capability.availability:
         return capability

@@ -21,7 +21,7 @@ from interlock.core.catalog.offering import (
     Tool,
 )
 from interlock.core.catalog.snapshot import Snapshot
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 
 _log = logging.getLogger("interlock.catalog")
 
@@ -32,7 +32,7 @@ RESOURCES: Final = "resources"
 
 # Operations of the node's own are no tools: only the AQL stage lists and calls them. And what has
 # ended is there for those only who still call it.
-_UNLISTED: Final = frozenset({OWN, ENDED_CONTRACTS})
+_UNLISTED: Final = frozenset({BUILTIN_KEY, ENDED_CONTRACTS})
 
 Changed = Callable[[frozenset[str]], None]
 """Is told which kinds of lists are new ones."""

@@ -13,7 +13,7 @@ from interlock.core.catalog import names
 from interlock.core.catalog.effects import Annotations
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
-from interlock.protocol.headers import HeaderParam, header_params
+from interlock.protocol.headers import HeaderParam, read_header_params
 from interlock.protocol.jsonrpc import NULL, decode_members, decode_value, encode_members
 
 # -- What is not shown of what an upstream lists, and why.
@@ -202,7 +202,7 @@ def _read(raw: bytes, *, http: bool) -> AcceptedDefinition:
     params: tuple[HeaderParam, ...] = ()
     if b"x-mcp-header" in raw:
         try:
-            params = header_params(decode_value(definition.input_schema))
+            params = read_header_params(decode_value(definition.input_schema))
         except ProtocolError as exc:
             # The rule binds clients of HTTP servers; elsewhere the annotation means nothing.
             if http:

@@ -40,7 +40,7 @@ from interlock.core.catalog.tool_contracts import before_rewriting, own_words
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
 from interlock.protocol import mcpax as ax
-from interlock.protocol.capabilities import LATENCY_CLASSES, slower
+from interlock.protocol.capabilities import LATENCY_CLASSES, slower_class
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import (
     NULL,
@@ -582,7 +582,7 @@ def _slowest(*classes: str | None) -> str:
     slowest = LATENCY_CLASSES[0]
     for one in classes:
         if one is not None:
-            slowest = slower(slowest, one)
+            slowest = slower_class(slowest, one)
     return slowest
 
 
@@ -641,7 +641,7 @@ def _read(
                 route_members=_way(prefix, definition.name) if registered else b"",
                 own_words=own_words(came, members),
                 plain_meta=plain_meta,
-                counter=terms.own or ax.is_counter(definition.name, came.get("_meta", b"")),
+                counter=terms.own or ax.is_dropped_counter(definition.name, came.get("_meta", b"")),
             )
         )
     read = sift_prompts(prompts, asides["prompt"])
@@ -713,7 +713,7 @@ def _with_names(
 
 def _way(prefix: str, own: str) -> bytes:
     """Members of `_meta` that lead a call to a node below: all segments, and that node's place."""
-    return ax.way(f"{prefix}.{own}".split("."), prefix.count("."))
+    return ax.encode_route_members(f"{prefix}.{own}".split("."), prefix.count("."))
 
 
 def _behind(members: dict[str, Raw]) -> bytes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 
 from interlock.errors import ProtocolError
-from interlock.protocol.capabilities import DERIVED, NAMES
+from interlock.protocol.capabilities import CAPABILITY_FIELDS, DERIVED_KEY
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcpax import CAPABILITY
 
@@ -124,7 +124,7 @@ def _declared(meta: bytes | None) -> dict[str, Any]:
     try:
         members = decode_members(meta)
         said = decode_members(members[CAPABILITY])
-        derived = decode_value(members[DERIVED]) if DERIVED in members else None
+        derived = decode_value(members[DERIVED_KEY]) if DERIVED_KEY in members else None
     except (KeyError, ProtocolError):
         return {}
     if derived is True:
@@ -132,7 +132,7 @@ def _declared(meta: bytes | None) -> dict[str, Any]:
     left_out = derived if isinstance(derived, list) else ()
     found: dict[str, Any] = {}
     for name in DECLARED:
-        if name in said and name in NAMES and name not in left_out:
+        if name in said and name in CAPABILITY_FIELDS and name not in left_out:
             try:
                 found[name] = decode_value(said[name])
             except ProtocolError:

@@ -16,7 +16,7 @@ import msgspec
 
 from interlock.core.catalog.offering import Offering, Resource, Skill
 from interlock.errors import INVALID_PARAMS, InterlockError
-from interlock.protocol.uri_templates import UriTemplate, plain
+from interlock.protocol.uri_templates import UriTemplate, normalize_uri
 
 SCHEME: Final = "interlock:"
 _LONGEST_MATCHED: Final = 4096
@@ -134,7 +134,7 @@ class UriTable:
         budget = left.get(one, _MOST_COMPARED)
         kept.pop(uri, None)
         templates_of = self._by_scheme.get(_scheme(uri), {})
-        asked = plain(uri) if templates_of else ""
+        asked = normalize_uri(uri) if templates_of else ""
         for other, templates in templates_of.items():
             if other is one or (other.registered and not one.registered):
                 continue
@@ -228,7 +228,7 @@ class UriTable:
         so that only templates count that say of what scheme their URIs are."""
         if len(uri) > _LONGEST_MATCHED:
             return []
-        asked = plain(uri)
+        asked = normalize_uri(uri)
         best: dict[tuple[bool, int], list[Offering]] = {}
         for one in self._offerings:
             said = _best_match(one.templates, asked, listed=listed)

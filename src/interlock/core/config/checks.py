@@ -28,7 +28,7 @@ from interlock.core.config.quantities import is_confidential
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.secrets import resolve
 from interlock.core.config.trust import ApprovalsConfig, IdentityConfig, PolicyConfig, RuleConfig
-from interlock.protocol.kinds import REQUEST, compiled, problem_of, request_kind
+from interlock.protocol.kinds import REQUEST, compile_pattern, find_pattern_problem, request_kind
 from interlock.protocol.mcp import TOOLS_CALL
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
@@ -408,11 +408,11 @@ def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:
     calls_a_tool = not rule.kinds
     for number, text in enumerate(rule.kinds):
         place: KeyPath = (*path, "kinds", number)
-        problem = problem_of(text)
+        problem = find_pattern_problem(text)
         if problem:
             reader.report(place, problem, "write one such as mcp/request:resources/*")
             return
-        fixed = compiled(text).fixed
+        fixed = compile_pattern(text).fixed
         if not _may_begin_with(fixed, _REQUESTS):
             reader.report(
                 place,

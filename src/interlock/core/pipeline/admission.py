@@ -23,14 +23,14 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol.mcpax import CONFIRM, REGISTER
-from interlock.protocol.mcpx_terms import FACE as TOPIC
+from interlock.protocol.mcpx_terms import TOPIC_SERVER as TOPIC
 
-MOST_UNSETTLED: Final = 100
+MAX_PENDING_IDENTITIES: Final = 100
 """So many requests may wait until it is known who sent them. Anybody can send such, so they are
 kept apart: they take no room from callers who are known."""
 
 
-def too_many_unsettled() -> InterlockError:
+def pending_identities_error() -> InterlockError:
     """For one more than that."""
     return InterlockError(
         TOO_BUSY, "Too many requests wait until it is known who sent them; try again."
@@ -107,8 +107,8 @@ class Admission:
         """Ask what has to be asked about its caller, and begin it again. What is returned says why
         not."""
         # Counted is who is asked about: hanging up makes no room for the next.
-        if len(self._asking) >= MOST_UNSETTLED:
-            return too_many_unsettled()
+        if len(self._asking) >= MAX_PENDING_IDENTITIES:
+            return pending_identities_error()
 
         async def ask() -> None:
             await unsettled.settle()

@@ -24,7 +24,7 @@ ALONE_BEFORE: Final = 8
 """So many calls in a row must have been alone before the loop stays awake for one."""
 
 
-def can_stay_awake() -> bool:
+def can_busy_poll() -> bool:
     """Whether the process has more than one core, and may give one away for a moment."""
     if not hasattr(os, "sched_getaffinity") or not hasattr(os, "sched_yield"):
         return False

@@ -37,30 +37,30 @@ from interlock.core.pipeline.client_requests import (
     InputRounds,
     SuspendedCall,
     SuspendedCalls,
-    questions_of,
-    to_look_at,
+    input_required_outcome,
+    probe_request,
 )
-from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.request_state import StateSealer, stale
+from interlock.core.pipeline.internal_error import internal_error
+from interlock.core.pipeline.request_state import StateSealer, stale_state_error
 from interlock.core.pipeline.tasks import Tasks
 from interlock.core.ports import CallHost, Clock
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
-    read_answers,
     read_input_request,
-    with_params,
-    with_state,
-    write_needed,
+    read_input_responses,
+    replace_params,
+    replace_state,
+    write_input_request,
 )
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import (
-    ABOUT_TASKS,
     ELICITATION,
+    INPUT_METHODS,
     INPUT_REQUIRED,
-    MAY_NEED_INPUT,
     TASK,
+    TASK_METHODS,
     TOOLS_CALL,
     Era,
 )
@@ -158,7 +158,7 @@ class ClientInput:
         return refusal is None
 
     def _hold(self, ask: ClientRequest, call: Call) -> None:
-        if call.method not in MAY_NEED_INPUT:
+        if call.method not in INPUT_METHODS:
             ask.reject(-32602, f"The answer to {call.method} cannot be a question on this wire.")
             return
         exchange = call.upstream_request
@@ -201,11 +201,11 @@ class ClientInput:
                 self._held.fetch(held.handle)
             else:
                 state = self._seals.seal(call, self._held.seconds, held=held.handle)
-                outcome = questions_of(held, state)
+                outcome = input_required_outcome(held, state)
         except Exception as bug:
             self._held.fetch(held.handle)
             held.give_up("The client could not be asked.")
-            self._fail(call, fault(call, bug))
+            self._fail(call, internal_error(call, bug))
             return
         call.upstream_request = None
         self._host.finish(call, outcome, None, INPUT_REQUIRED)
@@ -219,10 +219,10 @@ class ClientInput:
         """
         result_type = "" if outcome.glance is None else outcome.glance.result_type
         if result_type != INPUT_REQUIRED:
-            if call.method in ABOUT_TASKS:
+            if call.method in TASK_METHODS:
                 return self.tasks.told(call, outcome)
             return self.tasks.created(call, outcome) if result_type == TASK else outcome
-        if call.method not in MAY_NEED_INPUT:
+        if call.method not in INPUT_METHODS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.method} with a question."
             )
@@ -232,10 +232,10 @@ class ClientInput:
             return None
         needed = read_input_request(outcome.result)
         capped = self._pass_on(call, needed.questions)
-        result = outcome.result if not capped else with_params(outcome.result, capped)
+        result = outcome.result if not capped else replace_params(outcome.result, capped)
         if needed.state is not None:
             sealed = self._seals.seal(call, self._seconds, upstream=needed.state)
-            result = with_state(result, sealed)
+            result = replace_state(result, sealed)
         return Outcome(result, outcome.era, outcome.glance)
 
     def _pass_on(self, call: Call, questions: dict[str, tuple[str, bytes]]) -> dict[str, bytes]:
@@ -244,7 +244,7 @@ class ClientInput:
         Returns the params of those that may be asked only within limits, by key.
         """
         asks = {
-            key: to_look_at(method, params, call.upstream)
+            key: probe_request(method, params, call.upstream)
             for key, (method, params) in questions.items()
         }
         for ask in asks.values():
@@ -264,7 +264,7 @@ class ClientInput:
         except InterlockError as error:
             self._host.on_result(call, None, error)
         except Exception as bug:
-            self._fail(call, fault(call, bug))
+            self._fail(call, internal_error(call, bug))
         if limit:
             # The time that a caller gives is for all the rounds together.
             call.deadline = call.hard_deadline = limit
@@ -274,7 +274,7 @@ class ClientInput:
         if (
             error.code != _URL_FIRST
             or call.client.era is not Era.STATELESS
-            or call.method not in MAY_NEED_INPUT
+            or call.method not in INPUT_METHODS
         ):
             return None
         try:
@@ -292,7 +292,7 @@ class ClientInput:
             return None
         self._pass_on(call, questions)
         state = self._seals.seal(call, self._seconds, again=True)
-        return Outcome(write_needed(questions, state), Era.STATELESS)
+        return Outcome(write_input_request(questions, state), Era.STATELESS)
 
     # -- a client comes back
 
@@ -308,13 +308,13 @@ class ClientInput:
             call.extra_params = extra or None
         if extra is None or (INPUT_RESPONSES not in extra and REQUEST_STATE not in extra):
             return False
-        answers = read_answers(extra.get(INPUT_RESPONSES))
+        answers = read_input_responses(extra.get(INPUT_RESPONSES))
         state = extra.get(REQUEST_STATE)
         if state is None:
             return False
         text = decode_value(state)
         if not isinstance(text, str):
-            raise stale()
+            raise stale_state_error()
         inside = self._seals.open(text, call)
         call.extra_params = given = {key: one for key, one in extra.items() if key != REQUEST_STATE}
         if inside.upstream is not None:
@@ -329,7 +329,7 @@ class ClientInput:
         self._host.resume_deadline(call)
         held = self._held.fetch(inside.held)
         if held is None:
-            raise stale()
+            raise stale_state_error()
         try:
             self._resume(call, held, answers)
         except Exception:

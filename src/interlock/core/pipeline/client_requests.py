@@ -42,8 +42,8 @@ from interlock.protocol.input_required import (
     REQUEST_STATE,
     InputRequest,
     read_input_request,
-    session_question,
-    write_needed,
+    to_session_params,
+    write_input_request,
 )
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import CLIENT_REQUESTS, ELICITATION, SAMPLING, TASKS_EXTENSION, Era
@@ -67,7 +67,7 @@ class ClientRequestPolicy(msgspec.Struct, frozen=True):
     """More tokens than this are not sampled at once, whatever the server asks for."""
 
 
-ANYTHING: Final = ClientRequestPolicy()
+ALLOW_ALL: Final = ClientRequestPolicy()
 
 
 class ClientRequestRefusal(msgspec.Struct, frozen=True):
@@ -180,7 +180,7 @@ class ClientRequestFilter:
         return None
 
 
-def to_look_at(method: str, params: bytes, upstream: str) -> ClientRequest:
+def probe_request(method: str, params: bytes, upstream: str) -> ClientRequest:
     """A question that is answered elsewhere, and only held against the rules here."""
     return ClientRequest(method, params, _nowhere, upstream)
 
@@ -199,13 +199,13 @@ def capabilities_of(raw: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def speaks_tasks(client: Client) -> bool:
+def supports_tasks(client: Client) -> bool:
     """Whether the client can be given a task in place of an answer."""
     extensions = capabilities_of(client.capabilities).get("extensions")
     return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
 
 
-def have_in_common(call: Call, offered: Mapping[str, Any]) -> bool:
+def shared_capabilities(call: Call, offered: Mapping[str, Any]) -> bool:
     """Whether client and server know an extension that a method unknown here may belong to."""
     declared = capabilities_of(call.client.capabilities)
     extensions, theirs = declared.get("extensions"), offered.get("extensions")
@@ -284,7 +284,7 @@ def _text(raw: Raw | None) -> str | None:
 # which request, is in the seal around the handle. What is not fetched in time is given up, and
 # the server told so.
 
-MOST_HELD: Final = 10_000
+MAX_SUSPENDED_CALLS: Final = 10_000
 _SWEEP: Final = 1.0
 _GONE: Final = "The client did not come back with an answer in time."
 
@@ -386,7 +386,7 @@ class SuspendedCalls:
     @property
     def full(self) -> bool:
         """Whether no more calls can be held."""
-        return len(self._held) >= MOST_HELD
+        return len(self._held) >= MAX_SUSPENDED_CALLS
 
     def keep(self, held: SuspendedCall) -> None:
         """Keep it under a new handle: one that was used is never good again."""
@@ -415,9 +415,9 @@ class SuspendedCalls:
             self._call_later(_SWEEP, self._sweep)
 
 
-def questions_of(held: SuspendedCall, state: str) -> Outcome:
+def input_required_outcome(held: SuspendedCall, state: str) -> Outcome:
     """The answer that asks the client."""
-    return Outcome(write_needed(held.open_questions(), state), Era.STATELESS)
+    return Outcome(write_input_request(held.open_questions(), state), Era.STATELESS)
 
 
 # -- A session client in front of a session server: questions are put as they come.
@@ -425,7 +425,7 @@ def questions_of(held: SuspendedCall, state: str) -> Outcome:
 # The call stays open while its client is asked. People are asked there, so the deadline is theirs
 # for that long, and a server is not to blame when nobody answers.
 
-MOST_QUESTIONS: Final = 100
+MAX_CLIENT_REQUESTS: Final = 100
 """In one call: a server that asks and asks must not keep it open for ever."""
 _LATE: Final = "The deadline has passed."
 _AFTER_ITS_CALL: Final = 5.0
@@ -458,8 +458,8 @@ class ClientRequestRelay:
         asked = session
         if call is not None:
             call.input_rounds += 1
-            if call.input_rounds > MOST_QUESTIONS:
-                ask.reject(-32603, f"More than {MOST_QUESTIONS} questions in one call.")
+            if call.input_rounds > MAX_CLIENT_REQUESTS:
+                ask.reject(-32603, f"More than {MAX_CLIENT_REQUESTS} questions in one call.")
                 return
         # Also when its call is long over: a client that never answers holds nobody up.
         end = self._call_later(
@@ -547,7 +547,7 @@ class ClientInputWait:
 # the request is made again, and so on, up to a limit. A server that only hands out state ("try
 # again with this") gets its request again after a short wait.
 
-MOST_ROUNDS: Final = 10
+MAX_INPUT_ROUNDS: Final = 10
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 0.25
 
@@ -571,10 +571,10 @@ class InputRounds:
     def another(self, call: Call, result: bytes) -> None:
         """The server asks. Raises InterlockError when the call cannot go on."""
         call.input_rounds += 1
-        if call.input_rounds > MOST_ROUNDS:
+        if call.input_rounds > MAX_INPUT_ROUNDS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
-                f"{call.upstream} still wants to know more after {MOST_ROUNDS} rounds.",
+                f"{call.upstream} still wants to know more after {MAX_INPUT_ROUNDS} rounds.",
             )
         needed = read_input_request(result)
         call.upstream_request = exchange = InputRound(self, call, needed)
@@ -615,7 +615,7 @@ class InputRound(PendingRequestBase):
         call = self._call
         session = call.session
         for key, (method, params) in self._needed.questions.items():
-            worded = session_question(
+            worded = to_session_params(
                 method, params, call.client.revision, secrets.token_urlsafe(12)
             )
             ask = ClientRequest(method, worded, self._taker(key), call.upstream)

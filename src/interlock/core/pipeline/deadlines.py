@@ -20,11 +20,11 @@ from interlock.protocol.mcp import META_TIMEOUT
 HOP_SECONDS: Final = 0.25
 """So much longer waits each further hop, so that the innermost is the first to tell."""
 
-TICK: Final = 0.05
-MANY: Final = 10_000
+TICK_SECONDS: Final = 0.05
+MAX_CHECKED_CALLS: Final = 10_000
 """With more calls than this under way they are looked at less often. Not by much: in a tree each
 hop waits a quarter of a second longer than the next, so that the one next to the trouble tells."""
-PROGRESS_EXTENDS: Final = 10
+PROGRESS_EXTENSION_FACTOR: Final = 10
 """Progress starts the wait again, but a call never lasts longer than this many timeouts."""
 _FAR_AWAY: Final = 10**15
 """In milliseconds. A whole number in JSON can be too large for any arithmetic."""
@@ -44,7 +44,7 @@ def set_deadline(call: Call, now: float, limit: float) -> None:
             return
     call.timeout = limit
     call.deadline = now + limit
-    call.hard_deadline = now + limit * PROGRESS_EXTENDS
+    call.hard_deadline = now + limit * PROGRESS_EXTENSION_FACTOR
 
 
 def _asked_for(call: Call) -> float:
@@ -78,7 +78,7 @@ class DeadlineWatch:
         """Calls are under way: look at them until there are none."""
         if not self.ticking:
             self.ticking = True
-            self._call_later(TICK, self.tick)
+            self._call_later(TICK_SECONDS, self.tick)
 
     def tick(self) -> None:
         now = self._clock()
@@ -91,12 +91,14 @@ class DeadlineWatch:
                     # Whatever it is, the others must still be ended, now and later.
                     _log.exception("a call whose deadline has passed could not be ended")
         if calls:
-            self._call_later(TICK if len(calls) < MANY else TICK * 2, self.tick)
+            self._call_later(
+                TICK_SECONDS if len(calls) < MAX_CHECKED_CALLS else TICK_SECONDS * 2, self.tick
+            )
         else:
             self.ticking = False
 
 
-def limit_of(call: Call, own: float | None, others: float) -> float:
+def timeout_of(call: Call, own: float | None, others: float) -> float:
     """How long a call may take: by its upstream's own limit, else by what the tool says of itself,
     else as long as any. Infinity: as long as it takes."""
     if own:

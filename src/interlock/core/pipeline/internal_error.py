@@ -10,7 +10,7 @@ from interlock.errors import INTERNAL, InterlockError
 _log = logging.getLogger("interlock.pipeline")
 
 
-def fault(call: Call, bug: Exception) -> InterlockError:
+def internal_error(call: Call, bug: Exception) -> InterlockError:
     """What a caller is told of an exception. One that is meant to be told is told as it is."""
     if isinstance(bug, InterlockError):
         return bug

@@ -20,14 +20,14 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.journal.audit import COLLECTED
 from interlock.core.pipeline.observers import CallObserver
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError, ProtocolError
-from interlock.protocol.capabilities import LATENCY_CLASSES, class_for
+from interlock.protocol.capabilities import LATENCY_CLASSES, latency_class_for
 from interlock.protocol.jsonrpc import decode_members, encode_members
 from interlock.protocol.mcpax import LATENCY_MS
 
-ENOUGH: Final = 20
+MIN_SAMPLES: Final = 20
 """Fewer calls than this say nothing."""
-REMEMBERED: Final = 100
-TOLERATED: Final = 20
+MAX_SAMPLES: Final = 100
+TOLERATED_FRACTION: Final = 20
 """One call in so many may be slower than its class."""
 _RANK: Final = {name: rank for rank, name in enumerate(LATENCY_CLASSES)}
 _MOST_TOOLS: Final = 20_000
@@ -40,7 +40,7 @@ class _Record:
 
     def __init__(self, rank: int) -> None:
         self.first = self.rank = rank
-        self.latest: deque[int] = deque(maxlen=REMEMBERED)
+        self.latest: deque[int] = deque(maxlen=MAX_SAMPLES)
 
 
 class LatencyMeasures(CallObserver):
@@ -80,15 +80,15 @@ class LatencyMeasures(CallObserver):
         record = self._record(tool, _RANK[tool.latency_class])
         if record is None:
             return
-        rank = _RANK[class_for(seconds)]
+        rank = _RANK[latency_class_for(seconds)]
         if late:
             # It may be the way that is slow; or the tool hangs, and longer waiting helps nobody.
             rank = min(max(rank, record.rank), record.first + 1, len(LATENCY_CLASSES) - 2)
         latest = record.latest
         latest.append(rank)
-        if rank > record.rank and len(latest) >= ENOUGH:
+        if rank > record.rank and len(latest) >= MIN_SAMPLES:
             # All but one in so many are in the class of this one, or in a quicker one.
-            real = sorted(latest)[-1 - len(latest) // TOLERATED]
+            real = sorted(latest)[-1 - len(latest) // TOLERATED_FRACTION]
             if real > record.rank:
                 record.rank = real
                 latest.clear()
@@ -111,7 +111,7 @@ class LatencyMeasures(CallObserver):
         return record
 
 
-def with_latency(outcome: Outcome, seconds: float) -> Outcome:
+def add_latency(outcome: Outcome, seconds: float) -> Outcome:
     """The outcome, with the time that it took in its `_meta`; all else stays byte by byte.
 
     A result whose `_meta` is no object stays as it is.

@@ -10,24 +10,24 @@ from interlock.core.call import Call, Outcome
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.names import AX, DOTTED, style_for
 from interlock.core.catalog.snapshot import View
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.notification_filter import read_level
 from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import (
-    LISTS,
+    LIST_METHODS,
     METHODS,
     SET_LEVEL,
     SUBSCRIBE,
     TOOLS_LIST,
     UNSUBSCRIBE,
     Era,
-    declares,
-    speaks_ax,
+    declares_capability,
+    supports_ax,
 )
-from interlock.protocol.mcpx_terms import FACE
+from interlock.protocol.mcpx_terms import TOPIC_SERVER
 
 _NEEDED: Final = {
     verb: (method.capability, method.extension)
@@ -63,7 +63,7 @@ class LocalMethods:
         """
         self.names = names
         self.verbs: dict[str, Callable[[Call], None]] = {
-            **dict.fromkeys(LISTS, self._list),
+            **dict.fromkeys(LIST_METHODS, self._list),
             SET_LEVEL: self._set_level,
             SUBSCRIBE: self._subscribe,
             UNSUBSCRIBE: self._subscribe,
@@ -79,16 +79,17 @@ class LocalMethods:
         """What no upstream can do, the node cannot do either. Raises InterlockError."""
         needed = _NEEDED.get(verb)
         if needed is not None and not any(
-            declares(upstream.capabilities, *needed) for upstream in self._upstreams.values()
+            declares_capability(upstream.capabilities, *needed)
+            for upstream in self._upstreams.values()
         ):
             raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
 
     def _list(self, call: Call) -> None:
         client = call.client
         # A parent puts its own prefix before names: it needs them as they are.
-        if call.credentials.assigned_name or speaks_ax(client.capabilities):
+        if call.credentials.assigned_name or supports_ax(client.capabilities):
             style = AX
-        elif call.server == FACE:
+        elif call.server == TOPIC_SERVER:
             # Capabilities in a topic are by canonical names.
             style = DOTTED
         else:
@@ -132,4 +133,4 @@ class LocalMethods:
         except InterlockError as error:
             self._over(call, None, error)
         except Exception as bug:
-            self._over(call, None, fault(call, bug))
+            self._over(call, None, internal_error(call, bug))

@@ -26,7 +26,7 @@ class _LogMessage(msgspec.Struct, gc=False):
 _decode_log = msgspec.json.Decoder(_LogMessage).decode
 
 
-def may_hear(call: Call, method: str, params: bytes | Raw) -> bool:
+def is_wanted(call: Call, method: str, params: bytes | Raw) -> bool:
     """Whether what an upstream says is for this call's client."""
     if method == PROGRESS:
         return True
@@ -39,10 +39,10 @@ def may_hear(call: Call, method: str, params: bytes | Raw) -> bool:
     if wanted is None:
         # A session server decides for itself until it is told.
         return not stateless
-    return loud_enough(params, wanted)
+    return is_level_at_least(params, wanted)
 
 
-def loud_enough(params: bytes | Raw, wanted: str) -> bool:
+def is_level_at_least(params: bytes | Raw, wanted: str) -> bool:
     """Whether a log message is of the level that is wanted, or above."""
     try:
         said = _decode_log(params).level

@@ -1,7 +1,7 @@
-"""Observers of calls: the journal, measures and counters hear of every call through these.
+"""Observers of calls: the interface through which the journal and metrics follow every call.
 
-A class overrides the events that it wants to hear. An event that nobody wants costs nothing: the
-pipeline prepares a tuple of methods for each (`Listeners`), and most tuples are empty.
+A class overrides the events that it needs. An event without observers costs nothing: the pipeline
+prepares a tuple of methods for each event (`ObserverMethods`), and most tuples are empty.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class CallObserver:
-    """Hears of every call, in the order of these methods. It must be quick and must not wait.
+    """Gets the events of every call, in the order of these methods. It must be fast and not block.
 
-    Only the journal may hold a call back: see `Audit.intend`.
+    Only the journal may delay a call: see `Audit.intend`.
     """
 
     declared_latency_only = False
-    """Whether `settled` is only about calls of tools that declare how long they take."""
+    """True if `on_end` is only called for tools that declare their latency."""
 
     def on_start(self, call: Call) -> None:
-        """A call has come in. Nothing is known of its caller or its tool yet."""
+        """Called for a new call. Its caller and its tool are not known yet."""
 
     def on_decision(self, call: Call, decision: Decision | None) -> None:
-        """A call may go on, or waits for an operator. None: it calls no tool. What is rejected is
-        settled at once."""
+        """Called when a call is allowed or needs an approval. A rejected call ends at once instead.
+
+        Args:
+            decision: None for a request that is not a tool call.
+        """
 
     def on_dispatch(self, call: Call) -> None:
-        """A call is about to be handed to its upstream; again, when it is sent again. Whether a
-        request left is known when it is settled (`Call.dispatched`)."""
+        """Called before a call is sent to its upstream, and before it is sent again.
+
+        `Call.is_dispatched` says at the end whether a request left the node.
+        """
 
     def on_end(
         self,
@@ -50,8 +55,8 @@ class CallObserver:
 
         Args:
             word: how it ended, as the journal has it: `ok`, `tool_error`, the name of a failure, …
-            duration_us: since it started.
-            detail: why it failed.
+            duration_us: since its start.
+            detail: the reason of a failure.
         """
 
 
@@ -59,7 +64,7 @@ ObserverCallbacks = tuple[Callable[..., None], ...]
 
 
 class ObserverMethods:
-    """The methods that hear of each event, in the order of the observers."""
+    """The observer methods of each event, in the order of the observers."""
 
     __slots__ = ("_observers", "on_decision", "on_dispatch", "on_end", "on_latency", "on_start")
 
@@ -67,28 +72,33 @@ class ObserverMethods:
         self._observers: tuple[CallObserver, ...] = ()
         self.add(*observers)
 
-    def add(self, *more: CallObserver) -> None:
-        """Let these hear of every later call, after those that do already."""
-        observers = self._observers = (*self._observers, *more)
-        self.on_start = _overridden(observers, "on_start")
-        self.on_decision = _overridden(observers, "on_decision")
-        self.on_dispatch = _overridden(observers, "on_dispatch")
-        some = tuple([one for one in observers if one.declared_latency_only])
-        self.on_end = _overridden([one for one in observers if one not in some], "on_end")
-        self.on_latency = _overridden(some, "on_end")
+    def add(self, *added: CallObserver) -> None:
+        """Add observers after the present ones. They get the events of later calls."""
+        observers = self._observers = (*self._observers, *added)
+        self.on_start = _find_methods(observers, "on_start")
+        self.on_decision = _find_methods(observers, "on_decision")
+        self.on_dispatch = _find_methods(observers, "on_dispatch")
+        latency_observers = [observer for observer in observers if observer.declared_latency_only]
+        others = [observer for observer in observers if observer not in latency_observers]
+        self.on_end = _find_methods(others, "on_end")
+        self.on_latency = _find_methods(latency_observers, "on_end")
 
 
-def _overridden(observers: Iterable[CallObserver], event: str) -> ObserverCallbacks:
-    ignored = getattr(CallObserver, event)
+def _find_methods(observers: Iterable[CallObserver], event: str) -> ObserverCallbacks:
+    default = getattr(CallObserver, event)
     return tuple(
-        [getattr(one, event) for one in observers if getattr(type(one), event) is not ignored]
+        [
+            getattr(observer, event)
+            for observer in observers
+            if getattr(type(observer), event) is not default
+        ]
     )
 
 
-def notify(heard: ObserverCallbacks, call: Call, *more: Any) -> None:
-    """Tell each of them. A failing observer harms neither the call nor the others."""
-    for tell in heard:
+def notify(callbacks: ObserverCallbacks, call: Call, *event: Any) -> None:
+    """Call the observers of an event. A failing observer affects neither the call nor others."""
+    for callback in callbacks:
         try:
-            tell(call, *more)
+            callback(call, *event)
         except Exception:
-            _log.exception("%.100r %.100r could not be observed", call.method, call.name)
+            _log.exception("%.100r %.100r: a call observer failed", call.method, call.name)

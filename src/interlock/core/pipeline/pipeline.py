@@ -50,27 +50,31 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import BusyPoll
 from interlock.core.pipeline.client_input import INPUT_SECONDS, ClientInput
 from interlock.core.pipeline.client_requests import (
-    ANYTHING,
+    ALLOW_ALL,
     ClientRequestFilter,
     ClientRequestPolicy,
 )
 from interlock.core.pipeline.deadlines import (
-    PROGRESS_EXTENDS,
+    PROGRESS_EXTENSION_FACTOR,
     DeadlineWatch,
-    limit_of,
     set_deadline,
+    timeout_of,
 )
-from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.latency import with_latency
+from interlock.core.pipeline.internal_error import internal_error
+from interlock.core.pipeline.latency import add_latency
 from interlock.core.pipeline.local_methods import LocalMethods
-from interlock.core.pipeline.notification_filter import may_hear
+from interlock.core.pipeline.notification_filter import is_wanted
 from interlock.core.pipeline.observers import CallObserver, ObserverMethods, notify
 from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
-from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
-from interlock.core.pipeline.result_uris import relabel
+from interlock.core.pipeline.resolution import is_passed_on, resolve_method, resolve_tool
+from interlock.core.pipeline.result_uris import rewrite_uris
 from interlock.core.pipeline.subscriptions import ResourceSubscriptions
-from interlock.core.pipeline.transparent_mode import find_transparently, may_be_new, pass_on
-from interlock.core.pipeline.validation import validate
+from interlock.core.pipeline.transparent_mode import (
+    is_listing_outdated,
+    resolve_transparently,
+    route_transparently,
+)
+from interlock.core.pipeline.validation import validate_arguments
 from interlock.core.ports import (
     Authorizer,
     Clock,
@@ -93,11 +97,11 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol.mcp import (
-    ABOUT_TASKS,
     COMPLETE,
     INPUT_REQUIRED,
     META_TIMEOUT,
     TASK_CHANGED,
+    TASK_METHODS,
     TOOLS_CALL,
 )
 from interlock.protocol.mcpax import CONFIRM
@@ -107,7 +111,7 @@ READ_ONLY: Final = EffectLevel.READ_ONLY.word
 # -- A call for those who can wait for it: a future stands between the pipeline and them.
 
 
-async def outcome_of(
+async def run_call(
     call: Call, begin: Callable[[Call], None], cancel: Callable[[Call], None]
 ) -> Outcome:
     """Begin the call and wait until it is over. Raises InterlockError, and nothing else."""
@@ -132,7 +136,7 @@ async def outcome_of(
 
 # -- Send it once more, when its upstream went away and that does no harm.
 
-PATIENCE: Final = 5.0
+RECONNECT_WAIT_SECONDS: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
 
 _log = logging.getLogger("interlock.pipeline")
@@ -172,7 +176,7 @@ class Dispatcher:
         self, upstream: Upstream, gone: UpstreamLostError, call: Call, back: ResponseHandler
     ) -> UpstreamRequest:
         try:
-            patience = min(PATIENCE, call.deadline - self._clock())
+            patience = min(RECONNECT_WAIT_SECONDS, call.deadline - self._clock())
             if patience <= 0 or not await upstream.wait_until_ready(patience):
                 raise gone
             self._on_dispatched(call)
@@ -203,7 +207,7 @@ class Pipeline:
         names: str,
         timeout: float,
         concurrent_calls: int,
-        ask_policy: Callable[[str], ClientRequestPolicy] = lambda _: ANYTHING,
+        ask_policy: Callable[[str], ClientRequestPolicy] = lambda _: ALLOW_ALL,
         seals: StateSealer | None = None,
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
@@ -319,13 +323,13 @@ class Pipeline:
                     self.route_check.check(call, call.hop)
                 authorizer = self.authorizer
                 if self.transparent is not None:
-                    find_transparently(call, self.transparent, self._catalog, authorizer)
+                    resolve_transparently(call, self.transparent, self._catalog, authorizer)
                 elif checked:
                     authorizer.check_tool(call)
                 else:
-                    tool = resolve(call, self._catalog, authorizer.view_of)
+                    tool = resolve_tool(call, self._catalog, authorizer.view_of)
                     authorizer.check_tool(call)
-                    validate(call, tool)
+                    validate_arguments(call, tool)
                 decision = authorizer.authorize(call)
                 if self._on.on_decision:
                     notify(self._on.on_decision, call, decision)
@@ -347,11 +351,13 @@ class Pipeline:
             else:
                 here = self._here.verbs.get(verb)
                 self._here.must_be_offered(verb)
-                if verb in ABOUT_TASKS:
+                if verb in TASK_METHODS:
                     here = self._input.tasks.find(call)
-                elif not resolve_other(call, self._catalog) and here is None:
+                elif not resolve_method(call, self._catalog) and here is None:
                     key = self.transparent
-                    pass_on(call, key, None if key is None else self._upstreams.get(key))
+                    route_transparently(
+                        call, key, None if key is None else self._upstreams.get(key)
+                    )
                 self.authorizer.authorize_method(call)
                 if self._on.on_decision:
                     notify(self._on.on_decision, call, None)
@@ -374,7 +380,7 @@ class Pipeline:
             ):
                 self.on_result(call, None, error)
         except Exception as bug:
-            self.finish(call, None, fault(call, bug))
+            self.finish(call, None, internal_error(call, bug))
 
     def _list_again(self, call: Call, upstream: str) -> bool:
         """Begin the call again when the server has listed its tools once more. False: there is no
@@ -384,7 +390,7 @@ class Pipeline:
             if call in self._under_way:
                 self.begin(call, listed_again=True)
 
-        if call.view is not None or not may_be_new(call, upstream, self._catalog):
+        if call.view is not None or not is_listing_outdated(call, upstream, self._catalog):
             return False
         return self._read_tools(upstream, then)
 
@@ -403,18 +409,18 @@ class Pipeline:
                     "something must be on record first. `interlock status` says what is wrong.",
                 )
             if faults.ARMED:
-                faults.at("dispatch.recorded")
+                faults.reach("dispatch.recorded")
             now = self._clock()
             if call.extra_params is None:
                 self.send(call, now)
             else:
                 self.depart(call, now)
             if faults.ARMED:
-                faults.at("dispatch.sent")
+                faults.reach("dispatch.sent")
         except InterlockError as error:
             self.on_result(call, None, error)
         except Exception as bug:
-            self.finish(call, None, fault(call, bug))
+            self.finish(call, None, internal_error(call, bug))
 
     def depart(self, call: Call, now: float) -> None:
         """Everything is settled: it goes to its upstream. Raises InterlockError."""
@@ -434,7 +440,7 @@ class Pipeline:
         if route is not None and (route.route_members or route.declared_timeout is not None):
             what, by_own, by_others, limit = self._last_limit
             if route is not what or own != by_own or others != by_others:
-                limit = limit_of(call, own, others)
+                limit = timeout_of(call, own, others)
                 self._last_limit = route, own, others, limit
         if meta is None:
             # It asks for no progress, so nothing will ever renew its deadline.
@@ -444,7 +450,7 @@ class Pipeline:
         else:
             call.timeout = limit
             call.deadline = now + limit
-            call.hard_deadline = now + limit * PROGRESS_EXTENDS
+            call.hard_deadline = now + limit * PROGRESS_EXTENSION_FACTOR
         if self._failing:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
@@ -470,7 +476,7 @@ class Pipeline:
                 glance = outcome.glance
                 if glance is not None and (
                     (glance.result_type and glance.result_type != COMPLETE)
-                    or (call.method != TOOLS_CALL and call.method in ABOUT_TASKS)
+                    or (call.method != TOOLS_CALL and call.method in TASK_METHODS)
                 ):
                     try:
                         outcome = self._input.needed(call, outcome)
@@ -482,11 +488,11 @@ class Pipeline:
                     except InterlockError as refused:
                         outcome, error = None, refused
                     except Exception as bug:
-                        outcome, error = None, fault(call, bug)
+                        outcome, error = None, internal_error(call, bug)
                 if outcome is not None and self._catalog.collides:
-                    outcome = relabel(call, outcome, self._catalog.current)
+                    outcome = rewrite_uris(call, outcome, self._catalog.current)
                 if self._latency_in_results and outcome is not None and call.method == TOOLS_CALL:
-                    outcome = with_latency(outcome, self._clock() - call.started_at)
+                    outcome = add_latency(outcome, self._clock() - call.started_at)
         elif call.upstream:
             try:
                 if isinstance(error, UpstreamResponseError):
@@ -502,7 +508,7 @@ class Pipeline:
                 error = refused
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
-                error = fault(call, bug)
+                error = internal_error(call, bug)
         self.finish(call, outcome, error)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
@@ -514,7 +520,7 @@ class Pipeline:
             # be asked meanwhile, who has longer.
             renewed = min(self._clock() + call.timeout, call.hard_deadline)
             call.deadline = max(call.deadline, renewed)
-        if call.on_notification is not None and may_hear(call, method, params):
+        if call.on_notification is not None and is_wanted(call, method, params):
             call.on_notification(call, method, params)
 
     def on_request(
@@ -531,7 +537,7 @@ class Pipeline:
             if self._failing:
                 self._breakers.succeeded(call.upstream)
             if outcome is not None and self._catalog.collides:
-                outcome = relabel(call, outcome, self._catalog.current)
+                outcome = rewrite_uris(call, outcome, self._catalog.current)
         else:
             self._breakers.blame(call, error)
         call.method, call.on_done = TASK_CHANGED, None
@@ -555,7 +561,7 @@ class Pipeline:
             return
         upstream = self._upstreams.get(call.upstream)
         own = None if upstream is None else upstream.timeout
-        set_deadline(call, self._clock(), limit_of(call, own, self._timeout))
+        set_deadline(call, self._clock(), timeout_of(call, own, self._timeout))
 
     def attach_request(self, call: Call, exchange: UpstreamRequest) -> None:
         """Wait, from now on, for a request that was made for an earlier call."""
@@ -674,7 +680,7 @@ class Pipeline:
 
     async def run(self, call: Call) -> Outcome:
         """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
-        return await outcome_of(call, self.begin, self.cancel)
+        return await run_call(call, self.begin, self.cancel)
 
     def observe(self, observer: CallObserver) -> None:
         """Let a feature hear of every call. Before the node accepts callers."""

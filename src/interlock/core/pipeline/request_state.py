@@ -63,7 +63,7 @@ class StateSealer:
         """
         caller = "" if call.caller is None else call.caller.name
         inside = SealedState(
-            caller, digest(call), self._wall_clock() + seconds, held, upstream, again
+            caller, digest_request(call), self._wall_clock() + seconds, held, upstream, again
         )
         nonce = os.urandom(_NONCE)
         sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(inside), None)
@@ -81,11 +81,11 @@ class StateSealer:
         if (
             inside is None
             or inside.caller != caller
-            or inside.request != digest(call)
+            or inside.request != digest_request(call)
             or inside.until < self._wall_clock()
         ):
             # Which of these it is, is nobody's business who has to ask.
-            raise stale()
+            raise stale_state_error()
         return inside
 
     def _decrypt(self, state: str) -> SealedState | None:
@@ -119,7 +119,7 @@ def _text(raw: bytes) -> str:
     return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def digest(call: Call) -> bytes:
+def digest_request(call: Call) -> bytes:
     """What a request is, so far as bringing back state must not change it."""
     name = call.name if call.route is None else call.route.canonical
     # Put in order: a client may write the same arguments in another one when it comes back.
@@ -131,7 +131,7 @@ def digest(call: Call) -> bytes:
     return whole.digest()
 
 
-def stale() -> InterlockError:
+def stale_state_error() -> InterlockError:
     return InterlockError(
         INVALID_STATE,
         "Invalid or expired `requestState`: make the request again without it.",

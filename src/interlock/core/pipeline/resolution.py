@@ -24,11 +24,11 @@ from interlock.errors import (
 )
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import (
-    ABOUT_PROMPTS,
-    ABOUT_RESOURCES,
     COMPLETE_ARGUMENT,
     METHODS,
-    REPEATABLE,
+    PROMPT_METHODS,
+    RESOURCE_METHODS,
+    RETRYABLE_METHODS,
 )
 from interlock.protocol.scopes import READ
 
@@ -39,7 +39,7 @@ _READS: Final = frozenset(verb for verb, method in METHODS.items() if method.sco
 """What goes to an upstream beside calls of tools, and is known to change nothing there."""
 
 
-def resolve(
+def resolve_tool(
     call: Call, catalog: Catalog, view_of: Callable[[Call], View | None] = lambda _: None
 ) -> Tool:
     """The tool that the call names; the call learns its route and effect. `view_of`: what its
@@ -48,7 +48,7 @@ def resolve(
     if tool is None:
         tool = catalog.find(call.name)
     if tool is None:
-        raise unknown_tool(call.name, catalog.current, view_of(call))
+        raise unknown_tool_error(call.name, catalog.current, view_of(call))
     call.route = tool
     call.upstream = tool.upstream
     call.effect = tool.effect_word
@@ -56,13 +56,13 @@ def resolve(
     return tool
 
 
-def resolve_other(call: Call, catalog: Catalog) -> bool:
+def resolve_method(call: Call, catalog: Catalog) -> bool:
     """Find the upstream of a request that is not about a tool, and say it in its words.
 
     False: this verb names nothing that the catalog knows.
     """
     verb = call.method
-    if verb in ABOUT_PROMPTS:
+    if verb in PROMPT_METHODS:
         prompt = catalog.current.prompt(call.name)
         if prompt is None:
             raise _unknown_prompt(call.name)
@@ -70,14 +70,14 @@ def resolve_other(call: Call, catalog: Catalog) -> bool:
         _say(call, "name", prompt.upstream_name)
         if bytes(call.arguments) != EMPTY_OBJECT:
             _put(call, "arguments", Raw(call.arguments))
-    elif verb in ABOUT_RESOURCES:
+    elif verb in RESOURCE_METHODS:
         call.upstream, own_uri = _resource(call.name, catalog)
         _say(call, "uri", own_uri)
     elif verb == COMPLETE_ARGUMENT:
         _resolve_reference(call, catalog)
     else:
         return False
-    call.is_retryable = verb in REPEATABLE
+    call.is_retryable = verb in RETRYABLE_METHODS
     return True
 
 
@@ -139,7 +139,7 @@ def _shown(name: str) -> str:
     return name if len(name) <= _MOST_CHARACTERS else name[:_MOST_CHARACTERS] + "…"
 
 
-def unknown_tool(name: str, snapshot: Snapshot, view: View | None) -> InterlockError:
+def unknown_tool_error(name: str, snapshot: Snapshot, view: View | None) -> InterlockError:
     """For a name that leads to nothing, or to nothing that the caller may know of."""
     near = _near(name[:_MOST_CHARACTERS], snapshot, view)
     shown = _shown(name)

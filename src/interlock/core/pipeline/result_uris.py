@@ -33,7 +33,7 @@ _Members = dict[str, Raw]
 _Show = Callable[[str], str]
 
 
-def relabel(call: Call, outcome: Outcome, snapshot: Snapshot) -> Outcome:
+def rewrite_uris(call: Call, outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """The outcome with the URIs that its caller knows. Never raises."""
     change = _CHANGES.get(call.method)
     if change is None or not snapshot.colliding(call.upstream) or b'"uri"' not in outcome.result:

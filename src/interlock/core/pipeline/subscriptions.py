@@ -22,9 +22,9 @@ from interlock.errors import TOO_BUSY, InterlockError
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import SUBSCRIBE
 
-MOST_FOLLOWED: Final = 1_000
+MAX_SUBSCRIPTIONS: Final = 1_000
 """So many resources may one client follow."""
-AGREE_WITHIN: Final = 10.0
+SUBSCRIBE_TIMEOUT_SECONDS: Final = 10.0
 _METHOD_NOT_FOUND: Final = -32601
 
 _log = logging.getLogger("interlock.pipeline")
@@ -100,8 +100,8 @@ class ResourceSubscriptions:
         """
         served = self._upstreams.get(upstream)
         key = (upstream, uri, None if served is None or shared else served.session_key(call))
-        if sum(follower in one.followers for one in self._watches.values()) >= MOST_FOLLOWED:
-            raise InterlockError(TOO_BUSY, f"More than {MOST_FOLLOWED} resources are followed.")
+        if sum(follower in one.followers for one in self._watches.values()) >= MAX_SUBSCRIPTIONS:
+            raise InterlockError(TOO_BUSY, f"More than {MAX_SUBSCRIPTIONS} resources are followed.")
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = _Watch(call)
@@ -165,7 +165,7 @@ class ResourceSubscriptions:
         followed: list[str] = []
         try:
             # A server that does not answer must not keep the others from being acknowledged.
-            async with asyncio.timeout(AGREE_WITHIN):
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT_SECONDS):
                 for uri in uris:
                     try:
                         route = self._catalog.current.resource(uri)

@@ -27,8 +27,8 @@ from interlock.core.call import (
 from interlock.core.pipeline.client_requests import (
     ClientRequestFilter,
     SuspendedCall,
-    speaks_tasks,
-    to_look_at,
+    probe_request,
+    supports_tasks,
 )
 from interlock.core.ports import CallHost, Clock
 from interlock.errors import (
@@ -44,26 +44,26 @@ from interlock.errors import (
 )
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol import mcp
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.input_required import (
     INPUT_REQUESTS,
     INPUT_RESPONSES,
-    read_answers,
     read_input_request,
-    with_params,
-    write_needed,
+    read_input_responses,
+    replace_params,
+    write_input_request,
 )
 from interlock.protocol.jsonrpc import decode_members, encode_members, encode_value
 from interlock.protocol.tasks import CANCELLED as ENDED_EARLY
 from interlock.protocol.tasks import (
     COMPLETED,
     FAILED,
-    REQUIRED,
+    REQUIRED_CAPABILITIES,
     TASK_ID,
     WORKING,
     Task,
-    task_id_of,
-    without_reserved,
+    read_task_id,
+    remove_reserved_meta,
     write_task,
 )
 
@@ -131,12 +131,12 @@ class TaskIds:
 # result. Tasks are kept in memory, up to a limit, and for at least as long as their clients were
 # told.
 
-MOST_TASKS: Final = 10_000
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_TASKS: Final = 10_000
+MAX_TASK_BYTES: Final = 64 * 1024 * 1024
 """So much of results is kept until it is fetched; then the oldest are forgotten."""
-LONGEST: Final = 24 * 3600.0
+MAX_TTL_SECONDS: Final = 24 * 3600.0
 """How long a task may run whose tool takes as long as it takes."""
-POLL: Final = 1.0
+POLL_INTERVAL_SECONDS: Final = 1.0
 """How often a client should ask, in seconds."""
 _SWEEP: Final = 1.0
 _GONE: Final = "The client did not come back with an answer in time."
@@ -172,7 +172,7 @@ class LocalTasks:
 
     @property
     def full(self) -> bool:
-        return len(self._all) >= MOST_TASKS
+        return len(self._all) >= MAX_TASKS
 
     def get(self, handle: str) -> LocalTask | None:
         return self._all.get(handle)
@@ -190,7 +190,7 @@ class LocalTasks:
         """It has a result now, which waits to be fetched."""
         self._bytes += task.size
         for one in list(self._all.values()):
-            if self._bytes <= MOST_BYTES:
+            if self._bytes <= MAX_TASK_BYTES:
                 return
             if one.size and one is not task:
                 self._forget(one)
@@ -263,7 +263,7 @@ class LocalTask:
             self._created,
             self._updated,
             self.until - self._began,
-            POLL,
+            POLL_INTERVAL_SECONDS,
             message,
         )
         shown = write_task(result_type, task, None if result_type == mcp.TASK else detail)
@@ -276,13 +276,13 @@ class LocalTask:
         if self.over is None:
             if not self.asks:
                 return WORKING, "", None
-            needed = decode_members(write_needed(self._held.open_questions(), None))
+            needed = decode_members(write_input_request(self._held.open_questions(), None))
             return mcp.INPUT_REQUIRED, "", (INPUT_REQUESTS, needed[INPUT_REQUESTS])
         outcome, error = self.over
         if error is not None:
             return FAILED, error.message, ("error", _error(error))
         assert outcome is not None
-        return COMPLETED, "", ("result", without_reserved(outcome.result))
+        return COMPLETED, "", ("result", remove_reserved_meta(outcome.result))
 
     # -- what moves it
 
@@ -324,7 +324,7 @@ class LocalTask:
     def ends(self) -> float:
         """Until when its server may take. Nobody holds a line on which a hang-up would end it, so
         it ends some day in any case."""
-        return min(self.call.deadline, self._began + LONGEST)
+        return min(self.call.deadline, self._began + MAX_TTL_SECONDS)
 
     def _touched(self) -> None:
         self._updated = format_utc_ms(self._tasks.wall_clock())
@@ -365,7 +365,7 @@ def _error(error: InterlockError) -> bytes:
     """What went wrong, as the call itself would have been answered."""
     if isinstance(error, UpstreamResponseError):
         members: dict[str, Any] = {
-            "code": mcp.stateless_code(error.code),
+            "code": mcp.to_stateless_code(error.code),
             "message": error.message,
         }
         if error.raw_data is not None:
@@ -418,7 +418,7 @@ class Tasks:
 
     def seal(self, handle: str, call: Call) -> str | None:
         """The id by which the caller of this call may ask for such a task."""
-        return self._ids.seal(TaskName(OWN, handle, own=True), _caller(call))
+        return self._ids.seal(TaskName(BUILTIN_KEY, handle, own=True), _caller(call))
 
     def drop_all(self, reason: str) -> None:
         self.own.drop_all(reason)
@@ -430,7 +430,7 @@ class Tasks:
         upstream is to be asked, and the call says how. Raises InterlockError."""
         if call.client.era is not mcp.Era.STATELESS:
             raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} is not served here.")
-        must_speak_tasks(call.client)
+        check_task_support(call.client)
         name = self._ids.open(call.name, _caller(call))
         task: LocalTaskProtocol | None = None
         if name is not None and name.own:
@@ -443,7 +443,7 @@ class Tasks:
             answer = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
             return lambda call: answer.get(call.method, self._cancel)(call, task)
         call.extra_params = {TASK_ID: Raw(encode_value(name.id)), **(call.extra_params or {})}
-        call.is_retryable = call.method in mcp.REPEATABLE
+        call.is_retryable = call.method in mcp.RETRYABLE_METHODS
         return None
 
     def _get(self, call: Call, task: LocalTaskProtocol) -> None:
@@ -453,7 +453,7 @@ class Tasks:
         raw = (call.extra_params or {}).get(INPUT_RESPONSES)
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
-        task.answer(read_answers(raw))
+        task.answer(read_input_responses(raw))
         self._host.finish(call, _DONE, None)
 
     def _cancel(self, call: Call, task: LocalTaskProtocol) -> None:
@@ -464,7 +464,7 @@ class Tasks:
 
     def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
         """Make a task of a call that waits for its client. None: it cannot be one."""
-        if call.method != mcp.TOOLS_CALL or not speaks_tasks(call.client) or self.own.full:
+        if call.method != mcp.TOOLS_CALL or not supports_tasks(call.client) or self.own.full:
             return None
         name = TaskName(call.upstream, secrets.token_urlsafe(18), own=True)
         id = self._ids.seal(name, _caller(call))
@@ -477,7 +477,7 @@ class Tasks:
         if (
             call.method != mcp.TOOLS_CALL
             or call.client.era is not mcp.Era.STATELESS
-            or not speaks_tasks(call.client)
+            or not supports_tasks(call.client)
         ):
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
@@ -497,12 +497,12 @@ class Tasks:
             members = decode_members(self._within_limits(call, outcome.result))
         self._rename(call, members)
         if "result" in members:
-            members["result"] = Raw(without_reserved(members["result"]))
+            members["result"] = Raw(remove_reserved_meta(members["result"]))
         return Outcome(encode_members(members), outcome.era, outcome.glance)
 
     def _rename(self, call: Call, members: dict[str, Raw]) -> bool:
         """Put our id into a result. False: it names no task."""
-        own_id = task_id_of(members)
+        own_id = read_task_id(members)
         if own_id is None:
             return False
         shown = self._ids.seal(TaskName(call.upstream, own_id), _caller(call))
@@ -515,22 +515,22 @@ class Tasks:
         """A task is no way around what servers may ask. Raises InterlockError."""
         capped = {}
         for key, (method, params) in read_input_request(result).questions.items():
-            ask = to_look_at(method, params, call.upstream)
+            ask = probe_request(method, params, call.upstream)
             refusal = self._questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
                 raise refusal.as_error()
             if ask.params != params:
                 capped[key] = ask.params
-        return with_params(result, capped) if capped else result
+        return replace_params(result, capped) if capped else result
 
 
-def must_speak_tasks(client: Client) -> None:
+def check_task_support(client: Client) -> None:
     """Raises InterlockError for a client that did not say that it knows tasks."""
-    if not speaks_tasks(client):
+    if not supports_tasks(client):
         raise InterlockError(
             MISSING_CLIENT_CAPABILITY,
             f"This needs a client that declares {mcp.TASKS_EXTENSION}.",
-            REQUIRED,
+            REQUIRED_CAPABILITIES,
         )
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from interlock.core.call import Call
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.pipeline.client_requests import have_in_common
-from interlock.core.pipeline.resolution import resolve
-from interlock.core.pipeline.validation import validate
+from interlock.core.pipeline.client_requests import shared_capabilities
+from interlock.core.pipeline.resolution import resolve_tool
+from interlock.core.pipeline.validation import validate_arguments
 from interlock.core.ports import Authorizer, Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.protocol.kinds import CONTEXT_MEMBER
@@ -28,15 +28,17 @@ _JUDGED_BY_NAME: Final = frozenset(map(_letters, CONTEXT_MEMBER))
 """What is judged by what it names. In another spelling it must not get around that."""
 
 
-def find_transparently(call: Call, upstream: str, catalog: Catalog, authorizer: Authorizer) -> None:
+def resolve_transparently(
+    call: Call, upstream: str, catalog: Catalog, authorizer: Authorizer
+) -> None:
     """Find the tool that is meant, as if nobody stood before the server `upstream`, which checks
     the arguments itself. Raises InterlockError."""
-    tool = resolve(call, catalog, authorizer.view_of)
+    tool = resolve_tool(call, catalog, authorizer.view_of)
     authorizer.check_tool(call)
-    validate(call, tool, against_schema=tool.upstream != upstream)
+    validate_arguments(call, tool, against_schema=tool.upstream != upstream)
 
 
-def may_be_new(call: Call, upstream: str, catalog: Catalog) -> bool:
+def is_listing_outdated(call: Call, upstream: str, catalog: Catalog) -> bool:
     """Whether the call names a tool that the server may have added without an announcement. A name
     that the config hides is never one."""
     if call.method != TOOLS_CALL or call.approval_id or catalog.find(call.name) is not None:
@@ -45,14 +47,14 @@ def may_be_new(call: Call, upstream: str, catalog: Catalog) -> bool:
     return offering is not None and offering.lets_through(call.name)
 
 
-def pass_on(call: Call, key: str | None, upstream: Upstream | None) -> None:
+def route_transparently(call: Call, key: str | None, upstream: Upstream | None) -> None:
     """What the node does not know goes, as it is, to the one upstream that is shown as itself, if
     that and the client have an extension in common that it may belong to."""
     verb = call.method
     if (
         key is None
         or upstream is None
-        or not have_in_common(call, upstream.capabilities)
+        or not shared_capabilities(call, upstream.capabilities)
         or _letters(verb) in _JUDGED_BY_NAME
     ):
         shown = verb if len(verb) <= _MOST_CHARACTERS else verb[:_MOST_CHARACTERS] + "…"

@@ -25,8 +25,8 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import check_param_headers
-from interlock.protocol.lookalike_members import has_twins
-from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, errors_of
+from interlock.protocol.lookalike_members import has_lookalikes
+from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, collect_errors
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
@@ -48,7 +48,7 @@ class _AcceptsEverything:
 _ACCEPTS_EVERYTHING: Final = _AcceptsEverything()
 
 
-def validate(call: Call, tool: Tool, against_schema: bool = True) -> None:
+def validate_arguments(call: Call, tool: Tool, against_schema: bool = True) -> None:
     """Check the call's arguments against the tool's schema, and its headers against both."""
     try:
         arguments = _decode(call.arguments)
@@ -83,11 +83,11 @@ def _inspect(call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
     if tool.effect.choices:
         level = tool.effect.of_arguments(arguments)
         # The server may read another one of two members of the same name than we do.
-        if level is not tool.effect.level and not has_twins(bytes(call.arguments)):
+        if level is not tool.effect.level and not has_lookalikes(bytes(call.arguments)):
             call.effect = level.word
 
 
-def validator_of(tool: Tool) -> tuple[Any, frozenset[str]]:
+def get_validator(tool: Tool) -> tuple[Any, frozenset[str]]:
     """What checks the arguments of a tool, and names without which it finds none good."""
     validator = tool.validator
     if validator is None:
@@ -114,7 +114,7 @@ def find_errors(tool: Tool, arguments: dict[str, Any], most: int) -> list[Any] |
     work: SchemaWork | None = tool.work
     if work is not None and not work.allows(arguments):
         return None
-    return errors_of(tool.validator, tool.input_schema(), arguments, most)
+    return collect_errors(tool.validator, tool.input_schema(), arguments, most)
 
 
 def _compile(tool: Tool) -> Any:
@@ -166,7 +166,7 @@ def _no_retrieval(uri: str) -> Any:
 
 def _explain(arguments: dict[str, Any], tool: Tool) -> InterlockError:
     problems: list[dict[str, str]] = []
-    errors = errors_of(tool.validator, tool.input_schema(), arguments, _MOST_PROBLEMS)
+    errors = collect_errors(tool.validator, tool.input_schema(), arguments, _MOST_PROBLEMS)
     if errors is None:
         problems.append({"field": "arguments", "problem": UNEXPLAINED})
     unexpected: list[str] = []

@@ -14,7 +14,7 @@ from interlock.core.deferred_request import ANSWERED
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.mcp import Era, glance_at, tool_error
+from interlock.protocol.mcp import Era, summarize_result, write_tool_error
 from interlock.protocol.mcpax import DROPPED_TOOL
 
 _DEFINITION: Final = encode_value(
@@ -70,7 +70,7 @@ class BuiltinTools:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")
         call.is_dispatched = True
         result = self._count(decode_value(call.arguments))
-        back.on_result(call, Outcome(result, Era.SESSION, glance_at(result)), None)
+        back.on_result(call, Outcome(result, Era.SESSION, summarize_result(result)), None)
         return ANSWERED
 
     def _count(self, arguments: Any) -> bytes:
@@ -78,7 +78,7 @@ class BuiltinTools:
         segment = arguments.get("segment") if isinstance(arguments, dict) else None
         if segment is not None:
             if segment not in counts:
-                return tool_error(
+                return write_tool_error(
                     f"No subserver {str(segment)[:63]!r} has registered with this node.",
                     "unknown_subserver",
                     {"known": sorted(counts)},

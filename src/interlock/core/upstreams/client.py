@@ -28,7 +28,7 @@ from interlock.core.call import (
     Outcome,
     Route,
 )
-from interlock.core.pipeline.notification_filter import may_hear
+from interlock.core.pipeline.notification_filter import is_wanted
 from interlock.core.ports import ResponseHandler
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.core.upstreams.pending_request import PendingRequest, answered_error
@@ -229,7 +229,7 @@ class RequestEncoder:
                 hop, stamp = call.hop, self._stamp
                 way = route.route_members
                 if hop is not None:
-                    way = hop.onward or tree.way(hop.route, hop.cursor + 1)
+                    way = hop.onward or tree.encode_route_members(hop.route, hop.cursor + 1)
                 # And for whom it is, if somebody says.
                 stamped = b"" if stamp is None else stamp(call)
                 if meta and call.extra_params is None:
@@ -295,7 +295,9 @@ class RequestEncoder:
                 self._ready_lines[name] = kept
         lines = kept
         if route.header_params and call is not None:
-            for header, text in headers.mirror_params(route.header_params, call.decoded_arguments):
+            for header, text in headers.write_param_headers(
+                route.header_params, call.decoded_arguments
+            ):
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
         else:
             self.last_route, self.last_lines = route, lines
@@ -353,7 +355,7 @@ class RequestEncoder:
 def _own_keys(call: Call, meta: dict[str, Raw]) -> dict[str, Raw]:
     """What of a caller's `_meta` goes on. The command line is itself the caller of a node, and may
     name the approval whose result it wants; of other callers that is for this node alone."""
-    kept = mcp.forwardable_meta(meta)
+    kept = mcp.select_forwarded_meta(meta)
     if call.server == COMMAND_LINE and tree.APPROVAL in meta:
         kept[tree.APPROVAL] = meta[tree.APPROVAL]
     return kept
@@ -372,7 +374,7 @@ def _members(members: dict[str, Raw]) -> bytes:
 
 
 def _named(call: Call) -> str | None:
-    field = headers.NAME_FIELD.get(call.method)
+    field = headers.NAME_FIELDS.get(call.method)
     if field is None or call.extra_params is None or field not in call.extra_params:
         return None
     name = decode_value(call.extra_params[field])
@@ -430,7 +432,7 @@ class UpstreamRequests:
             link.post(response, b"")
 
         ask = ClientRequest(
-            method, b"" if params is UNSET else mcp.past_this_hop(params), answered, peer.label
+            method, b"" if params is UNSET else mcp.remove_hop_meta(params), answered, peer.label
         )
         request = about(params) if peer.speaks_ax and params is not UNSET else None
         known = ticket if request is None else peer.pending.get(request)
@@ -697,11 +699,11 @@ class UpstreamClient:
                 # Not `bytes(result)`: that costs twice as much.
                 raw, exchange = b"" + result, None
                 try:
-                    glance = mcp.read_glance(raw)
+                    glance = mcp.decode_result_summary(raw)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    glance = mcp.STRANGE
+                    glance = mcp.INVALID_SUMMARY
                 # Whatever can be read as one is an object.
-                if glance is not mcp.STRANGE or raw[0] == _BRACE:
+                if glance is not mcp.INVALID_SUMMARY or raw[0] == _BRACE:
                     exchange = self.pending.pop(incoming.id, None)  # type: ignore[arg-type]
                 if exchange is not None:
                     # The answer that everybody hopes for; anything else takes the long look.
@@ -832,7 +834,7 @@ class UpstreamClient:
         """Something for whoever calls, or else for whoever is connected."""
         if self.mute:
             return
-        params = signed(method, mcp.past_this_hop(said), self.segment)
+        params = signed(method, mcp.remove_hop_meta(said), self.segment)
         exchange, everybody = self._whom(method, said, ticket)
         call = None if exchange is None else exchange.call
         if exchange is None or call is None:
@@ -840,7 +842,7 @@ class UpstreamClient:
                 self._in_turn(partial(self._say, method, params), len(params))
         elif self.pace is None:
             self._tell(exchange, method, params)
-        elif may_hear(call, method, params):
+        elif is_wanted(call, method, params):
             self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
 
     def _whom(
@@ -879,7 +881,7 @@ class UpstreamClient:
         session = call.session
         if exchange.is_open:
             self._tell(exchange, method, params)
-        elif session is not None and session.is_alive and may_hear(call, method, params):
+        elif session is not None and session.is_alive and is_wanted(call, method, params):
             session.send_notification(method, params)
         elif self.pace is not None:
             self.pace.lost()
@@ -893,7 +895,7 @@ class UpstreamClient:
             return
         members = jsonrpc.decode_members(params)
         members["progressToken"] = Raw(exchange.token)
-        self._tell(exchange, mcp.PROGRESS, mcp.past_this_hop(jsonrpc.encode_members(members)))
+        self._tell(exchange, mcp.PROGRESS, mcp.remove_hop_meta(jsonrpc.encode_members(members)))
 
     def _tell(self, exchange: PendingRequest, method: str, params: bytes | Raw) -> None:
         call, back = exchange.call, exchange.back

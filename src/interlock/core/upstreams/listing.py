@@ -101,7 +101,7 @@ async def list_offer(
 
 def _is_declared(peer: UpstreamClient, verb: str) -> bool:
     extension = mcp.METHODS[verb].extension
-    return not extension or mcp.declares(peer.capabilities, extension=extension)
+    return not extension or mcp.declares_capability(peer.capabilities, extension=extension)
 
 
 async def _read(peer: UpstreamClient, one: _List, timeout: float) -> list[Raw] | InterlockError:

@@ -36,7 +36,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
     ProtocolError,
-    by_ax,
+    failure_for_ax,
 )
 from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.jsonrpc import ErrorObject, decode_value
@@ -180,7 +180,7 @@ def answered_error(exchange: PendingRequest, error: ErrorObject) -> InterlockErr
     own table, said by the node that it happened to."""
     peer = exchange.peer
     if peer.speaks_ax:
-        row = by_ax(error.code, error.message)
+        row = failure_for_ax(error.code, error.message)
         if row is None and exchange.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
             # The draft has this number for a tool that is not there.
             row = UNKNOWN_TOOL

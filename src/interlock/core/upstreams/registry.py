@@ -22,7 +22,7 @@ from interlock.core.config import Config, ServerConfig, diff, resolve_server
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit, CallTotals
 from interlock.core.pipeline.breaker import Breakers, Circuit
-from interlock.core.pipeline.client_requests import ANYTHING, ClientRequestPolicy
+from interlock.core.pipeline.client_requests import ALLOW_ALL, ClientRequestPolicy
 from interlock.core.pipeline.latency import LatencyMeasures
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
@@ -317,7 +317,7 @@ class UpstreamRegistry(Component):
     def ask_policy(self, upstream: str) -> ClientRequestPolicy:
         supervisor = self.supervisors.get(upstream)
         if supervisor is None:
-            return ANYTHING
+            return ALLOW_ALL
         ask = supervisor.server.ask
         return ClientRequestPolicy(
             sampling=ask.sampling == "allow",

@@ -20,7 +20,7 @@ from msgspec import Raw
 from interlock.core.call import Call, ClientSession, UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.deferred_request import DeferredRequest
-from interlock.core.pipeline.notification_filter import loud_enough, read_level
+from interlock.core.pipeline.notification_filter import is_level_at_least, read_level
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import ConnectionOpener
@@ -35,7 +35,7 @@ from interlock.errors import (
 )
 from interlock.primitives.backoff import Backoff
 from interlock.protocol import mcp
-from interlock.protocol.mcp import LOG_LEVELS, Era, without
+from interlock.protocol.mcp import LOG_LEVELS, Era, remove_capabilities
 
 IDLE_KEPT: Final = 300.0
 MOST: Final = 1_000
@@ -414,7 +414,7 @@ class _Teller:
     def __call__(self, method: str, params: bytes | Raw) -> None:
         session = self._session
         level = session.log_level if method == mcp.LOG_MESSAGE else None
-        if session.is_alive and (level is None or loud_enough(params, level)):
+        if session.is_alive and (level is None or is_level_at_least(params, level)):
             session.send_notification(method, params)
 
 
@@ -499,7 +499,9 @@ async def open_private(
     when the server has no session to give and the main connection does as well."""
     spoken = None if main is None else main.era
     try:
-        peer = await connector.connect(without(promises, denied(server)), session_first=True)
+        peer = await connector.connect(
+            remove_capabilities(promises, denied(server)), session_first=True
+        )
     except InterlockError as refused:
         if main is None or spoken is not Era.STATELESS or server.sessions == "private":
             raise

@@ -45,7 +45,13 @@ from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.backoff import Backoff
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
+from interlock.protocol.mcp import (
+    LOG_LEVELS,
+    META_LOG_LEVEL,
+    RELAYED_CAPABILITIES,
+    Era,
+    remove_capabilities,
+)
 
 # -- Connections that are closed while nobody waits for it: the other side may be long in
 # agreeing.
@@ -522,7 +528,9 @@ class Supervisor:
             await self._sleep(delay)
 
     async def _connect(self) -> tuple[UpstreamClient, RawOffering]:
-        peer = await self._connector.connect(without(RELAYED, denied(self.server)))
+        peer = await self._connector.connect(
+            remove_capabilities(RELAYED_CAPABILITIES, denied(self.server))
+        )
         try:
             # What is announced while the list is being read counts already.
             self._relisting.forget_news()

@@ -42,7 +42,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.mcpx_terms import FACE, REVISION
+from interlock.protocol.mcpx_terms import REVISION, TOPIC_SERVER
 from interlock.topics.client.tools import reporting
 from interlock.topics.wire.payloads import Request
 
@@ -194,7 +194,7 @@ class Bridge:
         if outcome.glance is not None and outcome.glance.result_type not in ("", mcp.COMPLETE):
             words = f"{self.name} wants to ask something first, and nobody in a topic can answer."
             raise InterlockError(UPSTREAM_PROTOCOL, words)
-        return mcp.session_result(outcome.result, outcome.glance)
+        return mcp.to_session_result(outcome.result, outcome.glance)
 
     def _there(self) -> Supervisor:
         """Raises InterlockError when the server cannot be asked now."""
@@ -213,7 +213,7 @@ class Bridge:
         peer = self._there().peer
         assert peer is not None
         asked = _decoded(request.params, mcp.InitializeParams)
-        revision = REVISION if asked is None else mcp.negotiate(asked.protocol_version)
+        revision = REVISION if asked is None else mcp.negotiate_revision(asked.protocol_version)
         said: dict[str, Any] = {
             "protocolVersion": revision,
             "capabilities": {
@@ -226,7 +226,7 @@ class Bridge:
         return jsonrpc.encode_value(said)
 
     async def _passed_on(self, supervisor: Supervisor, request: Request) -> Outcome:
-        call = Call(request.method, FACE, Credentials("local"), _CLIENT)
+        call = Call(request.method, TOPIC_SERVER, Credentials("local"), _CLIENT)
         members = jsonrpc.decode_members(request.params)
         meta = members.pop("_meta", None)
         call.extra_params = members

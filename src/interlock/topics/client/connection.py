@@ -25,7 +25,12 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.primitives.backoff import Backoff
-from interlock.protocol.mcpx_terms import LONGEST_OF_GATEWAY, NOT_WELCOME, REPLACED, WELCOME
+from interlock.protocol.mcpx_terms import (
+    FORBIDDEN_CODE,
+    MAX_GATEWAY_ENVELOPE_BYTES,
+    REPLACED_CODE,
+    WELCOME,
+)
 from interlock.sdk.connection_state import ConnectionState
 
 # -- How a participant stands with its gateway, for its author: waited for, logged, and raised.
@@ -83,8 +88,8 @@ _REFUSED: Final[dict[int, tuple[Failure, str]]] = {
 }
 """The answers after which it makes no sense to ask again."""
 _CLOSED: Final[dict[int, tuple[Failure, str]]] = {
-    NOT_WELCOME: (FORBIDDEN, "It may not be in this topic any longer."),
-    REPLACED: (
+    FORBIDDEN_CODE: (FORBIDDEN, "It may not be in this topic any longer."),
+    REPLACED_CODE: (
         NAMESPACE_CONFLICT,
         "The same participant came in by another connection. Give each program a token of its own.",
     ),
@@ -101,7 +106,7 @@ class Dialer(Protocol):
         *,
         bearer: str | None = None,
         ssl: SSLContext | None = None,
-        max_message: int = LONGEST_OF_GATEWAY,
+        max_message: int = MAX_GATEWAY_ENVELOPE_BYTES,
     ) -> Channel: ...
 
 
@@ -169,7 +174,10 @@ class TopicConnection:
         while True:
             try:
                 channel = await self._dial(
-                    self._url, bearer=self._token, ssl=self._ssl(), max_message=LONGEST_OF_GATEWAY
+                    self._url,
+                    bearer=self._token,
+                    ssl=self._ssl(),
+                    max_message=MAX_GATEWAY_ENVELOPE_BYTES,
                 )
             except InterlockError as error:
                 why, final = self._without_token(error.message), self._at_the_door(error)

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import msgspec
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
-from interlock.protocol.kinds import RESERVED, compiled, is_reserved
+from interlock.protocol.kinds import RESERVED, compile_pattern, is_reserved
 from interlock.topics.wire.envelope import Envelope
 
 MOST_UNREAD: Final = 1_000
@@ -168,5 +168,5 @@ def wanted(what: str | type) -> Callable[[Event], bool]:
                 INVALID_REQUEST,
             )
         return lambda event: event.kind == what
-    pattern = compiled(what)
+    pattern = compile_pattern(what)
     return lambda event: pattern.grants(event.kind)

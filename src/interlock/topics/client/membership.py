@@ -25,8 +25,13 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.kinds import KindGrants, is_reserved, problem_of, request_kind
-from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LONGEST, LONGEST_OF_GATEWAY
+from interlock.protocol.kinds import KindGrants, find_pattern_problem, is_reserved, request_kind
+from interlock.protocol.mcpx_terms import (
+    GATEWAY,
+    JOIN,
+    MAX_ENVELOPE_BYTES,
+    MAX_GATEWAY_ENVELOPE_BYTES,
+)
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Listeners
 from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
@@ -196,10 +201,10 @@ class Membership:
                 id=self._new_id(), sender=self.id, kind=kind, payload=payload, to=to,
                 correlation_id=correlation_id, ts=self._now(),
             )  # fmt: skip
-            if len(text) > LONGEST:
+            if len(text) > MAX_ENVELOPE_BYTES:
                 raise SendError(
-                    f"An envelope has at most {LONGEST} bytes, and this one has {len(text)}: send "
-                    "less, or where it can be found.",
+                    f"An envelope has at most {MAX_ENVELOPE_BYTES} bytes, and this one has "
+                    f"{len(text)}: send less, or where it can be found.",
                     PAYLOAD_TOO_LARGE,
                 )
             envelope = read_envelope(text)
@@ -214,12 +219,12 @@ class Membership:
     def take(self, text: bytes) -> None:
         """A message came. It never raises."""
         try:
-            envelope = read_envelope(text, LONGEST_OF_GATEWAY)
+            envelope = read_envelope(text, MAX_GATEWAY_ENVELOPE_BYTES)
         except EnvelopeError as error:
             self._drop(error.sender, error.message)
             return
         head = envelope.head
-        if len(text) > LONGEST and head.sender != GATEWAY:
+        if len(text) > MAX_ENVELOPE_BYTES and head.sender != GATEWAY:
             self._drop(head.sender, f"It has {len(text)} bytes, more than an envelope may.")
             return
         try:
@@ -297,7 +302,7 @@ class Membership:
         self.id = you.id
         self.capabilities = you.capabilities
         # Other gateways may list what grants nothing, as `system/*` does: one is welcome anyway.
-        self._grants = KindGrants(one for one in you.capabilities if not problem_of(one))
+        self._grants = KindGrants(one for one in you.capabilities if not find_pattern_problem(one))
         self.participants = {
             one.id: one.capabilities for one in welcome.participants if one.id != you.id
         }

@@ -22,7 +22,7 @@ from interlock.core.config.conditions import Condition, UndecidableError, compil
 from interlock.errors import InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.lookalike_members import refuse_twins
+from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event
 from interlock.topics.client.participant import Participant
@@ -199,7 +199,7 @@ def _arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
     differently. What is sent is what was proposed, to the letter."""
     try:
         params = decode_value(proposal.params)
-        refuse_twins(bytes(proposal.params))
+        reject_lookalikes(bytes(proposal.params))
     except InterlockError:
         return None
     if not isinstance(params, dict) or not params.keys() <= _LOOKED_AT:

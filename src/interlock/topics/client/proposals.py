@@ -25,7 +25,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
     ProtocolError,
-    by_name,
+    failure_by_name,
 )
 from interlock.protocol import jsonrpc
 from interlock.topics.client.errors import SendError
@@ -126,7 +126,7 @@ def _is_held(response: Response) -> bool:
 
 def _failure_of(name: str) -> Failure:
     try:
-        return by_name(name)
+        return failure_by_name(name)
     except KeyError:
         return APPROVAL_REFUSED
 

@@ -207,7 +207,7 @@ class ToolServer:
         asked = _params(request, _InitializeParams).protocolVersion
         capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
         result = {
-            "protocolVersion": mcp.negotiate(asked),
+            "protocolVersion": mcp.negotiate_revision(asked),
             "capabilities": capabilities,
             "serverInfo": self._info,
         }

@@ -20,7 +20,7 @@ from interlock.errors import (
     NAMESPACE_CONFLICT,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
-    by_name,
+    failure_by_name,
 )
 from interlock.primitives.text import format_count
 from interlock.primitives.timestamps import format_local
@@ -228,12 +228,12 @@ def _listed(capabilities: tuple[str, ...]) -> str:
 
 def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
     """What somebody may have expected otherwise."""
-    from interlock.protocol.kinds import grants_of, problem_of
+    from interlock.protocol.kinds import compile_grants, find_pattern_problem
 
     notes = [f"it did not have {one}." for one in taken if one not in old]
-    kept = [one for one in new if not problem_of(one)]
+    kept = [one for one in new if not find_pattern_problem(one)]
     for one in taken:
-        still = next((wider for wider in kept if grants_of((wider,)).grants(one)), None)
+        still = next((wider for wider in kept if compile_grants((wider,)).grants(one)), None)
         if still is not None:
             notes.append(f"what {one} grants, it may still send by {still}.")
     if old == new:
@@ -304,7 +304,7 @@ def _refused(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
             INTERNAL, f"{_place(there)} answered with HTTP {status}; is it a node?"
         )
     try:
-        failure = by_name(told.error)
+        failure = failure_by_name(told.error)
     except KeyError:
         failure = INVALID_REQUEST
     more = "" if there.fields else _WITHOUT_TOKEN.get(status, "")

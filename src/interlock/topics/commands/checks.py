@@ -11,7 +11,7 @@ from typing import Final
 
 from interlock.core.config import Config, RuleConfig, TokenConfig
 from interlock.protocol import mcp
-from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
+from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, compile_grants
 from interlock.terminal.config_source import ConfigWarning
 from interlock.topics.admission import RESTRICTED, capabilities_of
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
@@ -171,7 +171,7 @@ def _mute(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
         seat = named or _seat_of(id, topic)
         if seat is None or (named is None and seat.id is not None):
             continue
-        granted = grants_of(capabilities_of(seat, topic.profile))
+        granted = compile_grants(capabilities_of(seat, topic.profile))
         if not all(map(granted.grants, _ANSWERS)):
             what = f"{id} may not answer there, so none of its tools would ever be listed"
             hint = "give its seat profile: response_only, or capabilities: ['mcp/response:*']"
@@ -188,7 +188,9 @@ def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Con
     tokens: list[TokenConfig | AccessToken] = [*config.tokens, *made]
     for token in tokens:
         seats = [(_own_seat(token.name, token.roles, topic), topic) for topic in rooms]
-        granted = [grants_of(capabilities_of(seat, topic.profile)) for seat, topic in seats if seat]
+        granted = [
+            compile_grants(capabilities_of(seat, topic.profile)) for seat, topic in seats if seat
+        ]
         if "call" not in token.may or token.scopes is not None or not granted:
             continue
         held = any(_holds(rule, token.name) for rule in policy.rules)

@@ -31,7 +31,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.protocol.mcpx_terms import LONGEST, REPLACED
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, REPLACED_CODE
 from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode
 from interlock.topics.commands.message_format import one_line
@@ -129,7 +129,7 @@ class GatewayTarget:
             return self._advised(_on_one_line(self.error))
         error = _on_one_line(error)
         data = error.data or {}
-        if data.get("close") == REPLACED:
+        if data.get("close") == REPLACED_CODE:
             return InterlockError(error.failure, self._replaced(), data)
         if data.get("status") == _NO_PATH:
             # The config of whoever calls is not to blame for it.
@@ -234,7 +234,7 @@ class GatewayTarget:
         *,
         bearer: str | None = None,
         ssl: ssl.SSLContext | None = None,
-        max_message: int = LONGEST,
+        max_message: int = MAX_ENVELOPE_BYTES,
     ) -> Channel:
         if self._own is not None and self._own.config.tls is not None:
             from interlock.terminal.node_http import create_ssl_context

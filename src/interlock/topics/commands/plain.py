@@ -17,9 +17,9 @@ from typing import Any, Final, TextIO
 from interlock.core.config import ServerConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.primitives.text import format_count
-from interlock.protocol.jsonrpc import notification, on_one_line
+from interlock.protocol.jsonrpc import notification, remove_line_breaks
 from interlock.protocol.kinds import request_kind
-from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.terminal import log_lines, output, streams
 from interlock.terminal.safe_text import wrap_text
 from interlock.topics.client import Event, Participant, Welcome
@@ -85,7 +85,7 @@ def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: st
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
     """One message on one line: in words, or as it came."""
     if json:
-        text = on_one_line(event.envelope.text).decode()
+        text = remove_line_breaks(event.envelope.text).decode()
         return output.sanitize(text) if sys.stdout.isatty() else text
     at = time.strftime("%H:%M:%S")
     line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
@@ -187,7 +187,7 @@ def _lines_of(fd: int) -> Iterator[str]:
             whole, cut = whole[1:], False
         if cut:
             rest = b""
-        elif rest and (not data or len(rest) > LONGEST):
+        elif rest and (not data or len(rest) > MAX_ENVELOPE_BYTES):
             # The last line, or one that the gateway would not take.
             whole, rest, cut = [*whole, rest], b"", bool(data)
         yield from (one.decode(errors="replace") for one in whole)

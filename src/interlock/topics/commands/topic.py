@@ -193,11 +193,11 @@ def _given(text: str) -> bytes:
     """What stands on the command line, or on stdin: no more than fits into an envelope."""
     if text != "-":
         return os.fsencode(text)
-    from interlock.protocol.mcpx_terms import LONGEST
+    from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 
-    read = sys.stdin.buffer.read(LONGEST + 1)
-    if len(read) > LONGEST:
-        raise typer.BadParameter(f"stdin has more than {LONGEST} bytes.")
+    read = sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)
+    if len(read) > MAX_ENVELOPE_BYTES:
+        raise typer.BadParameter(f"stdin has more than {MAX_ENVELOPE_BYTES} bytes.")
     return read
 
 

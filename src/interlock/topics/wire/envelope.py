@@ -19,8 +19,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PROTOCOL_MISMATCH, Failure, ProtocolError
 from interlock.protocol import lookalike_members as twins
-from interlock.protocol.kinds import LONGEST as LONGEST_KIND
-from interlock.protocol.mcpx_terms import LONGEST, PROTOCOL
+from interlock.protocol.kinds import MAX_KIND_LENGTH as LONGEST_KIND
+from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 
 LONGEST_MESSAGE_ID: Final = 256
 MOST_ADDRESSEES: Final = 1_000
@@ -121,7 +121,7 @@ def read_payload(text: bytes) -> Raw:
     return _read(text).payload
 
 
-def read_envelope(text: bytes, longest: int = LONGEST) -> Envelope:
+def read_envelope(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> Envelope:
     """The whole of it. Raises EnvelopeError, for a time stamp that is none as well."""
     wire = _read(text, longest)
     stamp = "" if isinstance(wire.ts, UnsetType) else _stamp_of(wire, wire.ts)
@@ -162,7 +162,7 @@ def _head_of(wire: _Wire) -> EnvelopeHeader:
     return EnvelopeHeader(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
 
 
-def _read(text: bytes, longest: int = LONGEST) -> _Wire:
+def _read(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _Wire:
     if len(text) <= longest:
         try:
             wire = _decode_wire(text)
@@ -213,7 +213,7 @@ def _read_exactly(text: bytes, longest: int) -> _Wire:
             id = ""
         refuse(f"The member {doubled[:_SHOWN]!r} of the envelope stands twice: say it once.")
     if (twin := _KNOWN.twin_in(members.keys() - _KNOWN_SET)) is not None:
-        refuse(twins.sentence("The envelope", *twin))
+        refuse(twins.describe_lookalike("The envelope", *twin))
     for name in _REQUIRED:
         if name not in members:
             refuse(f"The envelope has no member `{name}`.")

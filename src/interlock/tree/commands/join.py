@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from interlock.app.node import Node
 from interlock.core.config import Config, ConfigError, ServerConfig, parse_config, redact_about
 from interlock.core.config.quantities import VARIABLE_PATTERN
-from interlock.core.instance_lock import alone
+from interlock.core.instance_lock import segment_lock
 from interlock.core.paths import state_home
 from interlock.core.upstreams.supervisor import State as ServerState
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
@@ -146,7 +146,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
         state_dir=str(folder),
     )
     otherwise = "end that one first, or choose another --segment"
-    with alone(folder / "join.lock", parent.segment, parent.url, otherwise=otherwise):
+    with segment_lock(folder / "join.lock", parent.segment, parent.url, otherwise=otherwise):
         stopping = _heed_signals()
         node = Node(config, base_dir=Path.cwd(), leaf=True)
         try:

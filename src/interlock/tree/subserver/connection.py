@@ -21,11 +21,11 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial
-from interlock.channels.lines import over_stdio
+from interlock.channels.lines import open_stdio
 from interlock.core.config import ConfigError
 from interlock.core.config.problems import BadValue
 from interlock.core.config.quantities import check_parent_url
-from interlock.core.instance_lock import alone
+from interlock.core.instance_lock import segment_lock
 from interlock.core.paths import make_private, state_home
 from interlock.errors import ROUTE_MISMATCH, UPSTREAM_LOST, InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
@@ -78,7 +78,7 @@ def dial_of(parent: ParentConfig) -> Dialer:
 
 
 async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Channel:
-    return await over_stdio()
+    return await open_stdio()
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def known_as(parent: ParentConfig, given: str | None) -> Iterator[str]:
         place = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
         lock = state_home(os.environ) / "subservers" / f"{parent.segment}-{place}.lock"
         otherwise = "end that one first, or give this one another segment or a subserver_id"
-        with alone(lock, parent.segment, parent.url, otherwise=otherwise):
+        with segment_lock(lock, parent.segment, parent.url, otherwise=otherwise):
             yield _kept_id(parent)
 
 

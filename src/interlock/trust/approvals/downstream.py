@@ -27,7 +27,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
     ProtocolError,
-    by_ax,
+    failure_for_ax,
 )
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
@@ -138,7 +138,7 @@ async def _knows(child: ChildPeer, id: str) -> bool:
     except TimeoutError:
         return False
     except UpstreamResponseError as answered:
-        return by_ax(answered.code, answered.message) in _KNOWS_IT
+        return failure_for_ax(answered.code, answered.message) in _KNOWS_IT
     except InterlockError:
         return False
     # No gate opens without a proof: what says so is none.
@@ -156,7 +156,7 @@ async def _ask(child: ChildPeer, id: str, proof: str) -> Outcome | None:
             "The node that holds the call did not answer in time. Ask it what became of it.",
         ) from None
     except UpstreamResponseError as answered:
-        row = by_ax(answered.code, answered.message)
+        row = failure_for_ax(answered.code, answered.message)
         if row is UNKNOWN_APPROVAL or answered.code == METHOD_NOT_FOUND.code:
             return None
         if row is None:

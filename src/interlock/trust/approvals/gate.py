@@ -25,7 +25,7 @@ from interlock.core.catalog.offering import META_CONTEXT, Tool
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.journal.audit import COLLECTED
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import CallHost, Clock, Recorder
 from interlock.errors import (
@@ -34,11 +34,11 @@ from interlock.errors import (
     TOO_BUSY,
     InterlockError,
 )
-from interlock.protocol.aql_terms import OWN
+from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.jsonrpc import decode_members, encode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
-from interlock.protocol.mcpx_terms import FACE as TOPIC
+from interlock.protocol.mcpx_terms import TOPIC_SERVER as TOPIC
 from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
@@ -264,12 +264,12 @@ class ApprovalInbox:
         self.entries[record.id] = entry
         self.by_call[whose(record.caller, record.digest, asker)] = entry
         if faults.ARMED:
-            faults.at("hold.begun")
+            faults.reach("hold.begun")
 
         def written(kept: WriteResult) -> None:
             if kept is WriteResult.WRITTEN:
                 if faults.ARMED:
-                    faults.at("hold.written")
+                    faults.reach("hold.written")
                 self._arm(entry)
             else:
                 self._drop(entry)
@@ -328,12 +328,12 @@ class ApprovalInbox:
             then()
             return
         if faults.ARMED:
-            faults.at("collect.begun")
+            faults.reach("collect.begun")
         record = entry.record.step(entry.record.state, collected=True)
 
         def written(kept: WriteResult) -> None:
             if faults.ARMED:
-                faults.at("collect.written")
+                faults.reach("collect.written")
             then()
 
         self.step(entry, record, written)
@@ -631,7 +631,7 @@ class ApprovalGate:
         if entry is not None:
             inbox.unindex(entry)
         now, expiry = inbox.wall_clock(), inbox.settings.expiry
-        if inbox.seconds_of is not None and (call.view is not None or call.upstream == OWN):
+        if inbox.seconds_of is not None and (call.view is not None or call.upstream == BUILTIN_KEY):
             own = inbox.seconds_of(call)
             expiry = expiry if own is None else own
         record = written_down(
@@ -848,7 +848,7 @@ class ApprovalGate:
         call.is_retryable = False
         call.approval_digest = asked.digest
         if faults.ARMED:
-            faults.at("gate.checked")
+            faults.reach("gate.checked")
 
         def then(kept: WriteResult) -> None:
             if entry.early is not None:
@@ -857,7 +857,7 @@ class ApprovalGate:
                 self._finish(entry, outcome, error, dispatched=False)
             elif kept is WriteResult.WRITTEN:
                 if faults.ARMED:
-                    faults.at("gate.dispatching")
+                    faults.reach("gate.dispatching")
                 route = call.route
                 if isinstance(route, Tool) and not record.below:
                     try:
@@ -867,9 +867,9 @@ class ApprovalGate:
                 try:
                     self.host.record_and_send(call)
                 except Exception as bug:
-                    self.host.finish(call, None, fault(call, bug))
+                    self.host.finish(call, None, internal_error(call, bug))
                 if faults.ARMED:
-                    faults.at("dispatch.begun")
+                    faults.reach("dispatch.begun")
             else:
                 self.host.finish(call, None, unwritten())
 
@@ -906,7 +906,7 @@ class ApprovalGate:
             return
         entry.call = None
         if faults.ARMED:
-            faults.at("dispatch.answered")
+            faults.reach("dispatch.answered")
         if entry.writing:
             # It ended while its start was being written, so it was never sent.
             entry.early = (outcome, error)
@@ -942,7 +942,7 @@ class ApprovalGate:
 
         def then(kept: WriteResult) -> None:
             if faults.ARMED:
-                faults.at("outcome.written")
+                faults.reach("outcome.written")
             if entry.record.collected:
                 self._inbox.unindex(entry)
             self._tell(entry, outcome, error)

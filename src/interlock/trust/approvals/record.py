@@ -34,11 +34,11 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.catalog.tool_contracts import approved_digest
 from interlock.core.config.secrets import digest_of_secret
-from interlock.core.redaction import hidden
+from interlock.core.redaction import hidden_text
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.jsonrpc import encode_members
-from interlock.protocol.lookalike_members import members_once
+from interlock.protocol.lookalike_members import reject_duplicate_members
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import Hop
 from interlock.trust.policy.decision import Decision
@@ -246,7 +246,7 @@ def exact(arguments: bytes | Raw) -> Any:
     try:
         return json.loads(
             bytes(arguments),
-            object_pairs_hook=members_once,
+            object_pairs_hook=reject_duplicate_members,
             parse_float=_number,
             parse_int=_integer,
             parse_constant=_no_number,
@@ -424,7 +424,7 @@ class _Masker(msgspec.Struct, eq=False):
             secret = digest_of_secret(value) in self.secrets
         if secret:
             self.pointers.append(pointer)
-            return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
+            return hidden_text(len(value) if isinstance(value, str) else len(json.dumps(value)))
         return value
 
     def _expand(self, schemas: list[Any]) -> list[dict[str, Any]]:

@@ -35,12 +35,12 @@ from interlock.errors import (
     UPSTREAM_PROTOCOL,
     InterlockError,
     ProtocolError,
-    by_name,
+    failure_by_name,
 )
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.input_required import REQUEST_STATE, write_needed
+from interlock.protocol.input_required import REQUEST_STATE, write_input_request
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
-from interlock.protocol.mcp import ELICITATION, Era, glance_at
+from interlock.protocol.mcp import ELICITATION, Era, summarize_result
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT, STATUS
 from interlock.trust.approvals.record import (
     DISPATCHING,
@@ -154,7 +154,7 @@ def url_error(approval: Approval, url: str) -> UrlElicitationRequiredError:
 def url_needed(approval: Approval, url: str, state: str) -> Outcome:
     """For the stateless wire: the client opens the page, and makes its request again."""
     question = encode_value(page_question(approval, url))
-    return Outcome(write_needed({INPUT: (ELICITATION, question)}, state), Era.STATELESS)
+    return Outcome(write_input_request({INPUT: (ELICITATION, question)}, state), Era.STATELESS)
 
 
 def _action(call: Call) -> str | None:
@@ -251,7 +251,7 @@ def error_of(trouble: StoredError) -> InterlockError:
         data = Raw(trouble.data) if trouble.data else None
         return UpstreamResponseError(trouble.code, trouble.message, data)
     known: Any = decode_value(trouble.data) if trouble.data else None
-    return InterlockError(by_name(trouble.failure), trouble.message, known)
+    return InterlockError(failure_by_name(trouble.failure), trouble.message, known)
 
 
 def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True) -> Outcome:
@@ -272,7 +272,7 @@ def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True
     meta.setdefault(EXECUTED_AT, Raw(encode_value(format_utc(approval.ended))))
     members["_meta"] = Raw(encode_members(meta))
     result = encode_members(members)
-    return Outcome(result, outcome.era, outcome.glance and glance_at(result))
+    return Outcome(result, outcome.era, outcome.glance and summarize_result(result))
 
 
 def kept_at(result: bytes | Raw, approval: str) -> str:
@@ -297,7 +297,7 @@ def _earlier(approval: Approval) -> str:
 
 def outcome_of(approval: Approval) -> Outcome:
     raw = Raw(approval.result)
-    return Outcome(approval.result, Era(approval.era), glance_at(raw))
+    return Outcome(approval.result, Era(approval.era), summarize_result(raw))
 
 
 # -- How an approval ends.

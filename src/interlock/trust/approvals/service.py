@@ -16,7 +16,7 @@ from interlock.core import crash_points as faults
 from interlock.core.call import Call, Caller, Outcome
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.journal.audit import OK
-from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Clock, Recorder
 from interlock.errors import (
@@ -338,7 +338,7 @@ class Approvals:
         except InterlockError as error:
             over(call, None, error)
         except Exception as bug:
-            over(call, None, fault(call, bug))
+            over(call, None, internal_error(call, bug))
 
     # -- deciding
 
@@ -383,7 +383,7 @@ class Approvals:
         self, entry: ApprovalEntry, verdict: ProofVerdict, presented_by: Caller | None
     ) -> Outcome:
         if faults.ARMED:
-            faults.at("confirm.checked")
+            faults.reach("confirm.checked")
         over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def tell(outcome: Outcome | None, error: InterlockError | None) -> None:
@@ -399,7 +399,7 @@ class Approvals:
                 tell(None, _why_not(kept, entry.record))
                 return
             if faults.ARMED:
-                faults.at("confirm.approved")
+                faults.reach("confirm.approved")
             entry.live = True
             entry.on_over.append(tell)
             entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
@@ -437,13 +437,13 @@ class Approvals:
         self, entry: ApprovalEntry, by: str, kind: str, reason: str, token: str
     ) -> None:
         if faults.ARMED:
-            faults.at("refuse.checked")
+            faults.reach("refuse.checked")
         over: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         now = self._wall_clock()
 
         def written(kept: WriteResult) -> None:
             if kept is WriteResult.WRITTEN and faults.ARMED:
-                faults.at("refuse.written")
+                faults.reach("refuse.written")
             if not over.done():
                 over.set_result(kept)
 

@@ -251,7 +251,7 @@ class ApprovalStore:
                     [(id, self._keeper.name) for id in forgotten],
                 )
                 if faults.ARMED:
-                    faults.at("store.committing")
+                    faults.reach("store.committing")
                 file.execute("COMMIT")
             except Exception as error:
                 # A connection that failed is not trusted again; closing it rolls back as well.

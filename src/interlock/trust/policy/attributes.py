@@ -22,8 +22,8 @@ from interlock.core.catalog.offering import Tool
 from interlock.errors import INVALID_PARAMS, InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.kinds import CONTEXT_MEMBER, request_kind
-from interlock.protocol.lookalike_members import refuse_twins
-from interlock.protocol.mcp import ABOUT_PROMPTS
+from interlock.protocol.lookalike_members import reject_lookalikes
+from interlock.protocol.mcp import PROMPT_METHODS
 from interlock.protocol.mcpax import CAPABILITY
 
 DEEPEST: Final = 64
@@ -54,7 +54,7 @@ def read_arguments(call: Call) -> dict[str, Any] | None:
         call.decoded_arguments = arguments
     if type(arguments) is not dict:
         return None
-    refuse_twins(raw)
+    reject_lookalikes(raw)
     if (_NUL in raw or raw.count(b"{") + raw.count(b"[") > DEEPEST) and not _is_plain(arguments):
         return None
     return arguments
@@ -83,7 +83,7 @@ def kinds_of(call: Call, catalog: Catalog | None) -> tuple[tuple[str, ...], ...]
     member = CONTEXT_MEMBER.get(verb)
     if member is None or not call.name:
         return ((request_kind(verb),),)
-    if verb in ABOUT_PROMPTS:
+    if verb in PROMPT_METHODS:
         prompt = None if catalog is None else catalog.current.prompt(call.name)
         return ((request_kind(verb, call.name if prompt is None else prompt.canonical),),)
     names = dict.fromkeys((call.name, _own_uri(call, member) or call.name))

@@ -13,7 +13,7 @@ import msgspec
 from interlock.core.call import Caller
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.config.trust import RuleConfig
-from interlock.protocol.kinds import KindPattern, compiled
+from interlock.protocol.kinds import KindPattern, compile_pattern
 from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, decision
 
 # -- Globs, compiled: the words of the config for sets of names. `*`, `?` and `[…]` as in a shell.
@@ -200,7 +200,7 @@ class Rule:
         self.tools = Globs(config.tools) if config.tools else None
         self.effects = frozenset(config.effects) if config.effects else None
         self.annotations = tuple(config.annotations.items())
-        self.kinds: tuple[KindPattern, ...] = tuple(compiled(text) for text in config.kinds)
+        self.kinds: tuple[KindPattern, ...] = tuple(compile_pattern(text) for text in config.kinds)
         selectors = config.selectors()
         self.conditions: tuple[CallCondition, ...] = tuple(
             make(selectors[key]) for key, make in CONDITIONS.items() if key in selectors

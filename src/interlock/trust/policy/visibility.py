@@ -8,7 +8,7 @@ from __future__ import annotations
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
-from interlock.protocol.scopes import covers
+from interlock.protocol.scopes import scopes_cover
 from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.scopes import level_of
 
@@ -31,7 +31,7 @@ class Visibility:
         policy, scopes, denies = self._policy, caller.scopes, self.denies
 
         def sees(tool: Tool) -> bool:
-            if scopes is not None and not covers(scopes, level_of(tool), tool.canonical):
+            if scopes is not None and not scopes_cover(scopes, level_of(tool), tool.canonical):
                 return False
             if not denies:
                 return True

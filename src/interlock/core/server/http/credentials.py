@@ -9,7 +9,7 @@ from typing import Final
 from interlock.core.call import FORWARDED, Credentials
 from interlock.core.server.http.asgi import Scope
 from interlock.core.server.http.guard import is_forwarded, peer_of
-from interlock.protocol.headers import bearer_of
+from interlock.protocol.headers import read_bearer
 
 CREDENTIAL_HEADERS: Final = (b"authorization",)
 """The headers that carry a credential, in lower case. None of them may be sent twice, and pages of
@@ -33,7 +33,9 @@ def read_credentials(
     """
     if is_forwarded(fields):
         peer = FORWARDED
-    return Credentials(peer, bearer_of(fields.get(b"authorization")), certificate_names=certificate)
+    return Credentials(
+        peer, read_bearer(fields.get(b"authorization")), certificate_names=certificate
+    )
 
 
 def read_scope_credentials(scope: Scope) -> Credentials:

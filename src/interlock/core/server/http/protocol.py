@@ -22,7 +22,7 @@ from interlock.core.server.http.credentials import CERTIFICATE, PEER
 from interlock.core.server.http.exchange import JSON_HEAD, HttpExchange, RequestHead, Serve
 from interlock.core.server.http.guard import certificate_names, peer_of
 from interlock.core.server.http.upgrade import offer
-from interlock.protocol.websocket_handshake import is_offer
+from interlock.protocol.websocket_handshake import is_upgrade_request
 
 if TYPE_CHECKING:
     from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
@@ -173,9 +173,9 @@ class HttpProtocol(HttpToolsProtocol):
         """The client offers to leave HTTP. Returns what is to be read on as HTTP."""
         path, _, query = self.url.partition(b"?")
         route = self.websockets.get(path)
-        if route is None or not is_offer(self.headers):
+        if route is None or not is_upgrade_request(self.headers):
             named = self.table.named_websockets() if path in self.routes else []
-            if named and is_offer(self.headers):
+            if named and is_upgrade_request(self.headers):
                 there = ", and ".join(named).encode()
                 self.refuse(404, b"No WebSocket is taken here: %b." % there)
                 return b""

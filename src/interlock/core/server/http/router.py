@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from interlock.core.call import Call
-from interlock.core.pipeline.admission import MOST_UNSETTLED, too_many_unsettled
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES, pending_identities_error
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.asgi import (
@@ -215,8 +215,8 @@ class Router:
         try:
             self._pipeline.admit(call)
         except PendingIdentity as unsettled:
-            if self._unsettled >= MOST_UNSETTLED:
-                raise too_many_unsettled() from None
+            if self._unsettled >= MAX_PENDING_IDENTITIES:
+                raise pending_identities_error() from None
             self._unsettled += 1
             try:
                 await unsettled.settle()

@@ -71,7 +71,9 @@ class WebSocketRequest:
         lane = self._lane
         lane.let_go()
         transport = lane.transport
-        transport.write(opening.response(self.fields[b"sec-websocket-key"].strip(), subprotocol))
+        transport.write(
+            opening.write_response(self.fields[b"sec-websocket-key"].strip(), subprotocol)
+        )
         taken = make(transport)
         self.channel = taken
         return taken
@@ -94,7 +96,7 @@ Upgrades = Callable[[WebSocketRequest], object]
 def offer(lane: HttpProtocol, take: Upgrades, query: bytes, behind: bytes) -> None:
     """Let `take` decide about the request that `lane` has just read. `behind`: what followed it."""
     parser = lane.parser
-    refusal = opening.refusal(parser.get_method(), parser.get_http_version(), lane.headers)
+    refusal = opening.find_rejection(parser.get_method(), parser.get_http_version(), lane.headers)
     if refusal is not None:
         lane.refuse(refusal.status, _in_json(refusal.message), refusal.headers)
         return

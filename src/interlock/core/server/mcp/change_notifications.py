@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from interlock.core.call import Call, Client
-from interlock.core.pipeline.notification_filter import loud_enough
-from interlock.core.pipeline.tasks import must_speak_tasks
+from interlock.core.pipeline.notification_filter import is_level_at_least
+from interlock.core.pipeline.tasks import check_task_support
 from interlock.core.server.mcp.sessions import Session
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import jsonrpc, mcp
@@ -132,7 +132,7 @@ class ChangeListeners:
         if not isinstance(wanted, dict):
             raise ProtocolError("`notifications` must be an object.", INVALID_PARAMS)
         if client is not None and _TASKS in wanted:
-            must_speak_tasks(client)
+            check_task_support(client)
         honoured: dict[str, Any] = {}
         for kind, name in _FILTERS.items():
             if wanted.get(name) is True and _offers(capabilities, kind, "listChanged"):
@@ -239,9 +239,9 @@ class ChangeListeners:
         for session in list(self._sessions):
             if method == mcp.LOG_MESSAGE:
                 level = session.log_level
-                if level is not None and not loud_enough(params, level):
+                if level is not None and not is_level_at_least(params, level):
                     continue
-            elif not mcp.speaks_ax(session.client.capabilities):
+            elif not mcp.supports_ax(session.client.capabilities):
                 continue
             payload = payload or jsonrpc.notification(method, params)
             try:

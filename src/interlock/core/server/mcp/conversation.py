@@ -40,7 +40,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.aql_terms import PLAIN, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, OperationView
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 _PONG: Final = b"{}"
@@ -231,7 +231,7 @@ class Conversation:
         if self._views is None or self._credentials.assigned_name:
             return None
         if self._chosen is not None:
-            return None if self._chosen is PLAIN else self._chosen
+            return None if self._chosen is PLAIN_VIEW else self._chosen
         return self._views.of_client(client, caller)
 
     def _end_session(self) -> None:

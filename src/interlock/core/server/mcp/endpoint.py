@@ -26,7 +26,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
-from interlock.protocol.aql_terms import PLAIN
+from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
 from interlock.protocol.mcp import (
     LATEST_SESSION,
@@ -147,7 +147,7 @@ class McpEndpoint:
         session = facts.found
         view = facts.view or facts.viewed or (None if session is None else session.view)
         operations = self._pipeline.operations
-        if operations is None or view is None or view is PLAIN:
+        if operations is None or view is None or view is PLAIN_VIEW:
             return False
         found = operations.check_encoding(exchange.body)
         if found is None:

@@ -89,7 +89,7 @@ def read_call(
     name = ""
     cursor = None
     arguments: bytes | Raw = EMPTY_OBJECT
-    named = mcp.NAMED_BY.get(verb)
+    named = mcp.NAME_FIELDS.get(verb)
     if named is not None:
         name = read_string(params, named) or ""
         if not name:
@@ -97,7 +97,7 @@ def read_call(
         del params[named]
         if named == "name":
             arguments = params.pop("arguments", EMPTY_OBJECT)
-    elif verb in mcp.LISTS:
+    elif verb in mcp.LIST_METHODS:
         cursor = read_string(params, "cursor")
         params.pop("cursor", None)
     if params:
@@ -121,7 +121,7 @@ def _refuse_twins(verb: str, params: dict[str, Raw]) -> None:
     ProtocolError."""
     found = _KNOWN.get(verb, _BY_ANYBODY).twin_in(params)
     if found is not None:
-        raise ProtocolError(twins.sentence("`params`", *found), INVALID_PARAMS)
+        raise ProtocolError(twins.describe_lookalike("`params`", *found), INVALID_PARAMS)
     if verb == mcp.COMPLETE_ARGUMENT and "ref" in params:
         try:
             found = _OF_REFERENCES.twin_in(decode_members(params["ref"]))
@@ -129,7 +129,7 @@ def _refuse_twins(verb: str, params: dict[str, Raw]) -> None:
             # It is no object: refused by whoever looks for what it names.
             return
         if found is not None:
-            raise ProtocolError(twins.sentence("`ref`", *found), INVALID_PARAMS)
+            raise ProtocolError(twins.describe_lookalike("`ref`", *found), INVALID_PARAMS)
 
 
 def read_client(method: str, meta: dict[str, Raw]) -> Client:
@@ -152,7 +152,7 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
         read_level(meta[mcp.META_LOG_LEVEL])
     revision = read_string(meta, mcp.META_VERSION) or ""
     # Only a list is written in the client's own name style; a call is understood in any.
-    name = client_name(meta) if method in mcp.LISTS else ""
+    name = client_name(meta) if method in mcp.LIST_METHODS else ""
     return Client(mcp.Era.STATELESS, revision, name, promised)
 
 
@@ -177,7 +177,7 @@ def read_initialize(message: Message) -> Client:
     promised = read_capabilities(opened.capabilities, "`capabilities`")
     return Client(
         mcp.Era.SESSION,
-        mcp.negotiate(opened.protocol_version),
+        mcp.negotiate_revision(opened.protocol_version),
         opened.client_info.name,
         promised,
         accepts_requests=not _ANSWERED.isdisjoint(decode_members(promised)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import UNSET, Raw
 
 from interlock.core.call import Call, Client, Outcome
-from interlock.core.pipeline.admission import MOST_UNSETTLED, too_many_unsettled
+from interlock.core.pipeline.admission import MAX_PENDING_IDENTITIES, pending_identities_error
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Clock
@@ -74,10 +74,10 @@ class Responder:
         Where only nobody knows yet who it is from, it is served again once somebody does.
         """
         if isinstance(error, PendingIdentity) and exchange not in self._unsettled:
-            if len(self._unsettled) < MOST_UNSETTLED:
+            if len(self._unsettled) < MAX_PENDING_IDENTITIES:
                 self._settle(exchange, error, lambda: exchange.head.serve(exchange))
                 return
-            error = too_many_unsettled()
+            error = pending_identities_error()
         self._write_refusal(exchange, id, error, client)
 
     def _write_refusal(
@@ -109,14 +109,14 @@ class Responder:
             self._pipeline.enter.authenticate(facts.credentials)
         except PendingIdentity as unsettled:
             if exchange not in self._unsettled:
-                if len(self._unsettled) < MOST_UNSETTLED:
+                if len(self._unsettled) < MAX_PENDING_IDENTITIES:
                     self._settle(
                         exchange,
                         unsettled,
                         lambda: self.check(exchange, facts, face, client, decide),
                     )
                     return
-                error = too_many_unsettled()
+                error = pending_identities_error()
             else:
                 error = unsettled
         except InterlockError as refused:
@@ -210,7 +210,7 @@ class Responder:
         facts = exchange.head.facts
         return (
             self._pipeline.transparent is not None
-            and call.method in mcp.LISTS
+            and call.method in mcp.LIST_METHODS
             and facts is not None
             and facts.accepts_stream
         )

@@ -16,7 +16,7 @@ from interlock.protocol.jsonrpc import (
     error_response,
     result_response,
 )
-from interlock.protocol.mcpax import error_words
+from interlock.protocol.mcpax import encode_error
 
 # The status of an error that came from an upstream, by its code. Everything else is 200: the
 # request was served, its outcome is an error.
@@ -56,22 +56,22 @@ def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str
     if client.era is mcp.Era.STATELESS:
         if result == _EMPTY:
             return _COMPLETE
-        result = mcp.stateless_result(result, server_info)
+        result = mcp.to_stateless_result(result, server_info)
         glance = outcome.glance
         if verb in _KEEPABLE and (glance is None or glance.result_type in ("", mcp.COMPLETE)):
             result = _not_to_be_kept(result)
         return result
-    glance = outcome.glance or mcp.glance_at(result)
+    glance = outcome.glance or mcp.summarize_result(result)
     if glance.result_type not in ("", mcp.COMPLETE):
         shown = glance.result_type[:50]
         raise InterlockError(
             UPSTREAM_PROTOCOL,
             f"The server's `resultType` is {shown}, which means nothing to this client.",
         )
-    return _lawful_content(mcp.session_result(result, glance))
+    return _lawful_content(mcp.to_session_result(result, glance))
 
 
-def with_own_meta(result: bytes, glance: mcp.ResultGlance, server_info: bytes) -> bytes:
+def with_own_meta(result: bytes, glance: mcp.ResultSummary, server_info: bytes) -> bytes:
     """A stateless server's result for a stateless client: who sends it is for this node to say.
 
     What `_meta` says beside that passes as it is; the reserved keys are between two neighbours.
@@ -106,7 +106,7 @@ def _without_reserved(result: bytes) -> bytes:
     kept = {
         key: value
         for key, value in meta.items()
-        if key in mcp.TASK_KEYS or not key.startswith(mcp.RESERVED)
+        if key in mcp.TASK_META_KEYS or not key.startswith(mcp.RESERVED)
     }
     if len(kept) == len(meta):
         return result
@@ -167,26 +167,26 @@ def write_error(
     `ax`: it goes up an MCP-AX link. Clients that say they speak MCP-AX read it as it is there.
     """
     stateless = client is not None and client.era is mcp.Era.STATELESS
-    ax = ax or (client is not None and mcp.speaks_ax(client.capabilities))
+    ax = ax or (client is not None and mcp.supports_ax(client.capabilities))
     if isinstance(error, UpstreamResponseError):
-        code = mcp.stateless_code(error.code) if stateless and not ax else error.code
+        code = mcp.to_stateless_code(error.code) if stateless and not ax else error.code
         status = _STATUS_BY_CODE.get(code, 200) if stateless else 200
         return status, error_response(id, code, error.message, error.raw_data)
     failure = error.failure
     if (
         failure is INVALID_ARGUMENTS
         and client is not None
-        and client.revision in mcp.ARGUMENT_ERRORS_ARE_RESULTS
+        and client.revision in mcp.ARGUMENT_ERROR_RESULT_REVISIONS
     ):
         # So that the model reads what it did wrong, and can mend it.
-        result = mcp.tool_error(error.message, failure.name, error.data)
+        result = mcp.write_tool_error(error.message, failure.name, error.data)
         if stateless:
             result = b'{"resultType":"complete",' + result[1:]
         return 200, result_response(id, result)
     # What a node below could not do is no word about this node, nor about the client's session.
     status = 200 if isinstance(error, RelayedError) else failure.http
     if ax:
-        return status, error_response(id, *error_words(error))
+        return status, error_response(id, *encode_error(error))
     data: dict[str, Any] = {
         **(error.data or {}),
         "error": failure.name,

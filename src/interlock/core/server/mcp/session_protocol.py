@@ -21,7 +21,7 @@ from interlock.core.server.mcp.sessions import HttpSession, Sessions
 from interlock.core.server.mcp.views import Views
 from interlock.errors import CANCELLED, INTERNAL, INVALID_REQUEST, InterlockError, ProtocolError
 from interlock.protocol import headers, jsonrpc, mcp
-from interlock.protocol.aql_terms import PLAIN
+from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 FACE: Final = "http"
@@ -75,7 +75,7 @@ class SessionProtocol:
         answering = self._answering
         hear = answering.heard if facts.accepts_stream else None
         view = facts.view or session.view
-        if view is not None and view is PLAIN:
+        if view is not None and view is PLAIN_VIEW:
             view = None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
@@ -244,7 +244,7 @@ class SessionProtocol:
         )
         call.session = session
         view = facts.view or session.view
-        if view is not None and view is not PLAIN:
+        if view is not None and view is not PLAIN_VIEW:
             call.view = view
         return call
 

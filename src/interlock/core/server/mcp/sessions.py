@@ -69,7 +69,7 @@ class SessionRequests:
             error = jsonrpc.decode_error(response.error)
             ask.reject(error.code, error.message, None if error.data is UNSET else error.data)
         elif response.result is not UNSET:
-            ask.respond(mcp.past_this_hop(response.result))
+            ask.respond(mcp.remove_hop_meta(response.result))
 
     def progress(self, notification: Message) -> None:
         """How an answer comes along, told in the token of whoever asked."""
@@ -86,7 +86,7 @@ class SessionRequests:
         if ask.progress_token is None or ask.on_progress is None:
             return
         members["progressToken"] = Raw(ask.progress_token)
-        ask.on_progress(mcp.past_this_hop(jsonrpc.encode_members(members)))
+        ask.on_progress(mcp.remove_hop_meta(jsonrpc.encode_members(members)))
 
     def forget(self, ask: ClientRequest) -> tuple[bytes, Call | None] | None:
         """The id and the call of a question that is no longer asked. None: it was answered."""

@@ -32,7 +32,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import headers, mcp
-from interlock.protocol.aql_terms import PLAIN, OperationView
+from interlock.protocol.aql_terms import PLAIN_VIEW, OperationView
 from interlock.protocol.jsonrpc import Message, decode_members, result_response
 
 FACE: Final = "http"
@@ -82,7 +82,7 @@ class StatelessProtocol:
             return False
         hear = answering.heard if facts.accepts_stream else None
         view = facts.viewed
-        if view is not None and view is PLAIN:
+        if view is not None and view is PLAIN_VIEW:
             view = None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
@@ -163,7 +163,7 @@ class StatelessProtocol:
         """The headers must repeat the body: two readers must not see two requests."""
         if facts.duplicate is not None:
             raise InterlockError(HEADER_MISMATCH, facts.duplicate + ".")
-        field = headers.NAME_FIELD.get(method)
+        field = headers.NAME_FIELDS.get(method)
         name = None if field is None else read_string(params, field)
         if facts.version == version and facts.method == method and facts.name == name:
             return
@@ -198,7 +198,7 @@ class StatelessProtocol:
             return
         view = self._view_of(facts, client_name(meta))
         call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
-        if view is not None and view is not PLAIN:
+        if view is not None and view is not PLAIN_VIEW:
             call.view = view
         call.header_params = exchange.head.headers
         exchange.request_id = id

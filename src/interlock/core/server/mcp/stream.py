@@ -15,7 +15,7 @@ from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
-from interlock.protocol.jsonrpc import NULL, on_one_line
+from interlock.protocol.jsonrpc import NULL, remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 FACE: Final = "stream"
@@ -67,7 +67,7 @@ class McpStream:
         await self._conversation.drained()
 
     def _send(self, payload: bytes) -> None:
-        self._write(on_one_line(payload) + b"\n")
+        self._write(remove_line_breaks(payload) + b"\n")
 
 
 class McpStreamServer(asyncio.Protocol):

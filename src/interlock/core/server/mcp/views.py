@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from interlock.core.config.feature_sections import section_definitions
 from interlock.core.config.model import Config
 from interlock.errors import INVALID_REQUEST, ProtocolError
-from interlock.protocol.aql_terms import PLAIN, OperationView, fits
+from interlock.protocol.aql_terms import PLAIN_VIEW, OperationView, matches_glob
 
 CHOSEN: Final = "notifications/interlock/view"
 """How a client of lines, which has no URL, names a view before it says anything else."""
@@ -49,7 +49,7 @@ class ViewTable(NamedTuple):
     """Whether nobody gets the plain view."""
 
 
-_ONLY_PLAIN: Final = ViewTable({}, _PLAIN, PLAIN)
+_ONLY_PLAIN: Final = ViewTable({}, _PLAIN, PLAIN_VIEW)
 
 
 def view_table(config: Config) -> ViewTable:
@@ -77,7 +77,7 @@ class Views:
     def configure(self, config: Config) -> None:
         """What the config says from now on. Who is there already keeps what it has."""
         self._table = table = view_table(config)
-        self._faces = {**({} if table.denied else {_PLAIN: PLAIN}), **table.faces}
+        self._faces = {**({} if table.denied else {_PLAIN: PLAIN_VIEW}), **table.faces}
         self._default = self._seen(table.default)
         if not self._local:
             self.local.configure(config)
@@ -98,7 +98,7 @@ class Views:
         if views is None and namespaces is None:
             return None
         face = self.by_name(views[-1]) if views else self._default or self._table.instead
-        if namespaces and face is not PLAIN:
+        if namespaces and face is not PLAIN_VIEW:
             face = OperationView(
                 face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255]
             )
@@ -132,8 +132,8 @@ class Views:
         face = self._faces.get(name)
         if self._table.denied:
             return face or self._table.instead
-        return None if face is PLAIN else face
+        return None if face is PLAIN_VIEW else face
 
 
 def _fits_one(globs: Sequence[str], name: str) -> bool:
-    return not globs or any(fits(glob, name) for glob in globs)
+    return not globs or any(matches_glob(glob, name) for glob in globs)

@@ -24,7 +24,7 @@ from interlock.core.upstreams.transports.transport import (
     TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.protocol.jsonrpc import on_one_line
+from interlock.protocol.jsonrpc import remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 POLITE: Final = 2.0
@@ -217,7 +217,7 @@ class StdioTransport(SingleChannel):
         if self._stdin.get_write_buffer_size() > _MOST_UNWRITTEN:
             ticket.fail(UPSTREAM_UNAVAILABLE, f"{self.label} does not read its input.", sent=False)
             return
-        self._stdin.write(on_one_line(payload) + b"\n")
+        self._stdin.write(remove_line_breaks(payload) + b"\n")
 
     def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
@@ -227,7 +227,7 @@ class StdioTransport(SingleChannel):
             return
         # A process that asks and asks but never reads must not fill our memory with answers.
         if self._stdin.get_write_buffer_size() <= _MOST_UNWRITTEN:
-            self._stdin.write(on_one_line(payload) + b"\n")
+            self._stdin.write(remove_line_breaks(payload) + b"\n")
 
     async def hand_over(self, payload: bytes) -> None:
         # What is written first is read first.

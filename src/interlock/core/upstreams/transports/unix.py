@@ -18,7 +18,7 @@ from interlock.core.upstreams.transports.transport import (
     TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.protocol.jsonrpc import on_one_line
+from interlock.protocol.jsonrpc import remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 MAX_LINE: Final = 256 * 1024 * 1024
@@ -82,14 +82,14 @@ class UnixTransport(SingleChannel, asyncio.Protocol):
         if self._transport.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
-        self._transport.write(on_one_line(payload) + b"\n")
+        self._transport.write(remove_line_breaks(payload) + b"\n")
 
     def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
         if not self._transport.is_closing():
-            self._transport.write(on_one_line(payload) + b"\n")
+            self._transport.write(remove_line_breaks(payload) + b"\n")
 
     async def hand_over(self, payload: bytes) -> None:
         # What is written first is read first.
