@@ -79,7 +79,7 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
         [held] = wait_until("the proposal", waits)
         assert held["caller"]["name"] == "agent"
         # Whoever waits for it hears of a refusal at once.
-        assert world.run("refuse", "--reason", "not today", "--", held["id"]).returncode == 0
+        assert world.run("reject", "--reason", "not today", "--", held["id"]).returncode == 0
         _, errors = running.process.communicate(timeout=PATIENCE)
         assert running.process.returncode == 1
         assert "demo.notes_add waits for a human" in errors

@@ -163,7 +163,7 @@ def test_a_refusal_is_told_to_whoever_proposed(office: Office) -> None:
     async def run() -> None:
         async with office.everybody() as peers:
             proposal, shown = await proposed(office, peers)
-            refuse = ("refuse", "--reason", "not on a Friday", "--", shown["id"])
+            refuse = ("reject", "--reason", "not on a Friday", "--", shown["id"])
             done = await asyncio.to_thread(office.world.run, *refuse)
             assert done.returncode == 0, done.stderr
             word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import typer
 
-from interlock.cli.app import app_for, commands
+from interlock.cli.app import create_app, list_commands
 from tests.cli.program import World
 from tests.patience import PATIENCE
 
-NAMES = sorted(command.name for command in commands())
+NAMES = sorted(command.name for command in list_commands())
 
 
 def commands_of(*arguments: str) -> list[str]:
-    group = typer.main.get_command(app_for(arguments))
+    group = typer.main.get_command(create_app(arguments))
     return sorted(group.commands)  # type: ignore[attr-defined]
 
 
@@ -41,7 +41,7 @@ def test_a_shell_that_completes_words_gets_them_all(monkeypatch: pytest.MonkeyPa
 
 def test_other_commands_are_not_even_read() -> None:
     asks = (
-        "import sys, interlock.cli.app as it; it.app_for(['status']);"
+        "import sys, interlock.cli.app as it; it.create_app(['status']);"
         "print(*sorted(name for name in sys.modules if name.startswith('interlock.cli.')))"
     )
     done = subprocess.run(
@@ -101,7 +101,7 @@ def groups_in(command: Any) -> Iterator[Any]:
 @pytest.mark.feature("automation")
 @pytest.mark.feature("drivers")
 def test_a_group_alone_does_something_or_shows_what_it_has() -> None:
-    groups = list(groups_in(typer.main.get_command(app_for(()))))
+    groups = list(groups_in(typer.main.get_command(create_app(()))))
     assert {"keys", "node", "drivers", "automation"} <= {one.name for one in groups}
     silent = [
         one.name for one in groups if not one.no_args_is_help and not one.invoke_without_command
@@ -110,7 +110,7 @@ def test_a_group_alone_does_something_or_shows_what_it_has() -> None:
 
 
 def test_what_is_written_about_a_group_is_shown() -> None:
-    app = app_for(())
+    app = create_app(())
     built = {one.name: one for one in groups_in(typer.main.get_command(app))}
     written = 0
     for group in app.registered_groups:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.cli.approvals import _show
+from interlock.cli.approvals import _print_details
 from interlock.terminal.approvals_client import PendingApproval
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
@@ -136,7 +136,7 @@ def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
 
 def test_refuse_needs_no_key_here(office: World) -> None:
     id = held(office)
-    done = office.run_here("refuse", "--reason", "not today", "--", id)
+    done = office.run_here("reject", "--reason", "not today", "--", id)
     assert (done.returncode, done.stdout) == (0, "refused by local.\n"), done.stderr
     told = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
     assert told.returncode == 1
@@ -144,7 +144,7 @@ def test_refuse_needs_no_key_here(office: World) -> None:
     new_key(office)
     id = held(office)
     done = office.run_here(
-        "refuse", "--key", "chief", "--passphrase-file", "phrase", "--json", "--", id
+        "reject", "--key", "chief", "--passphrase-file", "phrase", "--json", "--", id
     )
     assert json.loads(done.stdout)["by"] == "chief"
 
@@ -252,7 +252,7 @@ def test_nobody_there_to_ask(office: World) -> None:
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["approve", "refuse"])
+@pytest.mark.parametrize("command", ["approve", "reject"])
 def test_an_id_is_not_guessed(office: World, command: str) -> None:
     new_key(office)
     id = held(office)
@@ -379,7 +379,7 @@ def test_watch_shows_what_comes(office: World) -> None:
 
 def test_no_node(world: World) -> None:
     world.config({"demo": DEMO})
-    for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["refuse", "x" * 6]):
+    for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["reject", "x" * 6]):
         done = world.run_here(*command)
         assert (done.returncode, "no node answers" in done.stderr) == (4, True)
 
@@ -542,7 +542,7 @@ def test_what_is_sent_beside_the_arguments_is_seen(
     }  # fmt: skip
     if along is not None:
         said["meta_text"] = json.dumps(along, indent=2)
-    _show(msgspec.convert(said, PendingApproval))
+    _print_details(msgspec.convert(said, PendingApproval))
     seen = capsys.readouterr().err
     assert "arguments:\n  │ {}" in seen
     assert ("beside them" in seen) is (along is not None)
@@ -556,7 +556,7 @@ def test_hints_name_the_node_as_the_command_did(world: World) -> None:
     assert f"Enrol first: interlock keys new NAME --node {here}\n" in held.stderr
     listed = world.run_here("approvals", "--node", here)
     assert f"interlock approve ID --node {here}, or" in listed.stderr
-    assert f"interlock refuse ID --reason WHY --node {here}\n" in listed.stderr
+    assert f"interlock reject ID --reason WHY --node {here}\n" in listed.stderr
     for name in ("chief", "deputy"):
         made = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
         assert made.returncode == 0, made.stderr

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import typer
 
-from interlock.cli.approvals import _row, _tell
+from interlock.cli.approvals import _format_row, _print_decision
 from interlock.core.call import Outcome
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
@@ -32,24 +32,24 @@ def test_the_list_says_who_holds_it() -> None:
     shown = said()
     assert shown is not None
     one = msgspec.json.decode(encode_value(seen(shown, NOW)), type=PendingApproval)
-    assert "held by the node mid below, which says:" in _row(one)
+    assert "held by the node mid below, which says:" in _format_row(one)
 
 
 def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell(answer({"content": [{"type": "text", "text": "wiped"}]}), json=False)
+    _print_decision(answer({"content": [{"type": "text", "text": "wiped"}]}), json=False)
     out, err = capsys.readouterr()
     assert out.strip() == "wiped"
     assert "passed on to the node mid" in err
 
 
 def test_a_refusal_is_said_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell(answer({"status": "refused", "confirmation_id": "x"}), json=False)
+    _print_decision(answer({"status": "refused", "confirmation_id": "x"}), json=False)
     assert capsys.readouterr().out.strip() == "refused."
 
 
 def test_a_call_that_failed_below_failed() -> None:
     with pytest.raises(typer.Exit):
-        _tell(answer({"content": [], "isError": True}), json=False)
+        _print_decision(answer({"content": [], "isError": True}), json=False)
 
 
 def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
@@ -61,7 +61,7 @@ def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
         tool="aql.proceed",
         arguments_text=json.dumps(asked),
     )
-    assert "  delete docs · says the agent helper" in _row(one)
+    assert "  delete docs · says the agent helper" in _format_row(one)
     # Whoever else has such arguments is shown as anything else.
-    assert '{"element_name"' in _row(msgspec.structs.replace(one, tool="shop.proceed"))
-    assert "[1]" in _row(msgspec.structs.replace(one, arguments_text="[1]"))
+    assert '{"element_name"' in _format_row(msgspec.structs.replace(one, tool="shop.proceed"))
+    assert "[1]" in _format_row(msgspec.structs.replace(one, arguments_text="[1]"))

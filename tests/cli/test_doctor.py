@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.cli.diagnosis import advice
+from interlock.cli.diagnosis import suggest_fixes
 from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
@@ -241,5 +241,5 @@ def test_advice(
         )
     else:
         problem = InterlockError(UPSTREAM_UNAVAILABLE, error)
-    given = advice(ServerConfig(**server), problem, [], tmp_path)  # type: ignore[arg-type]
+    given = suggest_fixes(ServerConfig(**server), problem, [], tmp_path)  # type: ignore[arg-type]
     assert any(said in one for one in given), given

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from interlock.app.features import load_features
-from interlock.cli.status import _print
+from interlock.cli.status import _print_status
 from interlock.core.config import Config, Problem
 from interlock.core.config.problems import KeyPath
 from interlock.core.status import NodeStatus, StatusReport
@@ -63,7 +63,7 @@ class LampReports(FeatureReports):
     def servers_summary(self, report: StatusReport) -> str:
         return f"{report.part(LampStatus).lamps} lamps"
 
-    def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
+    def server_problems(self, report: StatusReport, max_problems: int | None = None) -> list[str]:
         return ["a lamp is dark"]
 
     def status_lines(self, report: StatusReport) -> Iterator[StatusLine]:
@@ -90,7 +90,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], **parts: int) -> list[str]:
-    _print(msgspec.json.encode({**msgspec.to_builtins(STATUS), **parts}), NodeSelector())
+    _print_status(msgspec.json.encode({**msgspec.to_builtins(STATUS), **parts}), NodeSelector())
     return capsys.readouterr().out.splitlines()
 
 

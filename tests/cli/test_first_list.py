@@ -36,7 +36,7 @@ def test_it_waits_as_long_as_it_is_worth(
         node.start()
         try:
             # A day while none is ready: the test would notice if that were waited for.
-            await wait_for_tools(node, none_ready=86_400.0, others=0.05)
+            await wait_for_tools(node, none_ready_timeout=86_400.0, others_timeout=0.05)
             return {one.key: one.state for one in node.status().upstreams}
         finally:
             await node.stop()
@@ -50,7 +50,7 @@ def test_while_none_is_ready_there_is_an_end(tmp_path: Path) -> None:
         node = Node(config, base_dir=tmp_path)
         node.start()
         try:
-            await wait_for_tools(node, none_ready=0.05, others=86_400.0)
+            await wait_for_tools(node, none_ready_timeout=0.05, others_timeout=86_400.0)
         finally:
             await node.stop()
 

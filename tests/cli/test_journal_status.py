@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.status import _journal
+from interlock.cli.status import _format_journal
 from interlock.core.journal.journal import JournalHealth
 
 
@@ -25,4 +25,4 @@ from interlock.core.journal.journal import JournalHealth
 )
 def test_journal_in_the_status(health: JournalHealth | None, shown: str) -> None:
     told: dict[str, Any] | None = None if health is None else health._asdict()
-    assert _journal(told) == shown
+    assert _format_journal(told) == shown

@@ -59,20 +59,22 @@ def test_a_shell_of_the_same_user_does_not_enrol_itself(office: World) -> None:
     id = held(office)
     made = office.run_here("keys", "new", "x", "--no-passphrase")
     assert made.returncode == 0, made.stderr
-    assert "interlock keys admit" in made.stderr
+    assert "interlock keys approve" in made.stderr
     refused = approve(office, id, "x")
     assert refused.returncode == 1
     must_still_wait(office, id)
     assert listed(office) == {"chief": "key", "x": "key (pending)"}
-    assert f"keys admit {pending(office)}" in office.run_here("approvals").stderr
+    assert f"keys approve {pending(office)}" in office.run_here("approvals").stderr
     # Nor by admitting itself, nor by a code for a browser.
-    assert office.run_here("keys", "admit", pending(office), "--yes", "--key", "x").returncode != 0
-    assert office.run_here("keys", "admit", pending(office), "--yes").returncode != 0
+    assert (
+        office.run_here("keys", "approve", pending(office), "--yes", "--key", "x").returncode != 0
+    )
+    assert office.run_here("keys", "approve", pending(office), "--yes").returncode != 0
     assert office.run_here("keys", "remove", "chief", "--key", "x").returncode != 0
     assert approve(office, id, "x").returncode == 1
     must_still_wait(office, id)
     status = json.loads(office.run_here("status", "--json").stdout)
-    assert any("keys admit" in one for one in status["problems"])
+    assert any("keys approve" in one for one in status["problems"])
 
 
 def test_an_operator_admits_another(office: World) -> None:
@@ -80,7 +82,7 @@ def test_an_operator_admits_another(office: World) -> None:
     office.run_here("keys", "new", "x", "--no-passphrase")
     asked = pending(office)
     done = office.run_here(
-        "keys", "admit", asked[:6], "--yes", "--key", "chief", "--passphrase-file", "phrase"
+        "keys", "approve", asked[:6], "--yes", "--key", "chief", "--passphrase-file", "phrase"
     )
     assert done.returncode == 0, done.stderr
     assert listed(office) == {"chief": "key", "x": "key"}
@@ -103,7 +105,7 @@ def test_an_operator_admits_another(office: World) -> None:
     assert listed(office)["z"] == "key"
     # A refused one is gone.
     office.run_here("keys", "new", "w", "--no-passphrase")
-    assert office.run_here("keys", "refuse", pending(office)).returncode == 0
+    assert office.run_here("keys", "reject", pending(office)).returncode == 0
     assert "w" not in listed(office)
     # And removal is signed as well.
     gone = office.run_here("keys", "remove", "z", "--key", "chief", "--passphrase-file", "phrase")
@@ -167,7 +169,7 @@ def test_an_operator_of_the_config_confirms_the_first_key(world: World) -> None:
     assert listed(world)["x"] == "key (pending)"
     assert approve(world, id, "x").returncode == 1
     must_still_wait(world, id)
-    done = world.run_here("keys", "admit", pending(world), "--yes", "--key", "duty")
+    done = world.run_here("keys", "approve", pending(world), "--yes", "--key", "duty")
     assert done.returncode == 0, done.stderr
     assert approve(world, id, "x").returncode == 0
 

@@ -144,7 +144,7 @@ def test_a_tool_that_nobody_has_looked_at_yet(world: World) -> None:
     files.says(BAD)
     files.restart_server(node)
     soon(lambda: files.tools() == ["files.list"], "the list without it")
-    forgotten = files.pins("forget", "files.delete", "files.list")
+    forgotten = files.pins("remove", "files.delete", "files.list")
     assert forgotten.returncode == 1
     assert forgotten.stdout == "files.delete is pinned no more.\n"
     assert "files.list was not pinned" in forgotten.stderr
@@ -174,7 +174,7 @@ def test_nothing_is_pinned(world: World) -> None:
     world.config(state_dir=str(world.folder / "state-of-it"))
     empty = world.run_here("pins", "list")
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "no tool is pinned.\n")
-    for command in (["diff", "x.y"], ["accept", "x.y"], ["forget", "x.y"]):
+    for command in (["diff", "x.y"], ["accept", "x.y"], ["remove", "x.y"]):
         told = world.run_here("pins", *command)
         assert told.returncode == 4
         assert "has pinned anything" in told.stderr
@@ -195,7 +195,7 @@ def test_it_works_without_a_node(world: World, store: PinStore) -> None:
     assert pin is not None
     assert (pin.digest, pin.definition) == (CHANGED.digest, CHANGED.definition)
     assert pin.by
-    assert world.run_here("pins", "forget", "files.delete").returncode == 0
+    assert world.run_here("pins", "remove", "files.delete").returncode == 0
     assert store.pins() == []
     unpinned = world.run_here("pins", "diff", "files.delete")
     assert unpinned.returncode == 1

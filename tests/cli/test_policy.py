@@ -132,7 +132,10 @@ def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: World) -> None:
     done = ruled.run_here("policy", "explain", "demo.notes_delete")
     assert done.returncode == 0, done.stderr
     assert "confirm  by deletes" in done.stdout
-    assert "Note: the node runs by an earlier config: interlock.yaml:3:" in done.stderr
+    assert (
+        "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
+        in done.stderr
+    )
     assert (
         ruled.run_here(
             "policy", "explain", "demo.notes_delete", "--node", str(ruled.port)

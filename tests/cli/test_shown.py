@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from interlock.cli.foreground import url_for_others
-from interlock.cli.upstream_table import UpstreamRows
+from interlock.cli.upstream_table import UpstreamTable
 from interlock.terminal import output
 from interlock.terminal.clients import client_lines, program_command
 from interlock.terminal.log_lines import LineBuffer, RepeatFilter
@@ -20,14 +20,14 @@ READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
 FAILED = ("名前", "failed, circuit open", "-", "0", "0", "0", "-")
 
 
-def shown(rows: UpstreamRows) -> list[str]:
+def shown(rows: UpstreamTable) -> list[str]:
     out = io.StringIO()
     Console(file=out, width=100).print(rows, end="")
     return out.getvalue().splitlines()
 
 
 def test_rows_stand_in_columns() -> None:
-    assert shown(UpstreamRows([READY, FAILED], 5)) == [
+    assert shown(UpstreamTable([READY, FAILED], 5)) == [
         "upstream  state                 era        tools  calls  failed  latency",
         "api       ready                 stateless     12  34567       8   1.2 ms",
         "名前      failed, circuit open  -              0      0       0        -",
@@ -35,7 +35,7 @@ def test_rows_stand_in_columns() -> None:
 
 
 def test_what_is_in_trouble_comes_first_where_there_is_no_room() -> None:
-    lines = shown(UpstreamRows([READY, READY, FAILED, READY], 2))
+    lines = shown(UpstreamTable([READY, READY, FAILED, READY], 2))
     assert len(lines) == 4
     assert lines[1].startswith("名前")
     assert lines[2].startswith("api")
@@ -43,7 +43,7 @@ def test_what_is_in_trouble_comes_first_where_there_is_no_room() -> None:
 
 
 def test_no_upstreams_are_a_heading() -> None:
-    assert len(shown(UpstreamRows([], 3))) == 1
+    assert len(shown(UpstreamTable([], 3))) == 1
 
 
 def test_words_of_others_cannot_take_over_a_terminal() -> None:

@@ -111,22 +111,22 @@ def test_revoked_by_id_or_by_name(shell: Shell) -> None:
     last = shell.run("revoke", "agent")
     assert last.exit_code == 0
     assert "HTTP clients still need a token" in last.stderr
-    assert "interlock token forget" in last.stderr
+    assert "interlock token remove" in last.stderr
     assert [one["state"] for one in shell.listed()] == ["revoked", "revoked"]
 
 
 def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
     shell.create("agent")
-    refused = shell.run("forget", "agent")
+    refused = shell.run("remove", "agent")
     assert refused.exit_code == 1
     assert "revoke it first" in refused.stderr
     shell.run("revoke", "agent")
     shell.create("other")
     shell.run("revoke", "other")
-    still = shell.run("forget", "agent")
+    still = shell.run("remove", "agent")
     assert still.exit_code == 0
     assert "HTTP clients still need a token" in still.stderr
-    forgotten = shell.run("forget", "other")
+    forgotten = shell.run("remove", "other")
     assert forgotten.exit_code == 0
     assert "need none once the node is restarted" in forgotten.stderr
     assert shell.listed() == []
@@ -211,7 +211,7 @@ def test_mistakes_make_no_token(shell: Shell, arguments: list[str]) -> None:
 
 
 def test_unknown_ones_are_not_found(shell: Shell) -> None:
-    for command in ("show", "revoke", "forget"):
+    for command in ("show", "revoke", "remove"):
         result = shell.run(command, "nobody")
         assert result.exit_code == 1
         assert "there is no token nobody" in result.stderr

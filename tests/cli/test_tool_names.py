@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.tool_names import KnownTool, unmatched_names
+from interlock.cli.tool_names import KnownTool, find_unmatched_names
 from interlock.core.config.load import parse_config
 from tests.cli.program import DEMO, World
 
@@ -20,7 +20,9 @@ TOOLS = [
 
 def found(text: str, key: str = "demo") -> list[tuple[str, str]]:
     config = parse_config(text)
-    return [(f"{message}", hint) for _, message, hint in unmatched_names(config, [(key, TOOLS)])]
+    return [
+        (f"{message}", hint) for _, message, hint in find_unmatched_names(config, [(key, TOOLS)])
+    ]
 
 
 def effects(name: str, **more: Any) -> str:
@@ -70,7 +72,7 @@ def test_what_the_config_leaves_out_is_not_reported() -> None:
 def test_nothing_is_said_of_a_server_whose_tools_are_not_known() -> None:
     assert found(effects("get_nte"), key="other") == []
     config = parse_config(effects("get_nte"))
-    assert unmatched_names(config, [("demo", [])]) == []
+    assert find_unmatched_names(config, [("demo", [])]) == []
 
 
 # -- the program

@@ -337,7 +337,7 @@ def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:
     path.write_text(path.read_text().replace('"servers"', '"severs": {}, "servers"'))
     done = world.run_here("topic", "send", "ops", "hi")
     assert done.returncode == 0, done.stderr
-    assert "Note: the node runs by an earlier config: " in done.stderr
+    assert "Note: the config file is invalid; the node uses an earlier version: " in done.stderr
 
 
 @pytest.mark.parametrize("command", [["send", "ops", "hi"], ["list"]])

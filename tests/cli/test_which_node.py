@@ -112,7 +112,10 @@ def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: World) -> 
     for command in (["tools"], ["status"], ["call", "demo.roll_dice"]):
         done = world.run_here(*command)
         assert done.returncode == 0, done.stderr
-        assert "Note: the node runs by an earlier config: interlock.yaml:3:" in done.stderr
+        assert (
+            "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
+            in done.stderr
+        )
     path.write_text("servers: [", encoding="utf-8")
     assert world.run_here("tools", "--node", str(world.port)).returncode == 0
     lost = world.run_here("tools")
@@ -153,7 +156,10 @@ def test_a_wrong_config_does_not_stand_in_the_way(world: World, by_address: bool
     for command in EMERGENCY:
         done = world.run_here(*command, *named)
         assert done.returncode == 0, (command, done.stderr)
-        assert "Note: the node runs by an earlier config: interlock.yaml:3:" in done.stderr
+        assert (
+            "Note: the config file is invalid; the node uses an earlier version: interlock.yaml:3:"
+            in done.stderr
+        )
     told = json.loads(world.run_here("token", "list", "--json").stdout)
     assert [one["state"] for one in told["tokens"]] == ["revoked"]
     # Once nothing says where the node is, only its address does: nothing is changed elsewhere.

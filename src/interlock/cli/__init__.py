@@ -1,6 +1,7 @@
-"""The command line: what a person or a script says to Interlock.
+"""The command line of Interlock.
 
-A file per command, and a few shared rooms: `where` finds the config, `reach` reaches a running
-node or starts one for the moment, `say` prints and knows the exit codes. Whatever is slow to
-import is imported by the command that needs it: `interlock version` must not wait for uvicorn.
+Each command has a file. The package `terminal` has what they share: `config_source` finds the
+config, `node_client` connects to a running or a temporary node, `output` prints and defines the
+exit codes. A command imports slow modules only when it needs them: `interlock version` must not
+wait for uvicorn.
 """

@@ -1,4 +1,4 @@
-"""`interlock version` and `interlock schema`: what this program is, and what it reads."""
+"""`interlock version` and `interlock schema`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MCP_AX_REVISION: Final = "draft-abbott-mcp-ax-00"
 
 
 def version_text() -> str:
-    """The version, and what it speaks."""
+    """Return the version of Interlock and of the protocols that it supports."""
     from interlock.protocol.mcp import REVISIONS
 
     python = ".".join(map(str, sys.version_info[:3]))
@@ -24,7 +24,7 @@ def version_text() -> str:
 
 
 def version() -> None:
-    """Print the version, the MCP revisions and the MCP-AX revision it is written for."""
+    """Print the version of Interlock, and the MCP and MCP-AX revisions that it supports."""
     print(version_text())
 
 

@@ -1,7 +1,6 @@
-"""The app: every command, in the order in which `--help` shows them.
+"""The typer app: every command, in the order of `--help`.
 
-A command is imported when it is the one that was asked for. Whoever asks for the list of them, or
-for one that there is not, gets them all.
+Only the requested command is imported. `--help` and an unknown command import all of them.
 """
 
 from __future__ import annotations
@@ -19,17 +18,25 @@ from interlock.cli import about
 from interlock.core.feature import Command
 from interlock.terminal import help_text, output
 
-_COMPLETION: Final = "_INTERLOCK_COMPLETE"
-"""The shell sets it when it asks what could come next."""
+_COMPLETION_VARIABLE: Final = "_INTERLOCK_COMPLETE"
+"""The shell sets this environment variable when it requests completions."""
 HELP_OPTIONS: Final = ("-h", "--help")
 
 
+_RENAMED_COMMANDS: Final = {
+    ("refuse",): ("reject",),
+    ("keys", "admit"): ("keys", "approve"),
+    ("keys", "refuse"): ("keys", "reject"),
+    ("pins", "forget"): ("pins", "remove"),
+    ("token", "forget"): ("token", "remove"),
+    ("claims", "forget"): ("claims", "remove"),
+}
 _RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
-_OWN: Final = (
+_GENERAL_COMMANDS: Final = (
     Command("up", "cli.up", _RUN),
     Command("stdio", "cli.stdio", _RUN),
     Command("check", "cli.check", _CONFIG),
-    # Whatever follows KEY is read by the command itself: a server's options look like ours.
+    # The command itself reads the arguments after KEY: options of a server can have the same names.
     Command("add", "cli.add", _CONFIG, settings={"allow_interspersed_args": False}),
     Command("import", "cli.import_clients", _CONFIG, "import_clients"),
     Command("login", "cli.login", _CONFIG),
@@ -39,7 +46,7 @@ _OWN: Final = (
     Command("call", "cli.call", _USE),
     Command("approvals", "cli.approvals", _TRUST),
     Command("approve", "cli.approvals", _TRUST),
-    Command("refuse", "cli.approvals", _TRUST),
+    Command("reject", "cli.approvals", _TRUST),
     Command("keys", "cli.keys", _TRUST),
     Command("token", "cli.token", _TRUST),
     Command("policy", "cli.policy", _TRUST),
@@ -52,44 +59,57 @@ _OWN: Final = (
 )
 
 
-def commands() -> tuple[Command, ...]:
-    """The commands of the program and of its features, those of a panel together."""
-    found = [*_OWN, *(command for feature in load_features() for command in feature.commands)]
-    panels = list(dict.fromkeys(command.panel for command in found))
-    return tuple(sorted(found, key=lambda command: panels.index(command.panel)))
+def list_commands() -> tuple[Command, ...]:
+    """Return the general commands and those of the features, grouped by help panel."""
+    all_commands = [
+        *_GENERAL_COMMANDS,
+        *(command for feature in load_features() for command in feature.commands),
+    ]
+    panels = list(dict.fromkeys(command.panel for command in all_commands))
+    return tuple(sorted(all_commands, key=lambda command: panels.index(command.panel)))
 
 
 def add_command(app: typer.Typer, command: Command) -> None:
-    """Import a command, and add it to the program."""
+    """Import a command and add it to the app."""
     module = importlib.import_module(f"interlock.{command.module}")
-    found = getattr(module, command.attribute or command.name)
-    if isinstance(found, typer.Typer):
-        app.add_typer(found, name=command.name, rich_help_panel=command.panel)
+    attribute = getattr(module, command.attribute or command.name)
+    if isinstance(attribute, typer.Typer):
+        app.add_typer(attribute, name=command.name, rich_help_panel=command.panel)
     else:
         app.command(command.name, rich_help_panel=command.panel, context_settings=command.settings)(
-            found
+            attribute
         )
 
 
-def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """The app with at least the command that these arguments ask for."""
-    asked = arguments[0] if arguments and _COMPLETION not in os.environ else ""
-    return _app_with(asked if any(asked == command.name for command in commands()) else None)
+def create_app(arguments: Sequence[str]) -> typer.Typer:
+    """Create the app with at least the command in these arguments."""
+    name = arguments[0] if arguments and _COMPLETION_VARIABLE not in os.environ else ""
+    return _create_app(name if any(name == command.name for command in list_commands()) else None)
 
 
 def run_app(arguments: Sequence[str]) -> None:
-    """Do what these arguments ask for. Ends like a program: by SystemExit, or by an error."""
-    command = typer.main.get_command(app_for(arguments))
+    """Run the command in these arguments. It ends with SystemExit or with an error."""
+    _reject_renamed_command(arguments)
+    command = typer.main.get_command(create_app(arguments))
     help_text.fix_help(command, HELP_OPTIONS)
-    instead = help_text.suggest_order(command, arguments)
-    if instead is not None:
-        output.print_problem(f"{arguments[0]} comes after the command: {instead}")
+    corrected = help_text.suggest_order(command, arguments)
+    if corrected is not None:
+        output.print_problem(f"{arguments[0]} must come after the command. Write: {corrected}")
         raise SystemExit(output.USAGE)
     command(args=list(arguments), prog_name="interlock")
 
 
+def _reject_renamed_command(arguments: Sequence[str]) -> None:
+    for old, new in _RENAMED_COMMANDS.items():
+        if tuple(arguments[: len(old)]) == old:
+            output.print_problem(
+                f"`interlock {' '.join(old)}` has a new name. Use: interlock {' '.join(new)}"
+            )
+            raise SystemExit(output.USAGE)
+
+
 @functools.cache
-def _app_with(only: str | None) -> typer.Typer:
+def _create_app(command_name: str | None) -> typer.Typer:
     app = typer.Typer(
         epilog=output.EXIT_CODES_HELP,
         no_args_is_help=True,
@@ -97,14 +117,14 @@ def _app_with(only: str | None) -> typer.Typer:
         context_settings={"help_option_names": list(HELP_OPTIONS)},
     )
     app.callback()(interlock)
-    for command in commands():
-        if only in (None, command.name):
+    for command in list_commands():
+        if command_name in (None, command.name):
             add_command(app, command)
     return app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         about.version()
         raise typer.Exit
 
@@ -117,11 +137,11 @@ def interlock(
         ),
     ] = False,
 ) -> None:
-    """Interlock: many MCP servers behind one endpoint, and nothing irreversible without a human.
+    """Run many MCP servers behind one endpoint. Irreversible calls need the approval of a person.
 
     \b
     Begin with:
-      interlock up --demo             look around
-      interlock import --write        take over the servers of your MCP clients
-      interlock up                    run them behind one endpoint
+      interlock up --demo             start a node with a demo server
+      interlock import --write        import the servers of your MCP clients
+      interlock up                    run the servers behind one endpoint
     """

@@ -1,4 +1,4 @@
-"""`interlock approvals`, `approve` and `refuse`: what waits for a human, and the answer."""
+"""`interlock approvals`, `approve` and `reject`: pending approvals and their decisions."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The approval; the first 6 characters of its id will do."),
+    typer.Argument(metavar="ID", help="Id of the approval. The first 6 characters are sufficient."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")]
 Reveal = Annotated[
     bool,
-    typer.Option("--reveal", help="Show the values of masked arguments (journalled)."),
+    typer.Option("--reveal", help="Show the values of masked arguments. The journal records this."),
 ]
 AcceptMasked = Annotated[
     bool,
     typer.Option("--accept-masked", help="Approve without seeing the values of masked arguments."),
 ]
-Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record.")]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Record the reason for the decision.")]
 
-_SHORTEST_ID = 6
-"""With fewer characters a slip of the finger is some other approval."""
-_STEPS = ("aql.proceed", "aql.unblock")
-"""What waits there is a step of an agent, and its arguments say which."""
-_DIRECT = 2
-"""A server and its tool: there is no node in between."""
-_FAILED = "tool_error"
-_HELD_BELOW = "confirmation_required"
-_PASSED_ON = "passed_on"
-_EFFECTS = {
+_MIN_ID_LENGTH = 6
+"""With fewer characters, a typing error could select another approval."""
+_AGENT_STEP_TOOLS = ("aql.proceed", "aql.unblock")
+"""Operations whose pending call is a step of an agent. The arguments describe the step."""
+_DIRECT_ROUTE_LENGTH = 2
+"""The route of a tool at a direct upstream: server and tool, without another node."""
+_TOOL_ERROR = "tool_error"
+_PENDING_AT_CHILD = "confirmation_required"
+_PASSED_ON_STATE = "passed_on"
+_EFFECT_TEXTS = {
     "irreversible": "cannot be undone",
     "mutating": "changes something",
     "additive": "adds something",
@@ -52,15 +52,19 @@ _EFFECTS = {
 def approvals(
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Show this approval in full. Default: list all."),
+        typer.Argument(
+            metavar="[ID]", help="Show all details of this approval. Default: list all."
+        ),
     ] = None,
     reveal: Reveal = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep running and show new approvals.")
+    ] = False,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show pending approvals.
+    """List the calls that wait for an approval.
 
     \b
     Examples:
@@ -75,46 +79,46 @@ def approvals(
     inbox = ApprovalsClient(target)
     if id is not None:
         _check_id(id)
-        _show_one(inbox, id, reveal=reveal, json=json)
+        _print_one(inbox, id, reveal=reveal, json=json)
         return
     if reveal:
         raise typer.BadParameter("--reveal needs the ID of an approval.")
     if watch:
-        known: set[str] = set()
+        known_ids: set[str] = set()
         for pending in inbox.watch_pending():
-            for one in pending:
-                if one.id not in known:
-                    print(_as_json(one) if json else _row(one), flush=True)
-            for id in known - {one.id for one in pending}:
-                output.print_note(f"{id} waits no more.")
-            known = {one.id for one in pending}
-        output.print_note("the node has stopped.")
+            for approval in pending:
+                if approval.id not in known_ids:
+                    print(_as_json(approval) if json else _format_row(approval), flush=True)
+            for id in known_ids - {approval.id for approval in pending}:
+                output.print_note(f"{id} is no longer pending.")
+            known_ids = {approval.id for approval in pending}
+        output.print_note("The node has stopped.")
         return
     if json:
         output.print_json({"approvals": inbox.list_pending_raw()})
         return
-    found = inbox.list_pending()
-    for asked in inbox.list_enrolments():
-        output.print_note(_enrolment(asked, target.selector))
-    for one in found:
-        print(_row(one))
-    if not found:
-        output.print_note("nothing waits.")
+    pending = inbox.list_pending()
+    for enrolment in inbox.list_enrolments():
+        output.print_note(_format_enrolment(enrolment, target.selector))
+    for approval in pending:
+        print(_format_row(approval))
+    if not pending:
+        output.print_note("No pending approvals.")
     else:
-        approve, refuse = map(
-            target.selector.format_command, ("approve ID", "refuse ID --reason WHY")
+        approve, reject = map(
+            target.selector.format_command, ("approve ID", "reject ID --reason WHY")
         )
-        output.print_note(f"Decide with: {approve}, or {refuse}")
+        output.print_note(f"Decide: {approve}, or {reject}")
 
 
-def _show_one(inbox: ApprovalsClient, id: str, *, reveal: bool, json: bool) -> None:
+def _print_one(inbox: ApprovalsClient, id: str, *, reveal: bool, json: bool) -> None:
     approval = inbox.find(id)
     if reveal:
         approval = inbox.reveal(approval)
     if json:
         print(_as_json(approval))
     else:
-        _show(approval)
+        _print_details(approval)
 
 
 def approve(
@@ -129,7 +133,7 @@ def approve(
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Let a call through that waits: signs with your key, and prints what came of it.
+    """Approve a pending call, run it, and print its result. Signs with your key.
 
     \b
     Examples:
@@ -141,40 +145,45 @@ def approve(
     _check_id(id)
     target = node_discovery.find_node(config, node)
     inbox = ApprovalsClient(target)
-    one = inbox.find(id)
-    _must_wait(one)
-    path = key_choice.choose_key(key, one, target, here=inbox.is_local(one) and not one.at)
-    operator_key.check_key_file(path)
+    approval = inbox.find(id)
+    _require_pending(approval)
+    key_path = key_choice.choose_key(
+        key, approval, target, is_local=inbox.is_local(approval) and not approval.at
+    )
+    operator_key.check_key_file(key_path)
     interactive = not yes
     if interactive and not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
-    if one.masked and not interactive and not (reveal or accept_masked):
         raise typer.BadParameter(
-            f"{_masked_names(one)} masked: give --reveal to see the values, or --accept-masked to "
-            "approve without seeing them."
+            "Cannot ask for a confirmation: stdin is not a terminal. "
+            f"Look at the call (interlock approvals {id}), then add --yes."
+        )
+    if approval.masked and not interactive and not (reveal or accept_masked):
+        raise typer.BadParameter(
+            f"{_format_masked_names(approval)} masked. Add --reveal to see the values, or "
+            "--accept-masked to approve without seeing them."
         )
     if reveal:
-        one = inbox.reveal(one)
+        approval = inbox.reveal(approval)
     if interactive or reveal:
-        _show(one)
+        _print_details(approval)
     if interactive:
-        if one.masked and not (reveal or accept_masked):
+        if approval.masked and not (reveal or accept_masked):
             accept_masked = output.confirm(
-                f"{_masked_names(one)} masked (--reveal shows the values). Approve without "
-                "seeing them?"
+                f"{_format_masked_names(approval)} masked (--reveal shows the values). Approve "
+                "without seeing them?"
             )
             if not accept_masked:
-                output.print_note("nothing was decided.")
+                output.print_note("No decision was made.")
                 raise typer.Exit(output.FAILED)
-        if not output.confirm("Let exactly this call through?"):
-            output.print_note("nothing was decided.")
+        if not output.confirm("Approve this call?"):
+            output.print_note("No decision was made.")
             raise typer.Exit(output.FAILED)
-    proof = _signed(one, "approve", reason, path, passphrase_file)
-    sent = {"proof": proof, **({"accept_masked": True} if one.masked else {})}
-    _tell(inbox.decide(one, sent), json=json)
+    proof = _sign_decision(approval, "approve", reason, key_path, passphrase_file)
+    payload = {"proof": proof, **({"accept_masked": True} if approval.masked else {})}
+    _print_decision(inbox.decide(approval, payload), json=json)
 
 
-def refuse(
+def reject(
     id: Id,
     reason: Reason = "",
     key: Key = None,
@@ -183,231 +192,251 @@ def refuse(
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Refuse a call that waits. The reason is told to whoever asked.
+    """Reject a pending call. The caller gets the reason.
 
-    On the node's own machine no key is needed for that.
+    No key is needed on the machine of the node.
 
     \b
     Example:
-      interlock refuse 7fGhZ1 --reason "not on a Friday"
+      interlock reject 7fGhZ1 --reason "not on a Friday"
     """
     from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
     inbox = ApprovalsClient(node_discovery.find_node(config, node))
-    one = inbox.find(id)
-    _must_wait(one)
-    sent: dict[str, Any] = {"refuse": True, "reason": reason}
-    if key is not None or one.at:
-        sent = {
-            "proof": _signed(one, "refuse", reason, operator_key.choose_key(key), passphrase_file)
+    approval = inbox.find(id)
+    _require_pending(approval)
+    payload: dict[str, Any] = {"refuse": True, "reason": reason}
+    if key is not None or approval.at:
+        payload = {
+            "proof": _sign_decision(
+                approval, "refuse", reason, operator_key.choose_key(key), passphrase_file
+            )
         }
-    _tell(inbox.decide(one, sent), json=json)
+    _print_decision(inbox.decide(approval, payload), json=json)
 
 
-def _signed(
-    one: PendingApproval, decision: str, reason: str, path: Path, passphrase_file: Path | None
+def _sign_decision(
+    approval: PendingApproval, decision: str, reason: str, path: Path, passphrase_file: Path | None
 ) -> str:
     operator_key.warn_if_readable(path)
     claims = {
-        "aud": one.aud,
-        "jti": one.id,
-        "args_sha256": one.args_sha256,
+        "aud": approval.aud,
+        "jti": approval.id,
+        "args_sha256": approval.args_sha256,
         "decision": decision,
         **({"reason": reason} if reason else {}),
     }
     return operator_key.sign_proof(
-        operator_key.load_key(path, passphrase_file), now=one.now, claims=claims
+        operator_key.load_key(path, passphrase_file), now=approval.now, claims=claims
     )
 
 
 def _check_id(id: str) -> None:
     if not id.strip():
-        raise typer.BadParameter("there is no id: `interlock approvals` shows what waits.")
-    if len(id) < _SHORTEST_ID:
+        raise typer.BadParameter("The id is empty. List the ids: interlock approvals")
+    if len(id) < _MIN_ID_LENGTH:
         raise typer.BadParameter(
-            f"{id} is too short: give at least {_SHORTEST_ID} characters of the id."
+            f"{id} is too short. Enter at least {_MIN_ID_LENGTH} characters of the id."
         )
 
 
-def _must_wait(one: PendingApproval) -> None:
+def _require_pending(approval: PendingApproval) -> None:
     from interlock.errors import ALREADY_DECIDED, InterlockError
 
-    if one.state != "pending":
-        why = f" {one.note}" if one.note else ""
-        raise InterlockError(ALREADY_DECIDED, f"it does not wait any more: {one.state}.{why}")
-
-
-def _row(one: PendingApproval) -> str:
-    left = describe_duration(one.seconds_left)
-    words = _line(_step(one) or one.arguments_text)
-    words = words if len(words) <= 100 else f"{words[:99]}…"
-    effect = _EFFECTS.get(one.effect, one.effect)
-    at = f"  held by the node {_line(one.at)} below, which says:" if one.at else ""
-    return (
-        f"{one.id}  {left} left{at}\n  {_line(one.tool)}  ({effect})\n"
-        f"  asked by {_who(one)}{_proposed(one, ', proposed ')}\n  {words}"
-    )
-
-
-def _enrolment(asked: dict[str, Any], named: node_discovery.NodeSelector) -> str:
-    """Who wants to become an operator, and what to do about it."""
-    who, id = f"{_line(str(asked['name']))} ({asked['kind']})", asked["id"]
-    if not asked["recovery"]:
-        return (
-            f"Enrolment pending: {who}. Confirm it with: {named.format_command(f'keys admit {id}')}"
+    if approval.state != "pending":
+        note = f" {approval.note}" if approval.note else ""
+        raise InterlockError(
+            ALREADY_DECIDED, f"The call is no longer pending. Its state is {approval.state}.{note}"
         )
-    ends = asked["ends"]
-    when = "" if ends is None else f" at {format_local(ends)}"
+
+
+def _format_row(approval: PendingApproval) -> str:
+    time_left = describe_duration(approval.seconds_left)
+    summary = _one_line(_agent_step(approval) or approval.arguments_text)
+    summary = summary if len(summary) <= 100 else f"{summary[:99]}…"
+    effect = _EFFECT_TEXTS.get(approval.effect, approval.effect)
+    child_text = (
+        f"  pending at the child node {_one_line(approval.at)}, which reports:"
+        if approval.at
+        else ""
+    )
     return (
-        f"Recovery: {who} becomes an operator{when} without the proof of another. "
-        f"Refuse it with: {named.format_command(f'keys refuse {id}')}"
+        f"{approval.id}  {time_left} left{child_text}\n  {_one_line(approval.tool)}  ({effect})\n"
+        f"  called by {_format_caller(approval)}{_format_proposal(approval, ', proposed ')}\n  "
+        f"{summary}"
     )
 
 
-def _proposed(one: PendingApproval, before: str) -> str:
-    """Where it was proposed: everybody there will see what comes of it."""
-    if one.proposal is None:
+def _format_enrolment(enrolment: dict[str, Any], selector: node_discovery.NodeSelector) -> str:
+    """Format a pending enrolment of an operator, with the command that decides it."""
+    operator, id = f"{_one_line(str(enrolment['name']))} ({enrolment['kind']})", enrolment["id"]
+    if not enrolment["recovery"]:
+        approve = selector.format_command(f"keys approve {id}")
+        return f"Enrolment pending: {operator}. Approve it: {approve}"
+    count_time = enrolment["ends"]
+    at_text = "" if count_time is None else f" at {format_local(count_time)}"
+    return (
+        f"Recovery: {operator} becomes an operator{at_text} without a proof of another operator. "
+        f"Reject it: {selector.format_command(f'keys reject {id}')}"
+    )
+
+
+def _format_proposal(approval: PendingApproval, prefix: str) -> str:
+    """Format the topic and the author of a proposal. All participants will see the outcome."""
+    if approval.proposal is None:
         return ""
-    where, by = (_line(one.proposal.get(key, "?")) for key in ("topic", "by"))
-    return f"{before}in the topic {where} by {by}, where everybody sees the outcome"
+    topic, author = (_one_line(approval.proposal.get(key, "?")) for key in ("topic", "by"))
+    return f"{prefix}in the topic {topic} by {author}. All participants see the outcome"
 
 
-def _step(one: PendingApproval) -> str:
-    """What an agent wants to do, where it is that which waits."""
-    if one.tool not in _STEPS:
+def _agent_step(approval: PendingApproval) -> str:
+    """Return the hint of an agent's step, or nothing if the call is not such a step."""
+    if approval.tool not in _AGENT_STEP_TOOLS:
         return ""
     import msgspec
 
     try:
-        said = msgspec.json.decode(one.arguments_text, type=dict[str, Any])
+        arguments = msgspec.json.decode(approval.arguments_text, type=dict[str, Any])
     except msgspec.DecodeError:
         return ""
-    hint = str(said.get("hint") or "")
-    return f"{hint} · says the agent {said.get('element_name', '')}" if hint else ""
+    hint = str(arguments.get("hint") or "")
+    return f"{hint} · reported by the agent {arguments.get('element_name', '')}" if hint else ""
 
 
-def _who(one: PendingApproval) -> str:
-    name, above = one.caller.get("name", ""), one.caller.get("above", "")
-    return _line(f"{above}, through {name}" if above else name)
+def _format_caller(approval: PendingApproval) -> str:
+    name, parent_caller = approval.caller.get("name", ""), approval.caller.get("above", "")
+    return _one_line(f"{parent_caller}, through {name}" if parent_caller else name)
 
 
-def _line(text: str) -> str:
-    """What others wrote, in one line: it cannot look like another line of ours."""
+def _one_line(text: str) -> str:
+    """Return untrusted text in one line, so that it cannot imitate a line of Interlock."""
     return " ".join(output.sanitize(text).split())
 
 
-def _block(text: str) -> str:
-    """The same in several lines, each marked as theirs."""
+def _quote_block(text: str) -> str:
+    """Return untrusted text in several lines, each marked as a quote."""
     return "\n".join(f"  │ {line}" for line in output.sanitize(text).splitlines())
 
 
-def _show(one: PendingApproval) -> None:
-    """All there is to know before one decides. On stderr: the outcome is the result."""
-    if one.at:
+def _print_details(approval: PendingApproval) -> None:
+    """Print all details of an approval on stderr. The result of the command is the outcome."""
+    if approval.at:
         output.print_note(
-            f"held by:   the node {_line(one.at)} below, which says all of this itself"
+            f"node:      pending at the child node {_one_line(approval.at)}, which reports all "
+            "of this"
         )
-    output.print_note(f"tool:      {_line(one.tool)}  ({_EFFECTS.get(one.effect, one.effect)})")
-    if one.description:
-        output.print_note(f"it says:\n{_block(one.description)}")
-    output.print_note(f"server:    {_line(one.server)}")
-    if len(one.route) > _DIRECT:
-        output.print_note(f"route:     {_line(' › '.join(one.route))}")
-    output.print_note(f"asked by:  {_who(one)}")
-    if one.proposal is not None:
-        output.print_note(f"proposed:  {_proposed(one, '')}")
-    why = one.reason or (f"rule {one.rule}" if one.rule else "")
-    if why:
-        output.print_note(f"it waits:  {_line(why)}")
-    output.print_note(f"time left: {describe_duration(one.seconds_left)}")
-    output.print_note(f"digest:    {one.args_sha256}")
-    output.print_note(f"arguments:\n{_block(one.arguments_text)}")
-    if one.meta_text:
-        output.print_note(f"and beside them (_meta):\n{_block(one.meta_text)}")
-    if one.masked:
-        state = "revealed" if one.revealed else "masked"
-        output.print_note(f"{state}:    {_line(', '.join(one.masked))}")
+    output.print_note(
+        f"tool:      {_one_line(approval.tool)}  "
+        f"({_EFFECT_TEXTS.get(approval.effect, approval.effect)})"
+    )
+    if approval.description:
+        output.print_note(f"description of the tool:\n{_quote_block(approval.description)}")
+    output.print_note(f"server:    {_one_line(approval.server)}")
+    if len(approval.route) > _DIRECT_ROUTE_LENGTH:
+        output.print_note(f"route:     {_one_line(' › '.join(approval.route))}")
+    output.print_note(f"caller:    {_format_caller(approval)}")
+    if approval.proposal is not None:
+        output.print_note(f"proposed:  {_format_proposal(approval, '')}")
+    reason = approval.reason or (f"rule {approval.rule}" if approval.rule else "")
+    if reason:
+        output.print_note(f"reason:    {_one_line(reason)}")
+    output.print_note(f"time left: {describe_duration(approval.seconds_left)}")
+    output.print_note(f"digest:    {approval.args_sha256}")
+    output.print_note(f"arguments:\n{_quote_block(approval.arguments_text)}")
+    if approval.meta_text:
+        output.print_note(f"_meta, sent with the arguments:\n{_quote_block(approval.meta_text)}")
+    if approval.masked:
+        state = "revealed" if approval.revealed else "masked"
+        output.print_note(f"{state}:    {_one_line(', '.join(approval.masked))}")
 
 
-def _masked_names(approval: PendingApproval) -> str:
-    """`password is`, `password, pin are`: which arguments are masked."""
-    names = ", ".join(_line(one.removeprefix("/arguments/")) for one in approval.masked[:5])
+def _format_masked_names(approval: PendingApproval) -> str:
+    """Format the names of the masked arguments: `password is`, `password, pin are`."""
+    names = ", ".join(_one_line(path.removeprefix("/arguments/")) for path in approval.masked[:5])
     if len(approval.masked) > 5:
         names += f" and {len(approval.masked) - 5} more"
     return f"{names} {'is' if len(approval.masked) == 1 else 'are'}"
 
 
-def _as_json(one: PendingApproval) -> str:
+def _as_json(approval: PendingApproval) -> str:
     import msgspec
 
-    return msgspec.json.encode(one).decode()
+    return msgspec.json.encode(approval).decode()
 
 
-def _tell(body: bytes, *, json: bool) -> None:
-    """What became of it; the exit code says whether the call succeeded."""
+def _print_decision(body: bytes, *, json: bool) -> None:
+    """Print the outcome of a decision. The exit code says whether the call succeeded."""
     import msgspec
 
     from interlock.terminal.approvals_client import PendingApproval
 
-    told = msgspec.json.decode(body, type=PendingApproval)
+    decided = msgspec.json.decode(body, type=PendingApproval)
     if json:
         output.print_json(msgspec.json.decode(body))
     else:
-        _tell_person(told)
-    if told.state == _PASSED_ON:
-        if not _refused_below(told) and msgspec.json.decode(told.result).get("isError"):
+        _print_decision_text(decided)
+    if decided.state == _PASSED_ON_STATE:
+        if not _is_rejected_by_child(decided) and msgspec.json.decode(decided.result).get(
+            "isError"
+        ):
             raise typer.Exit(output.FAILED)
-    elif told.state not in ("done", "refused") or told.error is not None or told.outcome == _FAILED:
+    elif (
+        decided.state not in ("done", "refused")
+        or decided.error is not None
+        or decided.outcome == _TOOL_ERROR
+    ):
         raise typer.Exit(output.FAILED)
 
 
-def _tell_person(told: PendingApproval) -> None:
+def _print_decision_text(decided: PendingApproval) -> None:
     from interlock.terminal.results import print_result
 
-    by = f" by {told.by}" if told.by else ""
-    if told.state == "refused" or _refused_below(told):
-        print(f"refused{by}.")
-    elif told.state == _PASSED_ON:
-        output.print_note(f"passed on to the node {_line(told.at)}, which holds it.")
-        print_result(bytes(told.result))
-    elif told.outcome == _HELD_BELOW:
-        output.print_note(f"approved{by}.")
-        print(_gate_below(bytes(told.result)))
+    by_text = f" by {decided.by}" if decided.by else ""
+    if decided.state == "refused" or _is_rejected_by_child(decided):
+        print(f"Rejected{by_text}.")
+    elif decided.state == _PASSED_ON_STATE:
+        output.print_note(
+            f"Sent to the child node {_one_line(decided.at)}, where the call is pending."
+        )
+        print_result(bytes(decided.result))
+    elif decided.outcome == _PENDING_AT_CHILD:
+        output.print_note(f"Approved{by_text}.")
+        print(_format_child_approval(bytes(decided.result)))
     else:
-        output.print_note(f"approved{by}: {told.outcome or told.state}")
-        if told.error is not None:
-            output.print_problem(output.sanitize(told.error["message"]))
-        elif bytes(told.result) != b"null":
-            print_result(bytes(told.result))
-        elif told.note:
-            output.print_note(output.sanitize(told.note))
+        output.print_note(f"Approved{by_text}: {decided.outcome or decided.state}")
+        if decided.error is not None:
+            output.print_problem(output.sanitize(decided.error["message"]))
+        elif bytes(decided.result) != b"null":
+            print_result(bytes(decided.result))
+        elif decided.note:
+            output.print_note(output.sanitize(decided.note))
 
 
-def _refused_below(told: PendingApproval) -> bool:
-    """Whether a node below, which was given the proof, says that the call is refused."""
+def _is_rejected_by_child(decided: PendingApproval) -> bool:
+    """Return whether the child node that got the proof reports the call as rejected."""
     import msgspec
 
-    if told.state != _PASSED_ON:
+    if decided.state != _PASSED_ON_STATE:
         return False
-    result = msgspec.json.decode(told.result)
+    result = msgspec.json.decode(decided.result)
     return "content" not in result and result.get("status") == "refused"
 
 
-def _gate_below(result: bytes) -> str:
-    """A node below wants a proof of its own: what it holds, and what to do there."""
+def _format_child_approval(result: bytes) -> str:
+    """Format the approval that a child node requires in addition, with the next step."""
     import shlex
 
     import msgspec
 
-    about = msgspec.json.decode(result).get("structuredContent") or {}
-    # The words of another node: they stand in a command that somebody may paste.
-    id, until, page = (
-        _line(str(about.get(name, ""))) for name in ("confirmation_id", "expires_at", "url")
+    content = msgspec.json.decode(result).get("structuredContent") or {}
+    # Text of another node, and part of a command that the user may paste.
+    id, expires, page = (
+        _one_line(str(content.get(name, ""))) for name in ("confirmation_id", "expires_at", "url")
     )
     return (
-        "A node below has a gate of its own and holds the call"
-        + (f" until {until}" if until else "")
-        + f". Who confirms there runs, where that node is: interlock approve {shlex.quote(id)}"
-        + (f", or opens {page}" if page else "")
+        "The child node requires its own approval. The call is pending there"
+        + (f" until {expires}" if expires else "")
+        + f". Approve it on that node: interlock approve {shlex.quote(id)}"
+        + (f", or open {page}" if page else "")
     )

@@ -1,6 +1,6 @@
-"""`interlock audit`: is the journal still what was written, and what is in it.
+"""`interlock audit`: verify the journal, search it, export it.
 
-Reads the file of a node, whether it runs or not. Changes nothing.
+The commands read the journal file of a node, which may be stopped. They change nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO, get_args
 
 import typer
 
-from interlock.cli.journal import CountOption, LinesOption, show, tail
+from interlock.cli.journal import CountOption, LinesOption, print_rows, tail
 from interlock.core.config.trust import EffectName
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source, node_discovery, options, output
@@ -29,28 +29,35 @@ if TYPE_CHECKING:
 
 audit = typer.Typer(no_args_is_help=True)
 
-_MANY: Final = 100_000
-"""With more entries than this, somebody who looks on sees how far it is."""
-_WHOLE_ID: Final = 32
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes text that begins so for something to execute."""
+_PROGRESS_BAR_MIN_ENTRIES: Final = 100_000
+"""A verification of more entries than this shows a progress bar on a terminal."""
+_ID_LENGTH: Final = 32
+_FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet executes text that begins with one of these as a formula."""
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 NameArgument = Annotated[
-    str, typer.Argument(help="A glob over names: jira.*, *.delete_*.", metavar="NAME")
+    str,
+    typer.Argument(
+        help="Only entries with a matching name. A glob, such as 'jira.*' or '*.delete_*'.",
+        metavar="NAME",
+    ),
 ]
-CallerOption = Annotated[str | None, typer.Option("--caller", help="Only calls of this caller.")]
+CallerOption = Annotated[str | None, typer.Option("--caller", help="Only entries of this caller.")]
 OutcomeOption = Annotated[
-    str | None, typer.Option("--outcome", help="Only this outcome: ok, denied_by_policy, …")
+    str | None,
+    typer.Option("--outcome", help="Only entries with this outcome: ok, denied_by_policy, …"),
 ]
-UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Only this upstream.")]
+UpstreamOption = Annotated[
+    str | None, typer.Option("--upstream", help="Only entries of this upstream.")
+]
 EffectOption = Annotated[
     str | None,
     typer.Option(
         "--effect",
         metavar="EFFECT",
         parser=options.choice_reader(*get_args(EffectName)),
-        help="Only tools with this effect: irreversible, …",
+        help="Only calls of tools with this effect: irreversible, …",
     ),
 ]
 ApprovalOption = Annotated[
@@ -58,18 +65,28 @@ ApprovalOption = Annotated[
     typer.Option(
         "--approval",
         metavar="ID",
-        help="Only what is about this approval; the beginning of its id will do.",
+        help="Only entries about this approval. The beginning of its id is sufficient.",
     ),
 ]
 SinceOption = Annotated[
-    str, typer.Option("--since", metavar="WHEN", help="2h, 7d, 2026-01-31 or 2026-01-31T12:00.")
+    str,
+    typer.Option(
+        "--since",
+        metavar="WHEN",
+        help="Only entries after this time: 2h, 7d, 2026-01-31 or 2026-01-31T12:00.",
+    ),
 ]
-UntilOption = Annotated[str, typer.Option("--until", metavar="WHEN", help="Until then, likewise.")]
+UntilOption = Annotated[
+    str,
+    typer.Option(
+        "--until", metavar="WHEN", help="Only entries before this time. Format as for --since."
+    ),
+]
 
 
 @audit.callback()
 def _audit() -> None:
-    """Check that the journal is what was written, search it, export it."""
+    """Verify, search and export the journal."""
 
 
 @audit.command()
@@ -77,17 +94,17 @@ def verify(
     head: Annotated[
         str,
         typer.Option(
-            "--head", metavar="HEAD", help="What `audit head` printed once, and you kept elsewhere."
+            "--head", metavar="HEAD", help="Check this head too, an earlier output of `audit head`."
         ),
     ] = "",
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Check that nothing in the journal was changed, removed, put in or moved.
+    """Verify that no entry of the journal was changed, removed, inserted or moved.
 
-    Alone the file cannot tell whether its newest entries are missing, or whether all of it was
-    written anew: for that, keep the head of the journal elsewhere, and give it here.
+    The file alone cannot show that its newest entries are missing, or that all of it was rewritten.
+    To detect that, store the output of `audit head` elsewhere and pass it with --head.
 
     \b
     Examples:
@@ -96,20 +113,22 @@ def verify(
     """
     from interlock.core.journal import verification as journal_verify
 
-    path = _path(config, node)
-    with _progress(path) as progress:
-        verdict = journal_verify.verify(path, head, progress)
+    path = _journal_path(config, node)
+    with _create_progress(path) as progress:
+        report = journal_verify.verify(path, head, progress)
     if json:
-        output.print_json(_as_dict(path, verdict))
+        output.print_json(_report_as_dict(path, report))
     else:
-        _tell(path, verdict)
-    if not verdict.whole:
+        _print_report(path, report)
+    if not report.whole:
         raise typer.Exit(output.FAILED)
 
 
 @audit.command()
 def head(config: config_source.ConfigOption = None, node: NodeOption = None) -> None:
-    """Print the end of the chain. Kept elsewhere, it proves all that is in the journal until now.
+    """Print the head of the hash chain, which identifies all present entries.
+
+    Store it on another machine, and pass it to `audit verify --head` later.
 
     \b
     Example:
@@ -117,7 +136,7 @@ def head(config: config_source.ConfigOption = None, node: NodeOption = None) -> 
     """
     from interlock.core.journal.verification import head_of
 
-    print(head_of(_path(config, node)))
+    print(head_of(_journal_path(config, node)))
 
 
 audit.command("tail")(tail)
@@ -137,7 +156,7 @@ def search(
         bool,
         typer.Option(
             "--unfinished",
-            help="Only calls that left and of which no end is known: under way, or cut short.",
+            help="Only calls that were sent and have no recorded end: running or interrupted.",
         ),
     ] = False,
     count: CountOption = 100,
@@ -145,7 +164,7 @@ def search(
     json: LinesOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Show the newest entries that fit, oldest of them first.
+    """Show the newest matching entries, in chronological order.
 
     \b
     Examples:
@@ -155,14 +174,14 @@ def search(
     """
     from interlock.core.journal.reader import JournalReader
 
-    reader = JournalReader(_path(config, node))
-    question = _question(name, caller, outcome, upstream, effect, since, until)
-    question = _about_approval(reader, question, approval)
-    ask = reader.unfinished if unfinished else reader.newest
-    rows = ask(question, count)[::-1]
-    show(rows, json=json)
+    reader = JournalReader(_journal_path(config, node))
+    query = _build_query(name, caller, outcome, upstream, effect, since, until)
+    query = _filter_by_approval(reader, query, approval)
+    read_rows = reader.unfinished if unfinished else reader.newest
+    rows = read_rows(query, count)[::-1]
+    print_rows(rows, json=json)
     if not rows:
-        output.print_note("nothing in the journal fits.")
+        output.print_note("No matching entries in the journal.")
         raise typer.Exit(output.FAILED)
 
 
@@ -175,11 +194,12 @@ def export(
             "--format",
             metavar="[jsonl|csv|events]",
             parser=options.choice_reader("jsonl", "csv", "events"),
-            help="An object a line, a table, or what was denied, held and confirmed.",
+            help="One JSON object per line, a CSV table, or only the denied calls and approvals.",
         ),
     ] = "jsonl",
     output_file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: stdout."),
     ] = None,
     caller: CallerOption = None,
     outcome: OutcomeOption = None,
@@ -191,9 +211,9 @@ def export(
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Write entries out, oldest first, with their times in UTC.
+    """Export entries in chronological order, with times in UTC.
 
-    In CSV, text that a spreadsheet would execute has an apostrophe before it.
+    In CSV, text that a spreadsheet would execute as a formula gets a leading apostrophe.
 
     \b
     Examples:
@@ -202,25 +222,25 @@ def export(
     """
     from interlock.core.journal.reader import JournalReader
 
-    reader = JournalReader(_path(config, node))
-    question = _question(name, caller, outcome, upstream, effect, since, until)
-    question = _about_approval(reader, question, approval)
-    with closing(reader.each(question)) as rows:
-        # Asked before the file is made: a journal that cannot be read must not empty it.
+    reader = JournalReader(_journal_path(config, node))
+    query = _build_query(name, caller, outcome, upstream, effect, since, until)
+    query = _filter_by_approval(reader, query, approval)
+    with closing(reader.each(query)) as rows:
+        # Read one row before the file is created: an unreadable journal must not empty the file.
         first = list(islice(rows, 1))
-        with _opened(output_file) as file:
-            written = _write(file, format, chain(first, rows))
-    output_file.print_note(f"{format_count(written, 'entry', 'entries')}.")
+        with _open_output(output_file) as file:
+            count = _write_rows(file, format, chain(first, rows))
+    output_file.print_note(f"{format_count(count, 'entry', 'entries')}.")
 
 
-def _path(config: Path | None, node: str | None) -> Path:
+def _journal_path(config: Path | None, node: str | None) -> Path:
     from interlock.core.paths import journal_path
 
     target = node_discovery.find_local_node(config, node)
     return journal_path(target.config, os.environ, target.base_dir)
 
 
-def _question(
+def _build_query(
     name: str,
     caller: str | None,
     outcome: str | None,
@@ -243,29 +263,37 @@ def _question(
     )
 
 
-def _about_approval(
-    reader: JournalReader, question: JournalQuery, given: str | None
+def _filter_by_approval(
+    reader: JournalReader, query: JournalQuery, approval_id: str | None
 ) -> JournalQuery:
-    """The question, about one approval: by its id, or by a beginning that no other has."""
-    if given is None:
-        return question
-    wanted = f"approval:{given}"
-    if given and len(given) < _WHOLE_ID:
-        with closing(reader.each(question)) as rows:
-            words = {one for row in rows for one in row.detail.split(" ") if one.startswith(wanted)}
-        if wanted not in words and len(words) == 1:
-            wanted = words.pop()
-        elif wanted not in words and words:
-            raise typer.BadParameter(f"{len(words)} approvals begin with {given}: give more of it.")
-    return question._replace(word=wanted)
+    """Limit a query to one approval, by its id or by a unique beginning of its id."""
+    if approval_id is None:
+        return query
+    filter_word = f"approval:{approval_id}"
+    if approval_id and len(approval_id) < _ID_LENGTH:
+        with closing(reader.each(query)) as rows:
+            matches = {
+                word
+                for row in rows
+                for word in row.detail.split(" ")
+                if word.startswith(filter_word)
+            }
+        if filter_word not in matches and len(matches) == 1:
+            filter_word = matches.pop()
+        elif filter_word not in matches and matches:
+            raise typer.BadParameter(
+                f"{len(matches)} approvals have an id that begins with {approval_id}. "
+                "Enter more characters."
+            )
+    return query._replace(word=filter_word)
 
 
 @contextmanager
-def _opened(output_file: Path | None) -> Iterator[TextIO]:
+def _open_output(output_file: Path | None) -> Iterator[TextIO]:
     if output_file is None:
         yield sys.stdout
         return
-    # Only its owner may read it, as the journal itself.
+    # Only the owner can read the file, like the journal itself.
     with open(
         output_file,
         "w",
@@ -276,7 +304,7 @@ def _opened(output_file: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _write(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
+def _write_rows(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
     import csv
 
     import msgspec
@@ -287,88 +315,89 @@ def _write(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
     table = csv.writer(file) if format == "csv" else None
     if table is not None:
         table.writerow(["seq", "time", *JournalRow._fields[2:]])
-    written = 0
+    count = 0
     for row in rows:
         if table is not None:
-            table.writerow([row.seq, utc(row.time_ns), *map(_harmless, row[2:])])
+            table.writerow([row.seq, utc(row.time_ns), *map(_escape_formula, row[2:])])
         else:
-            line = event_of(row) if format == "events" else _described(row)
+            line = event_of(row) if format == "events" else _row_as_dict(row)
             if line is None:
                 continue
             file.write(msgspec.json.encode(line).decode() + "\n")
-        written += 1
-    return written
+        count += 1
+    return count
 
 
-def _described(row: JournalRow) -> dict[str, object]:
+def _row_as_dict(row: JournalRow) -> dict[str, object]:
     from interlock.core.journal.events import utc
 
     return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict(), **row.digests}
 
 
-def _harmless(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+def _escape_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) else value
 
 
-def _progress(path: Path) -> nullcontext[None] | _Bar:
+def _create_progress(path: Path) -> nullcontext[None] | _ProgressBar:
     from interlock.core.journal.reader import JournalReader
 
     if sys.stderr.isatty():
         newest = JournalReader(path).tail(1)
-        if newest and newest[0].seq > _MANY:
-            return _Bar()
+        if newest and newest[0].seq > _PROGRESS_BAR_MIN_ENTRIES:
+            return _ProgressBar()
     return nullcontext()
 
 
-class _Bar:
-    """How far it is, on a terminal."""
+class _ProgressBar:
+    """A progress bar on a terminal."""
 
     def __enter__(self) -> Progress:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-        self._shown = Progress(
-            "checking the journal",
+        self._bar = Progress(
+            "verifying the journal",
             BarColumn(),
             TaskProgressColumn(),
             TimeRemainingColumn(),
             console=output.create_console(stderr=True),
             transient=True,
         )
-        self._shown.start()
-        task = self._shown.add_task("")
-        return lambda done, total: self._shown.update(task, completed=done, total=total)
+        self._bar.start()
+        task = self._bar.add_task("")
+        return lambda done, total: self._bar.update(task, completed=done, total=total)
 
     def __exit__(self, *_: object) -> None:
-        self._shown.stop()
+        self._bar.stop()
 
 
-def _as_dict(path: Path, verdict: VerificationReport) -> dict[str, object]:
+def _report_as_dict(path: Path, report: VerificationReport) -> dict[str, object]:
     return {
         "journal": str(path),
-        "whole": verdict.whole,
-        "entries": verdict.entries,
-        "first_seq": verdict.first_seq,
-        "archived": verdict.archived,
-        "head": str(verdict.head),
-        "findings": [finding._asdict() for finding in verdict.findings],
-        "more_findings": verdict.more_findings,
-        "notes": verdict.notes,
+        "whole": report.whole,
+        "entries": report.entries,
+        "first_seq": report.first_seq,
+        "archived": report.archived,
+        "head": str(report.head),
+        "findings": [finding._asdict() for finding in report.findings],
+        "more_findings": report.more_findings,
+        "notes": report.notes,
     }
 
 
-def _tell(path: Path, verdict: VerificationReport) -> None:
-    for finding in verdict.findings:
+def _print_report(path: Path, report: VerificationReport) -> None:
+    for finding in report.findings:
         print(f"✗ {finding.sentence}")
-    if verdict.more_findings:
-        print(f"✗ … and {verdict.more_findings} more.")
-    for one in verdict.notes:
-        output.print_note(f"· {one}")
-    archived = f", and {verdict.archived} in archives" if verdict.archived else ""
-    if verdict.whole:
-        print(f"✓ {path}: {verdict.entries} entries{archived}, all as they were written.")
-        print(f"  head {verdict.head}")
+    if report.more_findings:
+        print(f"✗ … and {report.more_findings} more.")
+    for note in report.notes:
+        output.print_note(f"· {note}")
+    archived = f", and {report.archived} in archives" if report.archived else ""
+    if report.whole:
+        print(f"✓ {path}: {report.entries} entries{archived}, all unchanged.")
+        print(f"  head {report.head}")
     else:
         output.print_problem(
-            f"{path} is not what was written. Keep it as it is for whoever looks into it; a node "
-            "begins a new journal when this one, with its -wal and -shm files, is moved aside."
+            f"{path} was changed after it was written. Keep the file unchanged for an "
+            "investigation. To begin a new journal, move the file and its -wal and -shm files "
+            "to another folder, and restart the node."
         )

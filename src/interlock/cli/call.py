@@ -1,4 +1,4 @@
-"""`interlock call`: call one tool, from a shell or a script."""
+"""`interlock call`: call a tool from a shell or a script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
-    WordsArgument,
+    KeyValueArgument,
     check_argument_form,
     read_timeout,
 )
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from interlock.core.config import Config
     from interlock.terminal.node_client import NodeClient
 
-_HERE: Final = node_discovery.NodeSelector()
+_DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
-_FOR_CLIENTS: Final = "`tools/list` has the names."
-_FOR_PEOPLE: Final = "`{}` shows them all."
+_CLIENT_HINT: Final = "`tools/list` has the names."
+_PERSON_HINT: Final = "List the names: {}"
 
 
 def call(
@@ -39,12 +39,12 @@ def call(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The tool, such as demo.roll_dice or demo__roll_dice.",
+            help="Name of the tool, such as demo.roll_dice or demo__roll_dice.",
             autocompletion=complete_tool,
             show_default=False,
         ),
     ],
-    arguments: WordsArgument = None,
+    arguments: KeyValueArgument = None,
     json: JsonOption = None,
     json_output: JsonOutputOption = False,
     timeout: Annotated[
@@ -52,7 +52,7 @@ def call(
         typer.Option(
             "--timeout",
             metavar="TIME",
-            help="How long to wait, such as 30s. The node's own limit holds as well.",
+            help="Cancel the call after this time, such as 30s. The node has its own limit, too.",
             show_default=False,
         ),
     ] = None,
@@ -61,17 +61,17 @@ def call(
         typer.Option(
             "--approval",
             metavar="ID",
-            help="Get the result of the same call, held earlier under this approval.",
+            help="Get the result of the same call, which got this approval earlier.",
             show_default=False,
         ),
     ] = None,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Call a tool and print what it answers.
+    """Call a tool and print its result.
 
-    Values are typed by the tool's schema. Progress goes to stderr. A tool that reports an error
-    ends with exit code 1.
+    Values are converted to the types of the tool's schema. Progress goes to stderr. The exit code
+    is 1 if the tool reports an error.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ async def _call(
     config: Path | None,
     address: str | None,
     name: str,
-    words: list[str],
+    pairs: list[str],
     json: str | None,
     *,
     json_output: bool,
@@ -116,71 +116,83 @@ async def _call(
 
     try:
         arguments = {} if json is None else read_json_object(json)
-        narrow = partial(_narrowed, name=name)
+        narrow = partial(_keep_needed_servers, name=name)
         async with connect_to_node(config, node=address, narrow=narrow) as node:
-            if words:
-                schema = _schema(await node.list_tools(), node.config, name)
-                arguments = read_arguments(words, schema)
+            if pairs:
+                schema = _find_schema(await node.list_tools(), node.config, name)
+                arguments = read_arguments(pairs, schema)
             outcome = await node.call_tool(
-                name, arguments, hear=_progress, timeout=seconds, approval=approval
+                name, arguments, on_notification=_print_progress, timeout=seconds, approval=approval
             )
-    except ArgumentError as bad:
-        raise typer.BadParameter(str(bad)) from None
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from None
     except TimeoutError:
-        output.print_problem(f"no answer within {seconds:g} s; the call was cancelled.")
+        output.print_problem(
+            f"No response within {seconds:g} s. The call was cancelled. Use a longer --timeout."
+        )
         return output.FAILED
     except UpstreamResponseError as error:
-        if node.unready:
-            # What is wrong with the server was told already; that its tools are unknown follows.
+        if node.unready_servers:
+            # The problem of the server was reported before. The unknown tool is a consequence.
             return output.UNREACHABLE
         code = _error_code(error)
-        down = None if code == output.UNREACHABLE else _not_ready(node, name)
-        tools = node_discovery.NodeSelector(config, address).command("tools")
-        output.print_problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE.format(tools)))
-        return output.UNREACHABLE if down else code
-    at = node_discovery.NodeSelector(config, address)
+        unready_reason = (
+            None if code == output.UNREACHABLE else _describe_unready_server(node, name)
+        )
+        tools = node_discovery.NodeSelector(config, address).format_command("tools")
+        output.print_problem(
+            unready_reason or error.message.replace(_CLIENT_HINT, _PERSON_HINT.format(tools))
+        )
+        return output.UNREACHABLE if unready_reason else code
+    selector = node_discovery.NodeSelector(config, address)
     raw = bytes(outcome.result)
-    return print_result(raw, json_output=json_output, at=at, stopped=node.temporary)
+    return print_result(
+        raw, json_output=json_output, selector=selector, node_stopped=node.temporary
+    )
 
 
-def _not_ready(node: NodeClient, name: str) -> str | None:
-    """Why the server in the tool's name has no such tool: it is not there at all."""
+def _describe_unready_server(node: NodeClient, name: str) -> str | None:
+    """Describe why the server in the tool's name is not ready, or return None if it is."""
     from interlock.terminal.tool_table import describe_unready, has_segment
 
-    for one in node.trouble():
-        if has_segment(name, one.segment, node.config.root_segment):
-            return describe_unready(one)
+    for upstream in node.list_unready_upstreams():
+        if has_segment(name, upstream.segment, node.config.root_segment):
+            return describe_unready(upstream)
     return None
 
 
-def _narrowed(config: Config, name: str) -> Config:
-    """Only the server that the call needs."""
+def _keep_needed_servers(config: Config, name: str) -> Config:
+    """Keep only the servers that the call can need."""
     from msgspec.structs import replace
 
     from interlock.terminal.tool_table import find_servers_by_tool
 
-    needed = find_servers_by_tool(config, name)
-    return replace(config, servers={key: config.servers[key] for key in needed})
+    keys = find_servers_by_tool(config, name)
+    return replace(config, servers={key: config.servers[key] for key in keys})
 
 
-def _schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]:
+def _find_schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]:
     from interlock.terminal.tool_table import is_same_name, read_listing
 
-    listed = read_listing(definitions, config)
-    # An unknown tool is the node's to refuse: it knows what was target.
-    return next((tool.schema for tool in listed if is_same_name(tool.name, name)), {})
+    listed_tools = read_listing(definitions, config)
+    # The node itself rejects an unknown tool, with a suggestion.
+    return next((tool.schema for tool in listed_tools if is_same_name(tool.name, name)), {})
 
 
-def _progress(call: Call, method: str, params: bytes | Raw) -> None:
-    """One line on stderr for each sign of life; on a terminal the newest replaces the last."""
+def _print_progress(call: Call, method: str, params: bytes | Raw) -> None:
+    """Print a line on stderr for each progress notification. On a terminal it replaces the last."""
     import msgspec
 
     from interlock.protocol.mcp import PROGRESS
 
     if method != PROGRESS:
         return
-    said = msgspec.json.decode(params)
-    done, total, message = said.get("progress"), said.get("total"), said.get("message") or ""
+    progress = msgspec.json.decode(params)
+    done, total, message = (
+        progress.get("progress"),
+        progress.get("total"),
+        progress.get("message") or "",
+    )
     line = f"{done:g}" if isinstance(done, int | float) else "?"
     if isinstance(total, int | float):
         line += f"/{total:g}"
@@ -193,6 +205,8 @@ def _progress(call: Call, method: str, params: bytes | Raw) -> None:
 def _error_code(error: UpstreamResponseError) -> int:
     from interlock.errors import failure_by_name
 
-    rows = [failure_by_name(name) for name in _UNREACHABLE_NAMES]
-    unreachable = {row.code for row in rows} | {row.stateless_code for row in rows}
-    return output.UNREACHABLE if error.code in unreachable else output.FAILED
+    failures = [failure_by_name(name) for name in _UNREACHABLE_NAMES]
+    unreachable_codes = {failure.code for failure in failures} | {
+        failure.stateless_code for failure in failures
+    }
+    return output.UNREACHABLE if error.code in unreachable_codes else output.FAILED

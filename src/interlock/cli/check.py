@@ -1,4 +1,4 @@
-"""`interlock check`: is the config right? Starts nothing."""
+"""`interlock check`: check the config file, without starting anything."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def check(
     config: config_source.ConfigOption = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Check the config: every problem with its place, every reference that leads nowhere.
+    """Check the config file. Shows every error with its line, and every missing reference.
 
-    Nothing is started; `interlock doctor` tries the servers themselves. Exit code 3 when the file
-    is wrong, 1 when it is right but something that it refers to is missing.
+    Nothing is started. To test the servers, use `interlock doctor`. Exit code 3: the file has
+    errors. Exit code 1: the file is valid, but a variable or file that it refers to is missing.
 
     \b
     Examples:
@@ -38,63 +38,74 @@ def check(
     try:
         loaded = source.load()
     except ConfigError as error:
-        problems = [*error.problems, *_independent(error, source)]
+        problems = [*error.problems, *_independent_problems(error, source)]
         if not json:
             raise ConfigError(problems) from None
-        output.print_json({"file": str(source.path), "ok": False, "problems": _data(problems)})
+        output.print_json(
+            {"file": str(source.path), "ok": False, "problems": _problems_as_data(problems)}
+        )
         raise typer.Exit(output.BAD_CONFIG) from None
     missing = list(missing_references(loaded, source))
-    weak = _new(_weak(loaded, source), missing)
-    checked = [one.check(loaded, source) for one in load_reports()]
-    problems = [*missing, *weak, *(problem for one in checked for problem in one.problems)]
-    doubtful = _new(config_warnings(loaded, source), weak)
-    doubtful += [warning for one in checked for warning in one.warnings]
+    weak = _drop_reported(_weak_token_problems(loaded, source), missing)
+    reports_of_features = [reports.check(loaded, source) for reports in load_reports()]
+    problems = [
+        *missing,
+        *weak,
+        *(problem for report in reports_of_features for problem in report.problems),
+    ]
+    warnings = _drop_reported(config_warnings(loaded, source), weak)
+    warnings += [warning for report in reports_of_features for warning in report.warnings]
     if json:
-        told = {"problems": _data(problems), "warnings": _data(doubtful)}
-        output.print_json({"file": str(source.path), "ok": not problems, **told})
+        report_data = {
+            "problems": _problems_as_data(problems),
+            "warnings": _problems_as_data(warnings),
+        }
+        output.print_json({"file": str(source.path), "ok": not problems, **report_data})
     else:
-        for one in problems:
-            output.print_note(str(one))
-        for one in doubtful:
-            output.print_note(f"Warning: {one}")
-        print(summary(loaded, source))
-        for found in checked:
-            if found.summary:
-                print(f"  {found.summary}")
+        for problem in problems:
+            output.print_note(str(problem))
+        for warning in warnings:
+            output.print_note(f"Warning: {warning}")
+        print(format_summary(loaded, source))
+        for report in reports_of_features:
+            if report.summary:
+                print(f"  {report.summary}")
     if problems:
         raise typer.Exit(output.BAD_CONFIG if weak else output.FAILED)
 
 
-def _independent(error: ConfigError, source: config_source.ConfigSource) -> list[Problem]:
-    """Problems of the parts of a wrong config that can be read: they do not follow from `error`.
+def _independent_problems(error: ConfigError, source: config_source.ConfigSource) -> list[Problem]:
+    """Find problems in the readable parts of an invalid config that `error` does not cause.
 
-    Warnings are left out: a part that cannot be read would cause some.
+    Warnings are left out, because an unreadable part would cause false ones.
     """
     from interlock.core.config import ConfigError
     from interlock.core.config.load import peek_config
 
-    if source.path is None or any(not one.path for one in error.problems):
-        # Nothing of the file can be read.
+    if source.path is None or any(not problem.path for problem in error.problems):
+        # No part of the file is readable.
         return []
     readable = peek_config(source.path)
-    found: list[Problem] = []
-    for problems in (missing_references, _weak, _feature_problems):
+    independent: list[Problem] = []
+    for problems in (missing_references, _weak_token_problems, _feature_problems):
         try:
-            found += _new(problems(readable, source), [*error.problems, *found])
+            independent += _drop_reported(
+                problems(readable, source), [*error.problems, *independent]
+            )
         except ConfigError:
-            # It follows from what is reported already.
+            # The error is a consequence of a reported problem.
             continue
-    return found
+    return independent
 
 
-def _new(problems: Iterable[Problem], known: list[Problem]) -> list[Problem]:
-    """Without those about a value of which something is reported already."""
-    paths = {one.path for one in known if one.path}
-    return [one for one in problems if one.path not in paths]
+def _drop_reported(problems: Iterable[Problem], reported: list[Problem]) -> list[Problem]:
+    """Drop problems of values that have a reported problem."""
+    paths = {problem.path for problem in reported if problem.path}
+    return [problem for problem in problems if problem.path not in paths]
 
 
-def _weak(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
-    """Tokens with which a node that others can reach does not start."""
+def _weak_token_problems(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
+    """Yield weak tokens, with which a node that other machines can reach does not start."""
     from interlock.core.config.checks import weak_tokens
     from interlock.terminal.config_source import locate_problems
 
@@ -109,27 +120,33 @@ def _feature_problems(config: Config, source: config_source.ConfigSource) -> Ite
 
 
 def missing_references(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
-    """Environment variables and files that the config refers to and that are not there."""
+    """Yield the environment variables and files that the config refers to and that are missing."""
     from interlock.terminal.config_source import locate_problems
 
-    found: list[tuple[tuple[str | int, ...], str, str]]
-    found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
-    found += [
-        (path, *wrong) for path, file in _files(config) for wrong in _unreadable(file, source)
+    warnings: list[tuple[tuple[str | int, ...], str, str]]
+    warnings = [
+        (path, *message_and_hint)
+        for path, text in _values_with_references(config)
+        for message_and_hint in _check_references(text, source)
     ]
-    missing = {path for path, _, _ in found}
-    found += _unusable(config, source, missing)
-    found += _useless(config, source, missing)
-    yield from locate_problems(found, source)
+    warnings += [
+        (path, *message_and_hint)
+        for path, file in _referenced_files(config)
+        for message_and_hint in _check_file(file, source)
+    ]
+    missing = {path for path, _, _ in warnings}
+    warnings += _unusable_keys(config, source, missing)
+    warnings += _useless_tokens(config, source, missing)
+    yield from locate_problems(warnings, source)
 
 
-def summary(config: Config, source: config_source.ConfigSource) -> str:
-    """What the config says, in a few lines."""
+def format_summary(config: Config, source: config_source.ConfigSource) -> str:
+    """Summarize the config in a few lines."""
     from interlock.terminal.assumed_effects import UNANNOTATED_TEXTS
 
     disabled = len(config.servers) - len(config.enabled_servers)
     count, tokens = len(config.enabled_servers), len(config.tokens)
-    counts = filter(None, (one.count(config) for one in load_reports()))
+    counts = filter(None, (reports.count(config) for reports in load_reports()))
     lines = [
         f"{source.path}: {format_count(count, 'server')}"
         + (f" ({disabled} more not enabled)" if disabled else "")
@@ -139,7 +156,7 @@ def summary(config: Config, source: config_source.ConfigSource) -> str:
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():
-        lines.append(f"  {key:<{width}}  {_reached_by(server)}")
+        lines.append(f"  {key:<{width}}  {_format_address(server)}")
     if config.enabled_servers:
         lines.append(
             f"  unannotated: {config.unannotated}. {UNANNOTATED_TEXTS[config.unannotated]}"
@@ -147,7 +164,7 @@ def summary(config: Config, source: config_source.ConfigSource) -> str:
     return "\n".join(lines)
 
 
-def _reached_by(server: ServerConfig) -> str:
+def _format_address(server: ServerConfig) -> str:
     import shlex
 
     from interlock.core.config import redact
@@ -158,7 +175,7 @@ def _reached_by(server: ServerConfig) -> str:
     return shlex.join([redact(server.command or ""), *redact_args(server.args)])
 
 
-def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _values_with_references(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     from interlock.core.config.secrets import OAUTH_REFERENCES
 
     for index, token in enumerate(config.tokens):
@@ -166,9 +183,9 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for index, anchor in enumerate(config.approvals.anchors):
         if anchor.secret is not None:
             yield ("approvals", "anchors", index, "secret"), anchor.secret
-    for index, asked in enumerate(config.identity.introspection):
-        yield ("identity", "introspection", index, "client_id"), asked.client_id
-        yield ("identity", "introspection", index, "client_secret"), asked.client_secret
+    for index, endpoint in enumerate(config.identity.introspection):
+        yield ("identity", "introspection", index, "client_id"), endpoint.client_id
+        yield ("identity", "introspection", index, "client_secret"), endpoint.client_secret
     for reports in load_reports():
         yield from reports.references(config)
     for key, server in config.enabled_servers.items():
@@ -188,7 +205,7 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield (*place, "oauth", name), text
 
 
-def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _referenced_files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     from interlock.core.config.secrets import TLS_FILES
 
     for name in TLS_FILES:
@@ -205,10 +222,10 @@ def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("identity", "issuers", index, "jwks_file"), issuer.jwks_file
 
 
-def _unusable(
+def _unusable_keys(
     config: Config, source: config_source.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Keys that are there and are none: a node would not start with them."""
+    """Yield invalid keys, with which a node would not start."""
     from interlock.errors import InterlockError
     from interlock.trust.approvals.proofs import read_anchor
     from interlock.trust.identity.keys import read_keys
@@ -217,9 +234,9 @@ def _unusable(
     for index, anchor in enumerate(config.approvals.anchors):
         path = ("approvals", "anchors", index)
         if anchor.name in names:
-            yield (*path, "name"), "another anchor has this name", "give each its own name"
+            yield (*path, "name"), "another anchor has this name", "give each anchor its own name"
         names.add(anchor.name)
-        if any(one[:3] == path for one in missing):
+        if any(missing_path[:3] == path for missing_path in missing):
             continue
         try:
             read_anchor(anchor, environ=os.environ, base_dir=source.base_dir)
@@ -232,18 +249,18 @@ def _unusable(
         try:
             read_keys((source.base_dir / issuer.jwks_file).read_bytes())
         except (OSError, ValueError) as error:
-            why = str(error)
-            yield (*path, "jwks_file"), f"these are no keys: {why}", "name a file with a JWKS"
+            reason = str(error)
+            yield (*path, "jwks_file"), f"not a valid JWKS: {reason}", "name a file with a JWKS"
 
 
-def _useless(
+def _useless_tokens(
     config: Config, source: config_source.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Tokens that are empty or the same: no node starts with these."""
+    """Yield empty and duplicate tokens, with which no node starts."""
     from interlock.core.config import resolve
     from interlock.core.config.secrets import SAME_TOKEN_HINT, same_token
 
-    first: dict[str, TokenConfig] = {}
+    tokens_by_secret: dict[str, TokenConfig] = {}
     for index, token in enumerate(config.tokens):
         path = ("tokens", index, "token")
         if path in missing:
@@ -252,24 +269,24 @@ def _useless(
         if not secret:
             yield path, "the token is empty", "put the secret into the variable or file it names"
             continue
-        other = first.setdefault(secret, token)
-        if other is not token:
-            yield path, same_token(other.name), SAME_TOKEN_HINT
+        first_token = tokens_by_secret.setdefault(secret, token)
+        if first_token is not token:
+            yield path, same_token(first_token.name), SAME_TOKEN_HINT
 
 
-def _unreadable(file: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
+def _check_file(file: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
     from interlock.core.config.secrets import missing_file
 
-    wrong = missing_file(file, environ=os.environ, base_dir=source.base_dir)
-    if wrong is not None:
-        yield wrong
+    message_and_hint = missing_file(file, environ=os.environ, base_dir=source.base_dir)
+    if message_and_hint is not None:
+        yield message_and_hint
 
 
-def _unresolved(text: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
+def _check_references(text: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
     from interlock.core.config import ConfigError, resolve
     from interlock.core.config.secrets import references
 
-    # One at a time: each that is missing is told.
+    # Resolve one reference at a time, so that every missing one is reported.
     for reference in references(text):
         try:
             resolve(str(reference), environ=os.environ, base_dir=source.base_dir)
@@ -277,7 +294,7 @@ def _unresolved(text: str, source: config_source.ConfigSource) -> Iterator[tuple
             yield error.problems[0].message, error.problems[0].hint
 
 
-def _data(problems: list[Problem]) -> list[dict[str, Any]]:
+def _problems_as_data(problems: list[Problem]) -> list[dict[str, Any]]:
     from interlock.core.config.problems import problem_as_data
 
-    return [problem_as_data(one) for one in problems]
+    return [problem_as_data(problem) for problem in problems]

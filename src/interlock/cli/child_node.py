@@ -1,4 +1,4 @@
-"""`interlock up --stdio-parent`: a node that another node started, and that registers with it."""
+"""`interlock up --stdio-parent`: a node that was started by its parent and registers with it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from interlock.terminal.feature_reports import ChildRunner, load_reports
 
 
 async def run_as_child(source: ConfigSource) -> None:
-    """Run until the parent is gone, or a signal comes. Raises InterlockError."""
-    child = _child()
+    """Run a child node until its parent disconnects or a signal comes. Raises InterlockError."""
+    runner = _create_runner()
     log_lines.log_to_stderr(logging.WARNING)
     run = NodeRun(
-        lambda: child.load(source),
+        lambda: runner.load(source),
         base_dir=source.base_dir,
         watched=source.path,
         listening=False,
@@ -26,23 +26,23 @@ async def run_as_child(source: ConfigSource) -> None:
         tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
     )
     node = await run.start()
-    # The parent is to see everything at once that comes soon.
+    # Wait for servers that start quickly, so that the parent sees all of them at once.
     await node.until_settled(REGISTERED_AFTER)
-    registered = asyncio.ensure_future(child.stay_registered(node))
-    stopping = asyncio.ensure_future(run.stopping.wait())
+    registration_task = asyncio.ensure_future(runner.stay_registered(node))
+    stop_task = asyncio.ensure_future(run.stopping.wait())
     try:
-        await asyncio.wait({registered, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if registered.done():
-            registered.result()
+        await asyncio.wait({registration_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if registration_task.done():
+            registration_task.result()
     finally:
-        registered.cancel()
-        stopping.cancel()
+        registration_task.cancel()
+        stop_task.cancel()
         await run.stop()
 
 
-def _child() -> ChildRunner:
+def _create_runner() -> ChildRunner:
     for reports in load_reports():
-        found = reports.child()
-        if found is not None:
-            return found
-    raise ConfigError.of("this build cannot register with a parent", "leave --stdio-parent out")
+        runner = reports.create_child_runner()
+        if runner is not None:
+            return runner
+    raise ConfigError.of("this build cannot register with a parent", "remove --stdio-parent")

@@ -1,26 +1,29 @@
-"""Completing tool names while a person types: from the running node, and only if it is quick."""
+"""Completion of tool names in a shell, from the running node."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_QUICK: Final = 0.5
+_TIMEOUT_SECONDS: Final = 0.5
 
 
 def complete_tool(incomplete: str) -> list[str]:
-    """The tools whose names begin so. Nothing when no node is running: a Tab must not wait."""
+    """Return the tools whose names begin with a text.
+
+    Return nothing if no node is running or the node is slow, because the user waits.
+    """
     import asyncio
 
     from interlock.errors import InterlockError
 
     try:
-        return asyncio.run(_names(incomplete))
+        return asyncio.run(_find_names(incomplete))
     except (InterlockError, TimeoutError, OSError):
-        # There is nobody at a Tab who could read a message.
+        # A completion cannot show an error message.
         return []
 
 
-async def _names(incomplete: str) -> list[str]:
+async def _find_names(incomplete: str) -> list[str]:
     import asyncio
 
     import msgspec
@@ -30,16 +33,16 @@ async def _names(incomplete: str) -> list[str]:
     from interlock.core.upstreams.negotiation import open_peer
     from interlock.terminal import config_source, node_client
 
-    async with asyncio.timeout(_QUICK):
-        link = await node_client.connect_if_running(
+    async with asyncio.timeout(_TIMEOUT_SECONDS):
+        transport = await node_client.connect_if_running(
             *config_source.load_or_default(config_source.find_source_or_none(None))
         )
-        if link is None:
+        if transport is None:
             return []
-        peer = UpstreamClient("the node", link, msgspec.json.encode(node_client.CLIENT_INFO))
+        peer = UpstreamClient("the node", transport, msgspec.json.encode(node_client.CLIENT_INFO))
         try:
-            await open_peer(peer, session_first=False, timeout=_QUICK)
-            tools = await list_tools(peer, timeout=_QUICK)
+            await open_peer(peer, session_first=False, timeout=_TIMEOUT_SECONDS)
+            tools = await list_tools(peer, timeout=_TIMEOUT_SECONDS)
         finally:
             await peer.close()
     names = [msgspec.json.decode(tool)["name"] for tool in tools]

@@ -1,5 +1,7 @@
-"""What is right in a config and does nothing, or not what was meant. `interlock check` tells it,
-and so does a node when it starts and whenever its config changes."""
+"""Warnings about a valid config: values that have no effect, or probably a wrong one.
+
+`interlock check` prints them. A node logs them when it starts and after every config change.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ from interlock.terminal.feature_reports import collect_other_servers, load_repor
 if TYPE_CHECKING:
     from interlock.core.catalog.offering import Offering
 
-_CLOSE: Final = 0.75
+_SIMILARITY_CUTOFF: Final = 0.75
 
 
 def config_warnings(config: Config, source: ConfigSource) -> Iterator[Problem]:
-    """Rules about tools of servers that are not there, tokens that could be guessed, and what is
-    odd about the sections of features. Raises ConfigError for a file that is gone.
+    """Yield warnings about rules without a server, weak tokens, and the sections of features.
 
-    A rule may be about whoever registers later, so a name that looks like none of the servers'
-    is doubted only where nobody can register.
+    A rule can be about a server that registers later. If servers can register, a rule is reported
+    only if its name is similar to that of a known server. Raises ConfigError for a missing file.
     """
-    found = list(_weak_tokens(config, source))
+    warnings = list(_weak_tokens(config, source))
     for reports in load_reports():
-        found += reports.config_warnings(config, source)
-    found += _rules_about_nobody(config)
-    yield from locate_problems(found, source)
+        warnings += reports.config_warnings(config, source)
+    warnings += _rules_without_server(config)
+    yield from locate_problems(warnings, source)
 
 
 def collect_config_warnings(config: Config, source: ConfigSource) -> list[Problem]:
-    """The same for a node under way. A file that changed meanwhile has them next time."""
+    """Return the warnings for a running node. If the file just changed, return none: the next
+    reload reports them."""
     try:
         return list(config_warnings(config, source))
     except ConfigError:
@@ -44,61 +46,69 @@ def collect_config_warnings(config: Config, source: ConfigSource) -> list[Proble
 def collect_tool_warnings(
     config: Config, source: ConfigSource, offerings: Iterable[Offering]
 ) -> list[Problem]:
-    """Names of tools in the config that match no tool of their server, once the tools are known."""
-    from interlock.cli.tool_names import tools_of, unmatched_names
+    """Return warnings about tool names in the config that match no tool of their server.
 
-    found = unmatched_names(config, ((one.upstream, tools_of(one)) for one in offerings))
+    Args:
+        offerings: the tools that the servers listed.
+    """
+    from interlock.cli.tool_names import find_unmatched_names, list_known_tools
+
+    warnings = find_unmatched_names(
+        config, ((offering.upstream, list_known_tools(offering)) for offering in offerings)
+    )
     try:
-        return list(locate_problems(found, source)) if found else []
+        return list(locate_problems(warnings, source)) if warnings else []
     except ConfigError:
         return []
 
 
 def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
-    """Tokens that whoever is on this machine could guess, or that clients may not be able to send.
-    Where others can try, no node starts with one that is short."""
+    """Yield tokens that local users could guess, or that some clients cannot send.
+
+    A node that other machines can reach does not even start with a short token.
+    """
     for index, token in enumerate(config.tokens):
         try:
             secret = resolve(token.token, environ=os.environ, base_dir=source.base_dir)
         except ConfigError:
-            # That it leads nowhere is told elsewhere.
+            # `missing_references` reports it.
             continue
         path = ("tokens", index, "token")
         if not secret:
             continue
         if not secret.isascii() or not secret.isprintable() or " " in secret:
-            what = "the token has a space, or a character that not every client can send"
-            yield path, what, "make another one: openssl rand -hex 24"
+            message = "the token has a space, or a character that some clients cannot send"
+            yield path, message, "create another token: openssl rand -hex 24"
         elif len(secret) < SHORTEST_TOKEN:
-            what = f"the token has less than {SHORTEST_TOKEN} characters, and can be guessed"
-            yield path, what, "make a longer one: openssl rand -hex 24"
+            message = f"the token has less than {SHORTEST_TOKEN} characters and can be guessed"
+            yield path, message, "create a longer token: openssl rand -hex 24"
 
 
-def _rules_about_nobody(config: Config) -> Iterator[ConfigWarning]:
+def _rules_without_server(config: Config) -> Iterator[ConfigWarning]:
     others = collect_other_servers(config)
     servers = (*config.servers.values(), *others.servers.values())
-    known = {*(server.segment for server in servers), *others.names}
+    segments = {*(server.segment for server in servers), *others.names}
     if any(server.expose == "transparent" for server in config.enabled_servers.values()):
         return
     for number, rule in enumerate(config.policy.rules):
         for index, glob in enumerate(rule.tools):
-            first, _ = split_glob(glob, config.root_segment)
-            if not first or first in known:
+            segment, _ = split_glob(glob, config.root_segment)
+            if not segment or segment in segments:
                 continue
-            close = difflib.get_close_matches(first, known, n=1, cutoff=_CLOSE)
-            if not close and others.unknown:
+            similar = difflib.get_close_matches(segment, segments, n=1, cutoff=_SIMILARITY_CUTOFF)
+            if not similar and others.unknown:
                 continue
-            hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
+            hint = f'did you mean "{similar[0]}"?' if similar else "correct it, or remove it"
             path = ("policy", "rules", number, "tools", index)
-            yield path, f"no server has the segment {first}", hint
+            yield path, f"no server has the segment {segment}", hint
 
 
 def split_glob(glob: str, root: str | None) -> tuple[str, str]:
-    """The segment of a server that a glob names, and the rest; nothing where it could be any."""
-    rest = glob
+    """Split a glob into the segment of a server and the rest. Empty: it can match any server."""
+    remaining = glob
     if root is not None:
         if not glob.startswith(f"{root}."):
             return "", ""
-        rest = glob.removeprefix(f"{root}.")
-    first, dot, leaf = rest.partition(".")
-    return (first, leaf) if dot and not any(one in first for one in "*?[") else ("", "")
+        remaining = glob.removeprefix(f"{root}.")
+    segment, dot, leaf = remaining.partition(".")
+    return (segment, leaf) if dot and not any(char in segment for char in "*?[") else ("", "")

@@ -1,7 +1,6 @@
-"""What is wrong with an upstream, found by trying it: one connection of its own, one list.
+"""Diagnosis of an upstream: a test connection and a list of its tools.
 
-Returns findings; how they are printed is `doctor`'s business. An upstream's own words pass
-through redaction before they leave this module.
+This module returns results; `doctor` prints them. Secrets are removed from all text of an upstream.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.cli.tool_names import tools_of, unmatched_names
+from interlock.cli.tool_names import find_unmatched_names, list_known_tools
 from interlock.core.call import UpstreamLostError
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import (
@@ -46,19 +45,19 @@ from interlock.terminal.assumed_effects import describe_assumed
 from interlock.terminal.feature_reports import Diagnosis, Trial, load_reports
 from interlock.terminal.node_client import CLIENT_INFO
 
-_LIST_WITHIN: Final = 30.0
-_STDERR_SHOWN: Final = 8
-_STRAY: Final = "stray line"
-"""Said already of a server that did not register."""
+_LIST_TIMEOUT_SECONDS: Final = 30.0
+_MAX_STDERR_LINES: Final = 8
+_STRAY_LINE_TEXT: Final = "stray line"
+"""An error with this text includes the advice about stray lines on stdout."""
 
-_HOW_TO_INSTALL: Final = {
+_INSTALL_HINTS: Final = {
     "npx": "npx comes with Node.js: install Node.js 20 or later",
     "npm": "npm comes with Node.js: install Node.js 20 or later",
     "node": "install Node.js 20 or later",
     "uvx": "uvx comes with uv: install uv (pip install uv)",
     "uv": "install uv (pip install uv)",
     "docker": "install Docker, and start its daemon",
-    "python": "on many machines it is called python3",
+    "python": "on many machines the program is called python3",
     "bunx": "bunx comes with Bun: install Bun",
     "deno": "install Deno",
 }
@@ -70,53 +69,53 @@ _MISSING_CREDENTIAL: Final = re.compile(
 
 
 async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
-    """Try one upstream, as a node would."""
+    """Test one upstream, in the same way as a node connects to it."""
     options: ConnectorOptions = {
         "own_info": msgspec.json.encode(CLIENT_INFO),
-        "resolve": lambda one: _resolved(one, base_dir),
-        "secrets": lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
+        "resolve": lambda config: _resolve_server(config, base_dir),
+        "secrets": lambda config: secret_values(config, environ=os.environ, base_dir=base_dir),
         "clock": asyncio.get_running_loop().time,
         "bearer": BearerRegistry(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
     }
-    with _trial(key, server, options) as trial:
-        return await _tried(key, server, config, base_dir, trial)
+    with _open_trial(key, server, options) as trial:
+        return await _run_trial(key, server, config, base_dir, trial)
 
 
-def _trial(
+def _open_trial(
     key: str, server: ServerConfig, options: ConnectorOptions
 ) -> AbstractContextManager[Trial]:
     for reports in load_reports():
-        found = reports.trial(key, server, options)
-        if found is not None:
-            return found
+        trial = reports.open_trial(key, server, options)
+        if trial is not None:
+            return trial
     return nullcontext(Trial(Connector(key, server, **options)))
 
 
-async def _tried(
+async def _run_trial(
     key: str, server: ServerConfig, config: Config, base_dir: Path, trial: Trial
 ) -> Diagnosis:
     connector = trial.connector
-    begun = time.monotonic()
+    started_at = time.monotonic()
     try:
-        # As the node does: what a server lists may depend on what its client can do.
+        # The tools can depend on the client's capabilities, so declare the same as the node.
         peer = await connector.connect(remove_capabilities(RELAYED_CAPABILITIES, denied(server)))
         try:
-            definitions = await list_tools(peer, timeout=_LIST_WITHIN)
-            registered = trial.registered()
+            definitions = await list_tools(peer, timeout=_LIST_TIMEOUT_SECONDS)
+            registration = trial.registration()
         finally:
             trial.release()
             await peer.close()
     except InterlockError as error:
-        last = last_words(list(connector.stderr))
+        stderr_lines = last_stderr_lines(list(connector.stderr))
         return Diagnosis(
             key=key,
             ok=False,
-            seconds=time.monotonic() - begun,
+            seconds=time.monotonic() - started_at,
             noise=connector.noise,
-            problem=redact_about(key, _without_stderr(_sentence(error), last)),
-            advice=([] if _STRAY in error.message else _noise_advice(connector.noise))
-            + advice(server, error, last, base_dir),
-            stderr=last,
+            problem=redact_about(key, _without_stderr(_error_message(error), stderr_lines)),
+            advice=([] if _STRAY_LINE_TEXT in error.message else _noise_advice(connector.noise))
+            + suggest_fixes(server, error, stderr_lines, base_dir),
+            stderr=stderr_lines,
         )
     offering = read_offering(
         key,
@@ -124,72 +123,74 @@ async def _tried(
         definitions,
         root_segment=config.root_segment,
         http=peer.link.is_http,
-        registered=registered,
+        registered=registration,
         unannotated=config.unannotated,
     )
-    set_aside = [{"name": one.name, "reason": one.reason} for one in offering.set_aside]
-    about = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
+    set_aside = [{"name": tool.name, "reason": tool.reason} for tool in offering.set_aside]
+    server_info = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
     return Diagnosis(
         key=key,
         ok=True,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started_at,
         era=peer.era.value,
         revision=peer.revision,
-        server=" ".join(about).strip(),
+        server=" ".join(server_info).strip(),
         tools=len(offering.tools),
         set_aside=set_aside,
         noise=peer.noise,
         assumed=describe_assumed((key, tool.effect) for tool in offering.tools),
         warnings=[
             f"{format_path(path)}: {message}; {hint}"
-            for path, message, hint in unmatched_names(config, [(key, tools_of(offering))])
+            for path, message, hint in find_unmatched_names(
+                config, [(key, list_known_tools(offering))]
+            )
         ],
         advice=_noise_advice(peer.noise) + _filter_advice(server, definitions, offering.tools),
     )
 
 
-def _without_stderr(sentence: str, lines: Sequence[str]) -> str:
-    """A sentence without the line of stderr that it ends in: `lines` has all of it."""
-    what, quotes, _ = sentence.partition(STDERR_SAID)
-    return what if quotes and lines else sentence
+def _without_stderr(message: str, lines: Sequence[str]) -> str:
+    """Remove the line of stderr at the end of a message, if `lines` has all of stderr."""
+    summary, separator, _ = message.partition(STDERR_SAID)
+    return summary if separator and lines else message
 
 
-def last_words(lines: list[str]) -> list[str]:
-    """The end of what a server wrote to stderr, for print."""
+def last_stderr_lines(lines: list[str]) -> list[str]:
+    """Return the last lines that a server wrote to stderr, safe to print."""
     lines = [line for line in lines if line.strip()]
-    half = len(lines) // 2
-    if half and lines[:half] == lines[half:]:
-        # It was tried twice, in either era, and said the same twice.
-        lines = lines[half:]
-    return [output.sanitize(redact(line)) for line in lines[-_STDERR_SHOWN:]]
+    middle = len(lines) // 2
+    if middle and lines[:middle] == lines[middle:]:
+        # The server was started twice, once per protocol generation, and wrote the same twice.
+        lines = lines[middle:]
+    return [output.sanitize(redact(line)) for line in lines[-_MAX_STDERR_LINES:]]
 
 
-def advice(
+def suggest_fixes(
     server: ServerConfig, error: InterlockError, stderr: Sequence[str], base_dir: Path
 ) -> list[str]:
-    """What a person can do about it."""
+    """Suggest what a person can do about a failed upstream."""
     if isinstance(error, ConfigError):
         return [problem.hint for problem in error.problems if problem.hint]
     if server.url is not None:
         return _advice_for_url(server, error)
-    program = _program(server)
-    if not _exists(program, base_dir):
+    program = _find_program(server)
+    if not _program_exists(program, base_dir):
         name = Path(program).name
-        return [_HOW_TO_INSTALL.get(name, f"install {name}, or give its whole path in `command`")]
+        return [_INSTALL_HINTS.get(name, f"install {name}, or write its full path in `command`")]
     if "did not register, but speaks MCP" in error.message:
-        # What to do is in the sentence.
+        # The message already says what to do.
         return []
     if "did not" in error.message and "within" in error.message:
         return [
-            f"give it longer: start_timeout: {server.start_timeout * 4:g}s",
-            "start it by hand and see what it waits for: a first start may be downloading",
+            f"allow more time: start_timeout: {server.start_timeout * 4:g}s",
+            "start the server by hand and look at its output: the first start can be a download",
         ]
     if any(_MISSING_CREDENTIAL.search(line) for line in stderr):
         return [
-            "it seems to lack a setting or a credential: name it under `env` of this server, "
-            "such as env: {NAME: ${env:NAME}}; a started server inherits nothing else"
+            "a setting or a credential seems to be missing: add it under `env` of this server, "
+            "such as env: {NAME: ${env:NAME}}; a server inherits no other variables"
         ]
-    return [f"start it by hand to see more: {redact(shlex.join([program, *server.args]))}"]
+    return [f"start the server by hand to see more: {redact(shlex.join([program, *server.args]))}"]
 
 
 def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
@@ -197,15 +198,15 @@ def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
     if "interlock login" in error.message:
         return []
     if status in (401, 403):
-        return ["give it a token: headers: {Authorization: Bearer ${env:NAME}}"]
+        return ["send a token: headers: {Authorization: Bearer ${env:NAME}}"]
     if status in (404, 405):
-        return ["check the path of the URL: many servers answer at /mcp, older ones at /sse"]
+        return ["check the path of the URL: many servers use /mcp, older servers use /sse"]
     if status >= 500:
-        return ["the server itself fails: look at its own log"]
+        return ["the server itself fails: look at its log"]
     if "refused" in error.message or "Cannot connect" in error.message:
-        return [f"try to reach it from here: curl -i {redact(server.url or '')}"]
+        return [f"test the connection: curl -i {redact(server.url or '')}"]
     if "within" in error.message:
-        return [f"give it longer: start_timeout: {server.start_timeout * 4:g}s"]
+        return [f"allow more time: start_timeout: {server.start_timeout * 4:g}s"]
     return []
 
 
@@ -213,25 +214,25 @@ def _noise_advice(noise: int) -> list[str]:
     if not noise:
         return []
     lines = "1 line that is" if noise == 1 else f"{noise} lines that are"
-    return [f"it wrote {lines} not MCP to stdout; its log belongs on stderr"]
+    return [f"it wrote {lines} not MCP to stdout; write log lines to stderr"]
 
 
 def _filter_advice(
-    server: ServerConfig, definitions: Sequence[object], shown: Sequence[object]
+    server: ServerConfig, definitions: Sequence[object], visible_tools: Sequence[object]
 ) -> list[str]:
-    if definitions and not shown and (server.allow or server.deny):
-        return [f"allow and deny leave none of its {len(definitions)} tools"]
+    if definitions and not visible_tools and (server.allow or server.deny):
+        return [f"allow and deny remove all of its {len(definitions)} tools; correct them"]
     return []
 
 
-def _resolved(server: ServerConfig, base_dir: Path) -> ServerConfig:
+def _resolve_server(server: ServerConfig, base_dir: Path) -> ServerConfig:
     resolved = resolve_server(server, environ=os.environ, base_dir=base_dir)
     if resolved.command is not None and resolved.cwd is None:
         return msgspec.structs.replace(resolved, cwd=str(base_dir))
     return resolved
 
 
-def _program(server: ServerConfig) -> str:
+def _find_program(server: ServerConfig) -> str:
     command = server.command or ""
     if server.args:
         return command
@@ -241,11 +242,11 @@ def _program(server: ServerConfig) -> str:
         return command
 
 
-def _exists(program: str, base_dir: Path) -> bool:
+def _program_exists(program: str, base_dir: Path) -> bool:
     return shutil.which(program) is not None or (base_dir / program).exists()
 
 
-def _sentence(error: InterlockError) -> str:
+def _error_message(error: InterlockError) -> str:
     if isinstance(error, ConfigError):
         return "; ".join(problem.message for problem in error.problems)
     return error.message

@@ -1,4 +1,4 @@
-"""`interlock doctor`: try everything that a node needs, and say how to mend what does not work."""
+"""`interlock doctor`: test everything that a node needs, and suggest how to fix what fails."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 def doctor(
     config: config_source.ConfigOption = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Try each server by itself, and say what is wrong and how to fix it.
+    """Test each server, and say what is wrong and how to fix it.
 
-    Every server is started or connected to once more, beside a node that may be running. A running
-    node is asked how it stands with its parent, and with those who registered with it. Exit code 1
-    when anything failed.
+    Every server is started or connected separately, also while a node is running. A running node
+    reports the state of its parent and of the servers that registered with it. The exit code is 1
+    if a test failed.
 
     \b
     Examples:
@@ -40,23 +40,23 @@ def doctor(
 
     source = config_source.find_source(config)
     loaded = source.load()
-    findings, found = run(_examine(loaded, source.base_dir, quiet=json))
-    ok = all(one.ok for one in findings) and all(one.ok for one in found)
+    findings, diagnoses = run(_run_checks(loaded, source.base_dir, quiet=json))
+    ok = all(result.ok for result in findings) and all(result.ok for result in diagnoses)
     if json:
-        output.print_json({"ok": ok, "node": findings, "upstreams": found})
+        output.print_json({"ok": ok, "node": findings, "upstreams": diagnoses})
     elif ok:
-        print("All is well.")
+        print("All checks passed.")
     else:
-        checks = [one.what for one in findings if not one.ok]
-        servers = [one.key for one in found if not one.ok]
-        for bad, word in ((checks, "check"), (servers, "server")):
-            if bad:
-                print(f"{format_count(len(bad), word)} failed: {', '.join(bad)}")
+        checks = [result.what for result in findings if not result.ok]
+        servers = [result.key for result in diagnoses if not result.ok]
+        for failures, noun in ((checks, "check"), (servers, "server")):
+            if failures:
+                print(f"{format_count(len(failures), noun)} failed: {', '.join(failures)}")
     if not ok:
         raise typer.Exit(output.FAILED)
 
 
-async def _examine(
+async def _run_checks(
     config: Config, base_dir: Path, *, quiet: bool
 ) -> tuple[list[Finding], list[Diagnosis]]:
     from rich.text import Text
@@ -64,59 +64,59 @@ async def _examine(
     from interlock.cli.diagnosis import diagnose
     from interlock.terminal.feature_reports import load_reports
 
-    report = _running(config, base_dir)
-    findings = await node_findings(config, base_dir)
+    report = _fetch_status(config, base_dir)
+    findings = await check_node(config, base_dir)
     for feature in load_reports():
         findings += feature.findings(config, base_dir, report)
     if not quiet:
         for finding in findings:
             _print_finding(finding)
     servers = config.enabled_servers
-    waiting = {
+    tasks = {
         asyncio.create_task(diagnose(key, server, config, base_dir)): key
         for key, server in servers.items()
     }
     done: dict[str, Diagnosis] = {}
     status = None
-    if sys.stderr.isatty() and not quiet and waiting:
+    if sys.stderr.isatty() and not quiet and tasks:
         status = output.create_console(stderr=True).status("")
     try:
         with status or nullcontext():
-            while waiting:
+            while tasks:
                 if status is not None:
-                    status.update(Text(f"trying {', '.join(waiting.values())}"))
-                ready, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in ready:
-                    key = waiting.pop(task)
+                    status.update(Text(f"testing {', '.join(tasks.values())}"))
+                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    key = tasks.pop(task)
                     done[key] = await task
                     if not quiet:
                         print_diagnosis(done[key])
     finally:
-        for task in waiting:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-    known: list[Diagnosis] = []
+        await asyncio.gather(*tasks, return_exceptions=True)
+    registered_diagnoses: list[Diagnosis] = []
     if report is not None:
         for feature in load_reports():
-            known += feature.diagnoses(report)
+            registered_diagnoses += feature.diagnoses(report)
     if not quiet:
-        for one in known:
-            print_diagnosis(one)
-    return findings, [*(done[key] for key in servers), *known]
+        for diagnosis in registered_diagnoses:
+            print_diagnosis(diagnosis)
+    return findings, [*(done[key] for key in servers), *registered_diagnoses]
 
 
-def _running(config: Config, base_dir: Path) -> StatusReport | None:
-    """The status of the node, if it runs."""
+def _fetch_status(config: Config, base_dir: Path) -> StatusReport | None:
+    """Return the status of the node, or None if it is not running."""
     from interlock.core.paths import socket_path
     from interlock.core.status import StatusReport
     from interlock.terminal import node_discovery
 
-    told = node_discovery.fetch_status(socket_path(config, os.environ, base_dir))
-    return None if told is None else StatusReport.read(told)
+    body = node_discovery.fetch_status(socket_path(config, os.environ, base_dir))
+    return None if body is None else StatusReport.read(body)
 
 
-async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
-    """Can a node run here: its address, its folder, its journal?"""
+async def check_node(config: Config, base_dir: Path) -> list[Finding]:
+    """Check whether a node can run here: its address, its state folder, its journal."""
     from interlock.core.paths import journal_path, state_dir
     from interlock.terminal.node_client import connect_if_running
 
@@ -125,16 +125,19 @@ async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
         await link.close()
     folder = state_dir(config, os.environ, base_dir)
     journal = journal_path(config, os.environ, base_dir)
-    findings = [_address(config, running=link is not None), _writable("state folder", folder)]
+    findings = [
+        _check_address(config, node_is_running=link is not None),
+        _check_writable("state folder", folder),
+    ]
     if config.journal.enabled:
-        findings.append(_journal(journal))
+        findings.append(_check_journal(journal))
     return findings
 
 
-def _address(config: Config, *, running: bool) -> Finding:
+def _check_address(config: Config, *, node_is_running: bool) -> Finding:
     import socket
 
-    if running:
+    if node_is_running:
         return Finding("address", True, f"a node is running at {config.listen}")
     host, port = config.address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -144,42 +147,44 @@ def _address(config: Config, *, running: bool) -> Finding:
             probe.bind((host, port))
         except OSError as error:
             reason = error.strerror or str(error)
-            message = f"{config.listen} cannot be listened on: {reason}; choose another `listen`"
+            message = f"cannot listen on {config.listen}: {reason}; choose another `listen`"
             return Finding("address", False, message)
     return Finding("address", True, f"{config.listen} is free; no node is running")
 
 
-def _writable(what: str, folder: Path) -> Finding:
-    # Not `Path.exists`: it fails where a folder above cannot be looked into.
-    existing = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-    if not os.path.isdir(existing):
-        message = f"{folder} cannot be made: {existing} is not a folder; set another state_dir"
-        return Finding(what, False, message)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(what, False, f"{folder} cannot be written: make {existing} writable")
-    if existing != folder:
-        # The rights may be there and the folder still cannot be made, as in /proc.
+def _check_writable(name: str, folder: Path) -> Finding:
+    # Not `Path.exists`: it fails if a parent folder is not readable.
+    existing_folder = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not os.path.isdir(existing_folder):
+        message = (
+            f"cannot create {folder}: {existing_folder} is not a folder; set another state_dir"
+        )
+        return Finding(name, False, message)
+    if not os.access(existing_folder, os.W_OK | os.X_OK):
+        return Finding(name, False, f"cannot write to {folder}: make {existing_folder} writable")
+    if existing_folder != folder:
+        # Despite the permissions the folder may not be creatable, for example in /proc.
         try:
-            with tempfile.TemporaryDirectory(dir=existing):
+            with tempfile.TemporaryDirectory(dir=existing_folder):
                 pass
         except OSError as error:
-            message = f"{folder} cannot be made: {error.strerror}; set another state_dir"
-            return Finding(what, False, message)
-    return Finding(what, True, str(folder))
+            message = f"cannot create {folder}: {error.strerror}; set another state_dir"
+            return Finding(name, False, message)
+    return Finding(name, True, str(folder))
 
 
-def _journal(path: Path) -> Finding:
+def _check_journal(path: Path) -> Finding:
     from interlock.core.journal.reader import JournalReader
     from interlock.errors import InterlockError
 
     if not os.path.isfile(path) or not path.stat().st_size:
-        return _writable("journal", path.parent)
+        return _check_writable("journal", path.parent)
     try:
         JournalReader(path).tail(1)
     except InterlockError as error:
         return Finding("journal", False, error.message)
     if not os.access(path, os.W_OK):
-        return Finding("journal", False, f"{path} cannot be written")
+        return Finding("journal", False, f"cannot write to {path}; change its permissions")
     return Finding("journal", True, str(path))
 
 
@@ -192,28 +197,30 @@ def _print_finding(finding: Finding) -> None:
     )
 
 
-def print_diagnosis(one: Diagnosis) -> None:
-    """One upstream, with everything that a person needs to mend it."""
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print the result for one upstream, with everything that a person needs to fix it."""
     from rich.text import Text
 
     console = output.create_console()
-    show = output.sanitize  # nearly everything here was said by a server
-    if one.ok:
-        count = format_count(one.tools, "tool")
-        about = f", {' '.join(one.server.split())}" if one.server else ""
-        ready = "registered" if one.registered else f"ready in {one.seconds:.2f} s"
-        line = f"{count}, {one.era} {one.revision}, {ready}{about}"
-        console.print(Text.assemble(("✓", "green"), show(f" {one.key}: {line}")))
+    sanitize = output.sanitize  # nearly all text here comes from a server
+    if diagnosis.ok:
+        count = format_count(diagnosis.tools, "tool")
+        server_text = f", {' '.join(diagnosis.server.split())}" if diagnosis.server else ""
+        ready_text = "registered" if diagnosis.registered else f"ready in {diagnosis.seconds:.2f} s"
+        line = f"{count}, {diagnosis.era} {diagnosis.revision}, {ready_text}{server_text}"
+        console.print(Text.assemble(("✓", "green"), sanitize(f" {diagnosis.key}: {line}")))
     else:
-        console.print(Text.assemble(("✗", "red"), show(f" {one.key}: {one.problem}")))
-    for aside in one.set_aside:
-        line = f"    not shown: {' '.join(aside['name'].split())}: {aside['reason']}"
-        console.print(Text(show(line), style="yellow"))
-    for warning in one.warnings:
-        console.print(Text(show(f"    warning: {warning}"), style="yellow"))
-    if one.assumed:
-        console.print(Text(f"    {' '.join(one.assumed)}", style="dim"))
-    for line in one.stderr:
-        console.print(Text(show(f"    │ {line}"), style="dim"))
-    for hint in one.advice:
-        console.print(Text(show(f"    → {hint}")))
+        console.print(
+            Text.assemble(("✗", "red"), sanitize(f" {diagnosis.key}: {diagnosis.problem}"))
+        )
+    for tool in diagnosis.set_aside:
+        line = f"    not shown: {' '.join(tool['name'].split())}: {tool['reason']}"
+        console.print(Text(sanitize(line), style="yellow"))
+    for warning in diagnosis.warnings:
+        console.print(Text(sanitize(f"    warning: {warning}"), style="yellow"))
+    if diagnosis.assumed:
+        console.print(Text(f"    {' '.join(diagnosis.assumed)}", style="dim"))
+    for line in diagnosis.stderr:
+        console.print(Text(sanitize(f"    │ {line}"), style="dim"))
+    for hint in diagnosis.advice:
+        console.print(Text(sanitize(f"    → {hint}")))

@@ -1,4 +1,4 @@
-"""A node in the foreground: says where it is, shows how it fares, and ends when told to."""
+"""A node in the foreground: prints its address, shows its status, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger("interlock.node")
 
 
 async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
-    """Run the node of this config until it is asked to stop. Raises InterlockError."""
-    kept = log_lines.log_to_buffer() if live else None
-    if kept is None:
+    """Run the node of this config until it is stopped. Raises InterlockError."""
+    log_buffer = log_lines.log_to_buffer() if live else None
+    if log_buffer is None:
         log_lines.log_to_stderr()
     run = NodeRun(
         source.load_to_listen,
@@ -32,48 +32,48 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     )
     node = await run.start()
     try:
-        _introduce(node.config, node.url or "")
-        if kept is None:
+        _print_introduction(node.config, node.url or "")
+        if log_buffer is None:
             await run.stopping.wait()
             _log.info("stopping")
         else:
-            # Imported now: the node is listening already.
-            from interlock.cli.live_view import show_while
+            # Imported late, so that the node listens earlier.
+            from interlock.cli.live_view import show_live_view
 
-            await show_while(run, kept)
+            await show_live_view(run, log_buffer)
     finally:
         await run.stop()
-    if kept is None:
+    if log_buffer is None:
         _log.info("stopped")
 
 
-def _introduce(config: Config, url: str) -> None:
-    """The URL, and how each client is pointed at it."""
+def _print_introduction(config: Config, url: str) -> None:
+    """Print the URL and the setup lines for clients."""
     print(f"\nInterlock is listening at {url}\n", flush=True)
-    shown = url_for_others(url)
-    lines = client_lines(shown, token_variable(config))
+    public_url = url_for_others(url)
+    lines = client_lines(public_url, find_token_variable(config))
     width = max(len(client) for client, _ in lines)
     for client, line in lines:
         print(f"  {client:<{width}}  {line}")
     for reports in load_reports():
-        for label, line in reports.client_lines(config, shown):
+        for label, line in reports.client_lines(config, public_url):
             print(f"  {label:<{width}}  {line}")
     print(flush=True)
 
 
 def url_for_others(url: str) -> str:
-    """A URL to paste: "every address of this machine" is one to listen on, not one to call."""
+    """Return a URL that other machines can use: replace 0.0.0.0 and :: by the host name."""
     parts = urlsplit(url)
     if parts.hostname not in ("0.0.0.0", "::"):
         return url
     name = socket.gethostname()
-    # A name that leads back to the machine itself is of no use to others.
+    # A name such as localhost means another machine elsewhere.
     host = "THIS-MACHINE" if not name or name.startswith("localhost") else name
     return urlunsplit(parts._replace(netloc=f"{host}:{parts.port}"))
 
 
-def token_variable(config: Config) -> str | None:
-    """The environment variable of the first token that may call, when the node wants tokens."""
+def find_token_variable(config: Config) -> str | None:
+    """Return the environment variable of the first token that may call. None: no token needed."""
     for token in config.tokens:
         if "call" not in token.may:
             continue

@@ -1,4 +1,4 @@
-"""`interlock import`: take over the servers that MCP clients on this machine already know."""
+"""`interlock import`: import the servers of the MCP clients on this machine."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ def import_clients(
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Client configs. Default: those found on this machine.",
+            help="Client config files to read. Default: all that are found on this machine.",
             show_default=False,
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Add them to the config instead of printing them.")
+        bool, typer.Option("--write", help="Add the servers to the config file. Default: print.")
     ] = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Show the servers of Claude Code, Claude Desktop, Cursor, VS Code and Codex as a config.
+    """Import the servers of Claude Code, Claude Desktop, Cursor, VS Code and Codex.
 
-    Secrets in those files become references to environment variables; the ones to set are listed.
-    Nothing is changed without --write, and never a client's own file: --write prints how to
-    connect the clients to Interlock, and how to remove their direct connections.
+    Without --write, the servers are printed as a config. Secrets become references to environment
+    variables, and the variables to set are listed. The files of the clients are never changed:
+    --write prints the commands that connect the clients to Interlock and remove their direct
+    connections.
 
     \b
     Examples:
-      interlock import                       what would be taken over
-      interlock import .mcp.json --write     from one file, into the config
+      interlock import                       print the servers, change nothing
+      interlock import .mcp.json --write     import one file into the config
       interlock import > interlock.yaml
     """
     from interlock.core.config import (
@@ -50,25 +51,25 @@ def import_clients(
     )
 
     home, cwd = Path.home(), Path.cwd()
-    chosen = paths or _found(home, cwd)
+    config_paths = paths or _find_client_paths(home, cwd)
     target = config_source.find_config(config) or Path(DEFAULT_NAME)
     try:
-        own = load_config(target) if target.exists() else Config()
+        existing_config = load_config(target) if target.exists() else Config()
     except ConfigError:
-        # It matters when it is to be written, and is told then.
-        own = Config()
-    direct: set[str] = set()
-    found = import_client_configs(chosen, home=home, cwd=cwd, own=own)
-    if not found.servers:
-        output.print_problem(f"no servers in {', '.join(map(str, chosen))}.")
+        # `--write` reports the error. Without it, the present config does not matter.
+        existing_config = Config()
+    imported_keys: set[str] = set()
+    imported = import_client_configs(config_paths, home=home, cwd=cwd, own=existing_config)
+    if not imported.servers:
+        output.print_problem(f"No servers in {', '.join(map(str, config_paths))}.")
     elif write:
-        direct = _write(found, target)
+        imported_keys = _add_servers(imported, target)
     else:
-        print(to_yaml(found.servers), end="")
-    note = import_note(found)
+        print(to_yaml(imported.servers), end="")
+    note = import_note(imported)
     if note:
         output.print_note(note)
-    if found.servers:
+    if imported.servers:
         from interlock.terminal.assumed_effects import (
             CHANGE_HINT,
             INFERENCE_NOTE,
@@ -76,23 +77,23 @@ def import_clients(
         )
 
         output.print_note(
-            f"{UNANNOTATED_TEXTS[own.unannotated]} {INFERENCE_NOTE} {CHANGE_HINT}. "
+            f"{UNANNOTATED_TEXTS[existing_config.unannotated]} {INFERENCE_NOTE} {CHANGE_HINT}. "
             "`interlock tools` lists them."
         )
-    if direct:
-        _say_next(found, direct, load_config(target), home, cwd)
-    if not found.servers:
+    if imported_keys:
+        _print_next_steps(imported, imported_keys, load_config(target), home, cwd)
+    if not imported.servers:
         raise typer.Exit(output.FAILED)
 
 
-def _found(home: Path, cwd: Path) -> list[Path]:
+def _find_client_paths(home: Path, cwd: Path) -> list[Path]:
     from interlock.core.config import find_client_configs
 
     files = find_client_configs(home, cwd)
     if not files:
         output.print_problem(
-            "no config of an MCP client was found. Name the files to read: interlock import FILE, "
-            "or write down a server yourself: interlock add NAME URL-or-COMMAND"
+            "No config of an MCP client was found. Name the files: interlock import FILE. "
+            "Or add a server yourself: interlock add NAME URL-or-COMMAND"
         )
         raise typer.Exit(output.FAILED)
     for file in files:
@@ -100,8 +101,8 @@ def _found(home: Path, cwd: Path) -> list[Path]:
     return [file.path for file in files]
 
 
-def _write(found: ClientImport, path: Path) -> set[str]:
-    """Add the servers to the config; returns the names of those that the config has now."""
+def _add_servers(imported: ClientImport, path: Path) -> set[str]:
+    """Add the servers to the config. Return the names of the imported servers that it has now."""
     from msgspec.structs import replace
 
     from interlock.cli.add import note_stdio
@@ -110,19 +111,19 @@ def _write(found: ClientImport, path: Path) -> set[str]:
     from interlock.terminal.config_source import write_text
 
     text = read_text(path) if path.exists() else ""
-    there = parse_config(text, str(path)).servers
+    existing_servers = parse_config(text, str(path)).servers
     added = []
-    same = set()
-    for key, server in found.servers.items():
-        if key not in there:
+    unchanged_keys = set()
+    for key, server in imported.servers.items():
+        if key not in existing_servers:
             text = add_server(text, key, server, str(path))
             added.append(key)
-        elif replace(there[key], segment=server.segment) == server:
-            same.add(key)
+        elif replace(existing_servers[key], segment=server.segment) == server:
+            unchanged_keys.add(key)
         else:
             output.print_note(
-                f"Note: {path} already has another server {key}, which stays as it is. "
-                f"The {key} of the client was not imported."
+                f"Note: {path} has another server named {key}, which stays unchanged. "
+                f"The server {key} of the client was not imported."
             )
     if added:
         write_text(path, text)
@@ -130,27 +131,29 @@ def _write(found: ClientImport, path: Path) -> set[str]:
     else:
         print(f"Nothing to add to {path}")
     note_stdio(path)
-    return same.union(added)
+    return unchanged_keys.union(added)
 
 
-def _say_next(found: ClientImport, direct: set[str], config: Config, home: Path, cwd: Path) -> None:
-    """How the clients reach Interlock, and how they stop going around it."""
-    from interlock.cli.foreground import token_variable, url_for_others
+def _print_next_steps(
+    imported: ClientImport, imported_keys: set[str], config: Config, home: Path, cwd: Path
+) -> None:
+    """Print how to connect the clients to Interlock, and how to remove direct connections."""
+    from interlock.cli.foreground import find_token_variable, url_for_others
     from interlock.terminal.clients import client_lines, removal_hint
 
-    connected = {one.client for one in found.entries if not one.server}
-    entries = [one for one in found.entries if one.server in direct]
-    clients = {one.client for one in entries} - connected
+    connected_clients = {entry.client for entry in imported.entries if not entry.server}
+    entries = [entry for entry in imported.entries if entry.server in imported_keys]
+    clients = {entry.client for entry in entries} - connected_clients
     scheme = "http" if config.tls is None else "https"
     url = url_for_others(f"{scheme}://{config.listen}{config.path}")
-    lines = dict(client_lines(url, token_variable(config)))
-    to_add = [lines[client] for client in lines if client in clients]
-    if to_add:
+    lines = dict(client_lines(url, find_token_variable(config)))
+    setup_lines = [lines[client] for client in lines if client in clients]
+    if setup_lines:
         output.print_note("Connect your clients to Interlock:")
-        for line in to_add:
+        for line in setup_lines:
             output.print_note(f"  {line}")
     output.print_note(
         "Your clients still connect to these servers directly. Remove those connections:"
     )
-    for line in dict.fromkeys(removal_hint(one, home=home, cwd=cwd) for one in entries):
+    for line in dict.fromkeys(removal_hint(entry, home=home, cwd=cwd) for entry in entries):
         output.print_note(f"  {line}")

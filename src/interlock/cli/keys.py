@@ -1,4 +1,4 @@
-"""`interlock keys`: who may confirm calls of this node, and with what."""
+"""`interlock keys`: the operators of a node and the keys with which they approve calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 keys = typer.Typer(no_args_is_help=True)
 keys.add_typer(node_keys, name="node")
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
-Name = Annotated[str, typer.Argument(help="Who confirms with it; shown in the journal.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Name = Annotated[str, typer.Argument(help="Name of the operator. The journal shows it.")]
 Tools = Annotated[
     list[str] | None,
-    typer.Option("--tool", metavar="GLOB", help="Only calls of these tools. May be repeated."),
+    typer.Option(
+        "--tool", metavar="GLOB", help="Allow approvals of these tools only. Can be repeated."
+    ),
 ]
 CallerName = Annotated[
     str | None,
     typer.Option(
-        "--caller", metavar="NAME", help="Which caller that is: nobody confirms its own calls."
+        "--caller",
+        metavar="NAME",
+        help="Name of the operator as a caller: callers cannot approve their own calls.",
     ),
 ]
 Key = Annotated[
@@ -39,40 +43,44 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="FILE|NAME",
-        help="The enrolled key to sign with. Default at a terminal: the one of yours.",
+        help="Sign with this enrolled key. Default at a terminal: your only enrolled key.",
     ),
 ]
 PassphraseFile = Annotated[
     Path | None,
-    typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+    typer.Option(
+        "--passphrase-file", metavar="FILE", help="Read the passphrase from this file's first line."
+    ),
 ]
 By = Annotated[
     Path | None,
     typer.Option(
         "--by",
         metavar="FILE|NAME",
-        help="The enrolled key that confirms it. Default at a terminal: the one of yours.",
+        help="Confirm with this enrolled key. Default at a terminal: your only enrolled key.",
     ),
 ]
 ByPassphraseFile = Annotated[
     Path | None,
     typer.Option(
-        "--by-passphrase-file", metavar="FILE", help="Its first line is the passphrase of --by."
+        "--by-passphrase-file",
+        metavar="FILE",
+        help="Read the passphrase of --by from this file's first line.",
     ),
 ]
 PendingId = Annotated[
-    str, typer.Argument(metavar="ID", help="The pending enrolment, or how its id begins.")
+    str, typer.Argument(metavar="ID", help="Id of the pending enrolment, or its beginning.")
 ]
-_CALLERS = {"local": "this machine's own user", "parent": "a parent node"}
+_RESERVED_NAMES = {"local": "the user of this machine", "parent": "a parent node"}
 
 
 @keys.callback()
 def _keys() -> None:
-    """Make and enrol the keys with which people confirm calls.
+    """Create and enrol the keys with which operators approve calls.
 
-    A call that waits is confirmed with an operator's key, a key of a browser, or a passkey. The
-    node keeps their public parts only. The first operator enrols without a proof; every further
-    one is confirmed by an operator.
+    An operator approves a pending call with a key file, a browser key or a passkey. The node stores
+    public keys only. The first operator enrols without a proof. An operator must confirm every
+    further enrolment.
     """
 
 
@@ -82,24 +90,24 @@ def new(
     tool: Tools = None,
     caller: CallerName = None,
     no_passphrase: Annotated[
-        bool, typer.Option("--no-passphrase", help="Whoever reads the file can sign with it.")
+        bool,
+        typer.Option(
+            "--no-passphrase", help="Create an unprotected key: any reader of the file can sign."
+        ),
     ] = False,
-    passphrase_file: Annotated[
-        Path | None,
-        typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
-    ] = None,
+    passphrase_file: PassphraseFile = None,
     no_enrol: Annotated[
-        bool, typer.Option("--no-enrol", help="Only make it; for other nodes.")
+        bool, typer.Option("--no-enrol", help="Create the key without enrolling it here.")
     ] = False,
     by: By = None,
     by_passphrase_file: ByPassphraseFile = None,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Make a key of your own (Ed25519), and enrol it with the node.
+    """Create a key for an operator (Ed25519), and enrol it with the node.
 
-    The first key is enrolled at once. A further one is confirmed with an enrolled key (--by), or
-    is pending until an operator runs `interlock keys admit`.
+    The first key is enrolled at once. Confirm a further key with an enrolled key (--by). Otherwise
+    it is pending until an operator runs `interlock keys approve`.
 
     \b
     Examples:
@@ -119,36 +127,37 @@ def new(
     )
     if not no_enrol:
         store = key_choice.open_operator_store(target)
-        _tell_where(target)
-    _must_be_new(name, store, target.selector)
-    if name in _CALLERS:
+        _warn_if_other_node(target)
+    _require_new_key(name, store, target.selector)
+    if name in _RESERVED_NAMES:
         output.print_note(
-            f"Warning: {name} is what the node calls {_CALLERS[name]}, and nobody confirms their "
-            "own calls: choose another name."
+            f"Warning: {name} is the caller name of {_RESERVED_NAMES[name]}, and callers cannot "
+            "approve "
+            "their own calls. Choose another name."
         )
     passphrase = None
     if no_passphrase:
         output.print_note(
-            "Warning: the key has no passphrase: whoever reads the file can confirm calls."
+            "Warning: the key has no passphrase. Any reader of the file can approve calls."
         )
     else:
         passphrase = operator_key.read_passphrase(
-            passphrase_file, f"A passphrase for the key of {name}", new=True
+            passphrase_file, f"New passphrase for the key of {name}", new=True
         )
-    signer = None if store is None else _signing_key(store, target, by)
-    private, public, pem = operator_key.create_key(name, passphrase)
+    signer = None if store is None else _choose_signing_key(store, target, by)
+    private_path, public, pem = operator_key.create_key(name, passphrase)
     pending = None
     if store is not None:
         invitation = Invitation(name, tuple(tool or ()), caller or "")
         try:
             pending = _enrol(store, enrolled_key(pem, invitation), signer, by_passphrase_file)
         except BaseException:
-            # A key that nobody was told of is of no use, and in the way of the next attempt.
-            operator_key.delete_key_files(private, public)
+            # A key that is not enrolled would block the next attempt.
+            operator_key.delete_key_files(private_path, public)
             raise
-    output.print_note(f"private key: {private}")
+    output.print_note(f"private key: {private_path}")
     if pending is not None:
-        _tell_pending(pending, target.selector)
+        _print_pending_hint(pending, target.selector)
     elif store is not None:
         output.print_note(f"enrolled in:  {store.path}")
     output.print_note("For the config of another node:")
@@ -163,70 +172,71 @@ def new(
 def list_keys(
     config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
-    """Show whose proofs count: enrolled keys and passkeys, and the anchors of the config."""
+    """List the operators: enrolled keys and passkeys, pending enrolments, anchors of the config."""
     target = node_discovery.find_local_node(config, node)
     store = key_choice.open_operator_store(target)
     rows = [
         {
-            "name": one.name,
-            "kind": one.kind,
-            "id": one.id,
-            "tools": list(one.tools),
-            "caller": one.caller,
-            "since": one.created,
+            "name": operator.name,
+            "kind": operator.kind,
+            "id": operator.id,
+            "tools": list(operator.tools),
+            "caller": operator.caller,
+            "since": operator.created,
             "counts": target.config.approvals.enrolled,
         }
-        for one in store.all()
+        for operator in store.all()
     ]
     rows += [
         {
-            "name": one.name,
-            "kind": f"{one.kind} (config)",
-            "id": one.key or "",
-            "tools": list(one.tools),
-            "caller": one.caller or "",
+            "name": operator.name,
+            "kind": f"{operator.kind} (config)",
+            "id": operator.key or "",
+            "tools": list(operator.tools),
+            "caller": operator.caller or "",
             "since": None,
             "counts": True,
         }
-        for one in target.config.approvals.anchors
+        for operator in target.config.approvals.anchors
     ]
     rows += [
         {
-            "name": one.one.name,
-            "kind": f"{one.one.kind} ({'recovery' if one.recovery else 'pending'})",
-            "id": one.id,
-            "tools": list(one.one.tools),
-            "caller": one.one.caller,
+            "name": operator.one.name,
+            "kind": f"{operator.one.kind} ({'recovery' if operator.recovery else 'pending'})",
+            "id": operator.id,
+            "tools": list(operator.one.tools),
+            "caller": operator.one.caller,
             "since": None,
             "counts": False,
         }
-        for one in store.pending()
+        for operator in store.pending()
     ]
     if json:
         output.print_json(rows)
         return
     for row in rows:
         since = row["since"]
-        when = format_local(since) if isinstance(since, float) else ""
-        limits = row["tools"] if isinstance(row["tools"], list) else []
-        only = f"  only {', '.join(limits)}" if limits else ""
-        void = "" if row["counts"] else "  (does not count: approvals.enrolled is off)"
+        created_text = format_local(since) if isinstance(since, float) else ""
+        tool_globs = row["tools"] if isinstance(row["tools"], list) else []
+        limit_text = f"  only {', '.join(tool_globs)}" if tool_globs else ""
+        inactive_text = "" if row["counts"] else "  (inactive: approvals.enrolled is off)"
         if str(row["kind"]).endswith(("(pending)", "(recovery)")):
-            admit = target.selector.format_command(f"keys admit {row['id']}")
-            void = f"  (does not count yet: {admit})"
-        short = str(row["id"])
-        short = f"{short[:16]}…" if len(short) > 24 and since is not None else short
-        print(f"{row['name']:<16}  {row['kind']:<18}  {short:<18}  {when}{only}{void}".rstrip())
+            approve = target.selector.format_command(f"keys approve {row['id']}")
+            inactive_text = f"  (not active yet: {approve})"
+        short_id = str(row["id"])
+        short_id = f"{short_id[:16]}…" if len(short_id) > 24 and since is not None else short_id
+        columns = f"{row['name']:<16}  {row['kind']:<18}  {short_id:<18}  "
+        print(f"{columns}{created_text}{limit_text}{inactive_text}".rstrip())
     if not rows:
-        named = target.selector
-        make = named.format_command("keys new NAME")
-        output.print_note(f"nobody can confirm a call yet. Make a key with: {make}")
+        selector = target.selector
+        create_command = selector.format_command("keys new NAME")
+        output.print_note(f"No operator can approve calls yet. Create a key: {create_command}")
         output.print_note(
-            f"Or let a browser or a passkey confirm: {named.format_command('keys enrol NAME')}"
+            f"Or enrol a browser or a passkey: {selector.format_command('keys enrol NAME')}"
         )
         for path in key_choice.list_user_keys():
             output.print_note(
-                f"{path.stem} is there already: {key_choice.enrolment_command(path, named)}"
+                f"Or enrol your key {path.stem}: {key_choice.enrolment_command(path, selector)}"
             )
 
 
@@ -245,10 +255,10 @@ def enrol(
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Let a browser or a passkey confirm calls: prints an address that works once.
+    """Enrol a browser or a passkey as an operator. Prints an address that works once.
 
-    Once there is an operator, what is enrolled there is pending until one confirms it with
-    `interlock keys admit`.
+    With --public, enrol a public key file instead. If the node has an operator, the enrolment is
+    pending until an operator runs `interlock keys approve`.
 
     \b
     Examples:
@@ -263,58 +273,70 @@ def enrol(
     store = key_choice.open_operator_store(target)
     invitation = Invitation(name, tuple(tool or ()), caller or "")
     if public is not None:
-        one = enrolled_key(public.read_bytes(), invitation)
-        pending = _enrol(store, one, _signing_key(store, target, by), by_passphrase_file)
+        enrolment = enrolled_key(public.read_bytes(), invitation)
+        pending = _enrol(
+            store, enrolment, _choose_signing_key(store, target, by), by_passphrase_file
+        )
         if pending is not None:
-            _tell_pending(pending, target.selector)
+            _print_pending_hint(pending, target.selector)
         else:
-            print(f"{name} is enrolled with the key {one.id}.")
+            print(f"{name} is enrolled with the key {enrolment.id}.")
         return
-    now = target.fetch_summary()
+    summary = target.fetch_summary()
     scheme = "http" if target.config.tls is None else "https"
-    url = f"{scheme}://{target.config.listen}" if now is None or now.url is None else now.url
+    url = (
+        f"{scheme}://{target.config.listen}"
+        if summary is None or summary.url is None
+        else summary.url
+    )
     base = page_base(target.config, url) or local_base(url)
     code = store.invite(invitation)
     if json:
         output.print_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})
         return
-    if now is None:
-        start = target.selector.up_command
+    if summary is None:
+        up_command = target.selector.up_command
         output.print_note(
-            f"Note: no node answers at {target.config.listen}. Start one with: {start}"
+            f"Note: no node is running at {target.config.listen}. Start it: {up_command}"
         )
     output.print_note(
-        f"Open this within {int(CODE_LASTS) // 60} minutes, in {name}'s browser; it works once:"
+        f"Open this address in {name}'s browser within {int(CODE_LASTS) // 60} minutes. "
+        "It works once:"
     )
     print(f"{base}/enrol#{code}")
-    output.print_note(f"Or enter the code {code} at {base}/enrol")
+    output.print_note(f"Or open {base}/enrol and enter the code {code}")
 
 
 @keys.command()
-def admit(
+def approve(
     id: PendingId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")
+    ] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Confirm a pending enrolment with your key: from then on it can confirm calls.
+    """Approve a pending enrolment with your key. The new key can then approve calls.
 
     \b
     Example:
-      interlock keys admit 3f0c0e
+      interlock keys approve 3f0c0e
     """
     target = node_discovery.find_local_node(config, node)
     store = key_choice.open_operator_store(target)
     pending = store.find_pending(id)
-    path = _must_have_key(store, target, key)
+    path = _require_signing_key(store, target, key)
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
-        _show_pending(pending)
-        if not output.confirm("Let it confirm calls from now on?"):
-            output.print_note("nothing was decided.")
+            raise typer.BadParameter(
+                "Cannot ask for a confirmation: stdin is not a terminal. "
+                "Look at the enrolment (interlock keys list), then add --yes."
+            )
+        _print_pending_enrolment(pending)
+        if not output.confirm("Allow this key to approve calls?"):
+            output.print_note("No decision was made.")
             raise typer.Exit(output.FAILED)
     draft = store.draft(enrol=[pending.one])
     store.admit(pending.id, draft.entry, _sign(draft, path, passphrase_file))
@@ -322,19 +344,19 @@ def admit(
 
 
 @keys.command()
-def refuse(
+def reject(
     id: PendingId, config: config_source.ConfigOption = None, node: NodeOption = None
 ) -> None:
-    """Refuse a pending enrolment, or a recovery.
+    """Reject a pending enrolment or a recovery.
 
     \b
     Example:
-      interlock keys refuse 3f0c0e
+      interlock keys reject 3f0c0e
     """
     store = key_choice.open_operator_store(node_discovery.find_local_node(config, node))
     pending = store.find_pending(id)
     store.refuse(pending.id)
-    print(f"refused: {pending.one.name} ({pending.one.kind}) is not enrolled.")
+    print(f"Rejected: {pending.one.name} ({pending.one.kind}) is not enrolled.")
 
 
 @keys.command()
@@ -342,15 +364,16 @@ def recover(
     name: Name,
     public: Annotated[
         Path,
-        typer.Option("--public", metavar="FILE", help="The public key (PEM or JWK) to enrol."),
+        typer.Option("--public", metavar="FILE", help="Enrol this public key (PEM or JWK)."),
     ],
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Enrol a key although no operator can confirm it: all keys were lost.
+    """Enrol a key without the confirmation of an operator, because all keys were lost.
 
-    As root, for a node that runs as another user, it counts at once. Otherwise it counts after
-    `approvals.recovery_delay`, while the node runs; every operator is told, and any may refuse.
+    If you are root and the node runs as another user, the key is active at once. Otherwise it is
+    active after `approvals.recovery_delay`, while the node runs. Every operator is notified and can
+    reject it.
 
     \b
     Examples:
@@ -370,103 +393,119 @@ def recover(
             "No operator is enrolled, so no key can be lost. Enrol the first one: "
             + target.selector.format_command(f"keys new {name}"),
         )
-    one = enrolled_key(public.read_bytes(), Invitation(name))
+    enrolment = enrolled_key(public.read_bytes(), Invitation(name))
     if os.getuid() == 0 and store.path.parent.stat().st_uid != 0:
-        store.recover_as_root(one)
-        print(f"{name} is enrolled with the key {one.id}. Every operator is told.")
+        store.recover_as_root(enrolment)
+        print(f"{name} is enrolled with the key {enrolment.id}. Every operator is notified.")
         return
-    pending = store.ask(one, recovery=True)
+    pending = store.ask(enrolment, recovery=True)
     delay = target.config.approvals.recovery_delay
     if delay is None:
         output.print_note(
-            "approvals.recovery_delay is null: only root can recover. An operator can admit:"
+            "approvals.recovery_delay is null, so only root can recover. An operator can approve:"
         )
     else:
         hours = f"{delay / 3600:g} h"
         output.print_note(
-            f"It counts {hours} after the running node has seen it, unless one refuses it:"
+            f"The key is active {hours} after the running node has seen it. An operator can reject:"
         )
-        output.print_note(f"  {target.selector.format_command(f'keys refuse {pending.id}')}")
+        output.print_note(f"  {target.selector.format_command(f'keys reject {pending.id}')}")
         output.print_note(
-            "Every operator is told. Root need not wait: run the same command as root."
+            "Every operator is notified. To skip the delay, run the same command as root."
         )
     print(pending.id)
 
 
 @keys.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="An operator, or the id of one key or passkey.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the operator, or the id of one key or passkey.")
+    ],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Remove an operator, signed with your key. A running node heeds it at once."""
+    """Remove an operator. Signs with your key. A running node applies it at once.
+
+    \b
+    Example:
+      interlock keys remove deputy
+    """
     target = node_discovery.find_local_node(config, node)
     store = key_choice.open_operator_store(target)
 
     def sign(draft: DraftEntry) -> str:
-        return _sign(draft, _must_have_key(store, target, key), passphrase_file)
+        return _sign(draft, _require_signing_key(store, target, key), passphrase_file)
 
-    gone = store.remove(name, sign)
-    for one in gone:
-        print(f"{one.name}: the {one.kind} {one.id} counts no more.")
-    private = operator_key.keys_dir() / f"{name}.pem"
-    if gone and private.exists():
+    removed = store.remove(name, sign)
+    for operator in removed:
+        print(f"{operator.name}: the {operator.kind} {operator.id} is removed.")
+    private_path = operator_key.keys_dir() / f"{name}.pem"
+    if removed and private_path.exists():
         output.print_note(
-            f"The private key {private} is still there; delete it if nobody needs it."
+            f"The private key file {private_path} still exists. Delete it if it is not needed."
         )
-    if not gone:
-        output.print_note(f"nothing of {name} is enrolled.")
+    if not removed:
+        output.print_note(
+            f"No key of {name} is enrolled. List the operators: "
+            + target.selector.format_command("keys list")
+        )
         raise typer.Exit(1)
 
 
-def _signing_key(
-    store: OperatorStore, target: node_discovery.TargetNode, given: Path | None
+def _choose_signing_key(
+    store: OperatorStore, target: node_discovery.TargetNode, key_path: Path | None
 ) -> Path | None:
-    """The enrolled key that confirms an enrolment. None: nobody has to, or somebody else will.
+    """Choose the enrolled key that confirms an enrolment.
 
-    A program that nobody watches signs only with a key that was named.
+    None: no confirmation is needed, or another operator must confirm. Without a terminal, only a
+    named key is used.
     """
     if not store.chain().operators and not store.roots():
         return None
-    if given is not None:
-        return operator_key.choose_key(given)
+    if key_path is not None:
+        return operator_key.choose_key(key_path)
     if not sys.stdin.isatty():
         return None
-    found = key_choice.list_enrolling_keys(target, store)
-    if len(found) > 1:
+    key_paths = key_choice.list_enrolling_keys(target, store)
+    if len(key_paths) > 1:
         from interlock.errors import CONFIG, InterlockError
 
-        names = ", ".join(path.stem for path in found)
-        raise InterlockError(CONFIG, f"several of your keys are enrolled ({names}): choose one.")
-    return found[0] if found else None
+        names = ", ".join(path.stem for path in key_paths)
+        raise InterlockError(
+            CONFIG, f"Several of your keys are enrolled ({names}). Choose one with --by or --key."
+        )
+    return key_paths[0] if key_paths else None
 
 
-def _must_have_key(
-    store: OperatorStore, target: node_discovery.TargetNode, given: Path | None
+def _require_signing_key(
+    store: OperatorStore, target: node_discovery.TargetNode, key_path: Path | None
 ) -> Path:
     from interlock.errors import PROOF_INVALID, InterlockError
 
-    path = _signing_key(store, target, given)
+    path = _choose_signing_key(store, target, key_path)
     if path is None:
         raise InterlockError(
-            PROOF_INVALID, "an operator must confirm that: sign with an enrolled key, --key NAME."
+            PROOF_INVALID, "An operator must confirm this. Sign with an enrolled key: --key NAME"
         )
     return path
 
 
 def _enrol(
-    store: OperatorStore, one: Enrolment, signer: Path | None, passphrase_file: Path | None
+    store: OperatorStore, enrolment: Enrolment, signer: Path | None, passphrase_file: Path | None
 ) -> PendingEnrolment | None:
-    """Enrol a key: the first at once, a further one signed. None, or what is pending then."""
+    """Enrol a key: the first at once, a further one with a signature.
+
+    Returns the pending enrolment, or None if the key is enrolled.
+    """
     if signer is not None:
-        output.print_note(f"An operator confirms it: signing with {signer.stem}.")
-        store.add(one, lambda draft: _sign(draft, signer, passphrase_file))
+        output.print_note(f"Confirming the enrolment with the key {signer.stem}.")
+        store.add(enrolment, lambda draft: _sign(draft, signer, passphrase_file))
     elif store.chain().operators or store.roots():
-        return store.ask(one)
+        return store.ask(enrolment)
     else:
-        store.add(one)
+        store.add(enrolment)
     return None
 
 
@@ -477,44 +516,48 @@ def _sign(draft: DraftEntry, path: Path, passphrase_file: Path | None) -> str:
     return operator_key.sign_proof(key, now=time.time(), claims=draft.claims)
 
 
-def _tell_pending(pending: PendingEnrolment, named: node_discovery.NodeSelector) -> None:
-    output.print_note("It does not count yet: an operator must confirm it.")
-    output.print_note(f"Whoever is one runs: {named.format_command(f'keys admit {pending.id}')}")
+def _print_pending_hint(pending: PendingEnrolment, selector: node_discovery.NodeSelector) -> None:
+    output.print_note("The key is not active yet. An operator must approve the enrolment:")
+    output.print_note(f"  {selector.format_command(f'keys approve {pending.id}')}")
 
 
-def _show_pending(pending: PendingEnrolment) -> None:
-    one = pending.one
-    output.print_note(f"operator:  {output.sanitize(one.name)}")
-    output.print_note(f"{one.kind}:       {one.id}")
-    output.print_note(f"tools:     {output.sanitize(', '.join(one.tools)) or 'all'}")
-    if one.caller:
-        output.print_note(f"caller:    {output.sanitize(one.caller)}")
-    output.print_note(f"asked:     {format_local(pending.made)}")
+def _print_pending_enrolment(pending: PendingEnrolment) -> None:
+    enrolment = pending.one
+    output.print_note(f"operator:  {output.sanitize(enrolment.name)}")
+    output.print_note(f"{enrolment.kind}:       {enrolment.id}")
+    output.print_note(f"tools:     {output.sanitize(', '.join(enrolment.tools)) or 'all'}")
+    if enrolment.caller:
+        output.print_note(f"caller:    {output.sanitize(enrolment.caller)}")
+    output.print_note(f"requested: {format_local(pending.made)}")
     if pending.recovery:
-        output.print_note("It is a recovery: somebody says that all keys were lost.")
+        output.print_note("This is a recovery: the requester says that all keys were lost.")
 
 
-def _tell_where(target: node_discovery.TargetNode) -> None:
-    """Somebody who enrols with a node that does not run may have target the one that does."""
+def _warn_if_other_node(target: node_discovery.TargetNode) -> None:
+    """Print a note if the target node is stopped and another node is running: the user may have
+    meant that one."""
     hint = "" if target.fetch_summary() is not None else node_discovery.describe_other_nodes(target)
     if hint:
-        output.print_note(f"Note: no node answers at {target.config.listen}, but {hint}")
+        output.print_note(f"Note: no node is running at {target.config.listen}, but {hint}")
 
 
-def _must_be_new(
-    name: str, store: OperatorStore | None, named: node_discovery.NodeSelector
+def _require_new_key(
+    name: str, store: OperatorStore | None, selector: node_discovery.NodeSelector
 ) -> None:
-    """Raises InterlockError for a key that is there already: how it is enrolled, if it is not."""
+    """Check that there is no key file with this name.
+
+    Raises InterlockError, with the command that enrols an existing key if it is not enrolled.
+    """
     from interlock.errors import CONFIG, InterlockError
 
-    private = operator_key.keys_dir() / f"{name}.pem"
-    if not private.exists():
+    private_path = operator_key.keys_dir() / f"{name}.pem"
+    if not private_path.exists():
         return
-    message = f"{private} is there already: choose another name, or move it away"
-    id = key_choice.read_thumbprint(private)
-    if store is not None and id and not any(one.id == id for one in store.all()):
-        command = key_choice.enrolment_command(private, named)
-        message += f".\nIt is not enrolled with this node. To do that: {command}"
+    message = f"{private_path} exists. Choose another name, or move the file away"
+    id = key_choice.read_thumbprint(private_path)
+    if store is not None and id and not any(operator.id == id for operator in store.all()):
+        command = key_choice.enrolment_command(private_path, selector)
+        message += f".\nThe key is not enrolled with this node. Enrol it: {command}"
     else:
-        message += " (who signs with it now could not any more)."
+        message += " (programs that sign with it then fail)."
     raise InterlockError(CONFIG, message)

@@ -1,8 +1,7 @@
-"""The live view of `interlock up`: upstreams, servers of features, rates and the latest log
-lines, on a terminal.
+"""The live view of `interlock up` on a terminal: upstreams, servers of features, rates, log lines.
 
-It is drawn on the node's own event loop, so it looks four times a second at most and draws only
-when something is new: an idle node costs nothing.
+It is drawn on the event loop of the node. So it reads the status at most four times per second,
+and draws only if something has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from interlock.cli.upstream_table import UpstreamRows, upstream_row
+from interlock.cli.upstream_table import UpstreamTable, format_upstream_row
 from interlock.core.config import redact_about
 from interlock.primitives.text import format_count
 from interlock.terminal import output
@@ -29,60 +28,62 @@ if TYPE_CHECKING:
     from interlock.app.run import NodeRun
     from interlock.core.status import NodeStatus
 
-LOOK_EVERY: Final = 0.25
-MOST_TIME_SPENT: Final = 0.02
-"""The part of the loop's time that drawing may take: with more to draw it looks less often."""
-_RATE_OVER: Final = 8
-"""Calls per second are the mean of this many looks."""
-_PROBLEMS_SHOWN: Final = 4
-_BESIDE_THE_TABLE: Final = 20
-"""Lines that are not upstreams: the introduction above, totals, problems and log below."""
+UPDATE_INTERVAL_SECONDS: Final = 0.25
+MAX_TIME_SHARE: Final = 0.02
+"""The largest share of the loop's time for drawing. Slow drawing makes updates less frequent."""
+_RATE_SAMPLES: Final = 8
+"""Calls per second are the mean of this many updates."""
+_MAX_PROBLEMS: Final = 4
+_LINES_OUTSIDE_TABLE: Final = 20
+"""Lines of the screen that are not upstreams: introduction, totals, problems and log."""
 
 
-async def show_while(run: NodeRun, log: LineBuffer) -> None:
-    """Draw until the run is asked to stop."""
+async def show_live_view(run: NodeRun, log: LineBuffer) -> None:
+    """Draw the live view until the node is stopped."""
     console = Console()
     view = LiveView(run, log, console)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while not run.stopping.is_set():
-            begun = time.perf_counter()
-            drawn = view.drawn_anew()
-            if drawn is not None:
-                live.update(drawn, refresh=True)
-            spent = time.perf_counter() - begun
+            started_at = time.perf_counter()
+            rendered = view.render_if_changed()
+            if rendered is not None:
+                live.update(rendered, refresh=True)
+            duration = time.perf_counter() - started_at
             try:
-                async with asyncio.timeout(max(LOOK_EVERY, spent / MOST_TIME_SPENT)):
+                async with asyncio.timeout(max(UPDATE_INTERVAL_SECONDS, duration / MAX_TIME_SHARE)):
                     await run.stopping.wait()
             except TimeoutError:
                 continue
-    console.print("Stopping. Ctrl-C again ends everything at once.", style="dim")
+    console.print("Stopping. Press Ctrl-C again to exit at once.", style="dim")
 
 
 class LiveView:
-    """Turns a node's status into something to look at, when it is not what it was."""
+    """The live view of one node."""
 
     def __init__(self, run: NodeRun, log: LineBuffer, console: Console) -> None:
         self._run = run
         self._log = log
         self._console = console
-        self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER + 1)
-        self._drawn: object = None
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_SAMPLES + 1)
+        self._last_content: object = None
 
-    def drawn_anew(self) -> RenderableType | None:
-        """The view, or None when it would look the same as before."""
+    def render_if_changed(self) -> RenderableType | None:
+        """Render the view, or return None if nothing has changed."""
         report = self._run.node.report()
         status = report.node
-        self._looks.append((status.uptime, status.calls))
+        self._samples.append((status.uptime, status.calls))
         rate = self._rate()
-        rows = [upstream_row(one) for one in status.upstreams]
+        rows = [format_upstream_row(upstream) for upstream in status.upstreams]
         features = load_reports()
-        summaries = list(filter(None, (one.servers_summary(report) for one in features)))
-        wrong = [line for one in features for line in one.server_problems(report, _PROBLEMS_SHOWN)]
+        summaries = list(filter(None, (feature.servers_summary(report) for feature in features)))
+        server_problems = [
+            line for feature in features for line in feature.server_problems(report, _MAX_PROBLEMS)
+        ]
         size = self._console.size
-        shown = (
+        content = (
             rows,
             summaries,
-            wrong,
+            server_problems,
             f"{rate:.0f}",
             status.failed,
             status.waiting,
@@ -91,47 +92,53 @@ class LiveView:
             self._run.config_problem,
             size,
         )
-        if shown == self._drawn:
+        if content == self._last_content:
             return None
-        self._drawn = shown
+        self._last_content = content
         problems = [
-            f"{one.key}: {redact_about(one.key, one.problem)}"
-            for one in status.upstreams
-            if one.problem
+            f"{upstream.key}: {redact_about(upstream.key, upstream.problem)}"
+            for upstream in status.upstreams
+            if upstream.problem
         ]
-        room = size.height - _BESIDE_THE_TABLE - len(summaries) - len(wrong)
-        # Who only has servers of features needs no table of nothing.
-        table = [UpstreamRows(rows, max(3, room))] if rows or not summaries else []
+        max_rows = size.height - _LINES_OUTSIDE_TABLE - len(summaries) - len(server_problems)
+        # A node with only servers of features needs no empty table.
+        table = [UpstreamTable(rows, max(3, max_rows))] if rows or not summaries else []
         parts: list[RenderableType] = [
             *table,
             *map(Text, summaries),
-            *(Text(line, style="red") for line in wrong),
-            _totals(status, rate, node_option(self._run.node.config.listen)),
-            *(Text(output.sanitize(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),
+            *(Text(line, style="red") for line in server_problems),
+            _format_totals(status, rate, node_option(self._run.node.config.listen)),
+            *(Text(output.sanitize(line), style="red") for line in problems[:_MAX_PROBLEMS]),
         ]
         for line in (self._run.config_problem or "").splitlines():
             parts.append(Text(output.sanitize(f"config: {line}"), style="red"))
-        for at, level, text in self._log.lines:
+        for time_text, level, text in self._log.lines:
             if text not in problems:
-                first = output.sanitize(text.partition("\n")[0])
-                parts.append(Text(f"{at} {first}", style=_style(level), no_wrap=True))
+                first_line = output.sanitize(text.partition("\n")[0])
+                parts.append(
+                    Text(f"{time_text} {first_line}", style=_level_style(level), no_wrap=True)
+                )
         return Group(*parts)
 
     def _rate(self) -> float:
-        (begun, before), (now, calls) = self._looks[0], self._looks[-1]
-        return (calls - before) / (now - begun) if now > begun else 0.0
+        (start_time, earlier_calls), (now, calls) = self._samples[0], self._samples[-1]
+        return (calls - earlier_calls) / (now - start_time) if now > start_time else 0.0
 
 
-def _totals(status: NodeStatus, rate: float, at: str) -> Text:
+def _format_totals(status: NodeStatus, rate: float, node_option: str) -> Text:
     text = Text(f"\n{rate:.0f} calls/s · {status.calls} calls · ")
     text.append(f"{status.failed} failed", style="red" if status.failed else "")
     text.append(f" · {format_count(status.tools, 'tool')} · ")
     text.append(f"{format_count(status.sessions, 'session')} · {status.listeners} listening")
     if status.waiting:
-        pending = f"{status.waiting} waiting for a human"
-        text.append(f"\n{pending}: interlock approvals{at}", style="yellow")
+        pending_text = f"{status.waiting} pending approvals"
+        text.append(f"\n{pending_text}: interlock approvals{node_option}", style="yellow")
     for tool in status.held:
-        text.append(f"\n{output.sanitize(tool)} is held: interlock pins{at}", style="yellow")
+        text.append(
+            f"\n{output.sanitize(tool)} is held because it changed: interlock pins diff "
+            f"{output.sanitize(tool)}{node_option}",
+            style="yellow",
+        )
     journal = status.journal
     if journal is not None and journal.get("state") == "failing":
         text.append(f"\njournal: {journal.get('reason')}", style="red")
@@ -139,7 +146,7 @@ def _totals(status: NodeStatus, rate: float, at: str) -> Text:
     return text
 
 
-def _style(level: int) -> str:
+def _level_style(level: int) -> str:
     if level >= logging.ERROR:
         return "red"
     return "yellow" if level >= logging.WARNING else "dim"

@@ -1,4 +1,4 @@
-"""The entry of the program: from `sys.argv` to an exit code, with a sentence for every mistake."""
+"""The entry point of the program: from `sys.argv` to an exit code."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 from interlock.terminal import streams
 
-_COLLECT_AFTER: Final = (50_000, 20, 100)
-"""A program that imports makes much and drops little: to look for rubbish all the while costs a
-fifth of its start."""
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""Imports create many objects and release few. With the default thresholds, garbage collection
+takes a fifth of the start time."""
 _INTERRUPTED: Final = 130
-"""As in `say`, which may not be there yet."""
+"""The same as `output.INTERRUPTED`, which may not be imported yet."""
 
 
 def main() -> int:
-    """Run the command line. Whatever a person got wrong ends in a message, never a traceback."""
-    gc.set_threshold(*_COLLECT_AFTER)
+    """Run the command line. A mistake of the user ends in a message, never in a traceback."""
+    gc.set_threshold(*_GC_THRESHOLDS)
     streams.prepare_streams()
     try:
         code = _run()
@@ -26,7 +26,7 @@ def main() -> int:
     except OSError as error:
         return streams.print_os_error(error)
     except KeyboardInterrupt:
-        # Also before there is a command at all: importing one takes a while.
+        # Ctrl-C is also possible while a command is imported, which takes a while.
         return _INTERRUPTED
     return code
 
@@ -34,7 +34,7 @@ def main() -> int:
 def _run() -> int:
     arguments = sys.argv[1:]
     if arguments in (["version"], ["--version"]):
-        # Scripts ask this often, and it needs none of the rest.
+        # Scripts use this often, and it needs no other imports.
         from interlock.cli.about import version_text
 
         print(version_text())
@@ -47,7 +47,7 @@ def _run() -> int:
         run_app(arguments)
     except InterlockError as error:
         return output.print_failure(error)
-    except SystemExit as end:
-        # Everything that the app ends by itself: usage errors, --help, typer.Exit.
-        return end.code if isinstance(end.code, int) else output.OK
+    except SystemExit as exit_request:
+        # Usage errors, --help and typer.Exit.
+        return exit_request.code if isinstance(exit_request.code, int) else output.OK
     return output.OK

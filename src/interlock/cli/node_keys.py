@@ -1,4 +1,4 @@
-"""`interlock keys node`: the keys by which a node signs the tokens that it makes for others."""
+"""`interlock keys node`: the keys with which a node signs the tokens that it issues."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 node_keys = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @node_keys.callback()
 def _node_keys() -> None:
-    """Show or change the keys by which the node signs its own tokens.
+    """Show or rotate the keys with which the node signs its tokens.
 
-    A node makes a short-lived token for every call that it passes on. It changes its key every day
-    by itself; those of before are shown for an hour longer than they sign.
+    A node issues a short-lived token for every call that it forwards. It rotates its key every day.
+    A previous key stays published for an hour after its last signature.
     """
 
 
@@ -32,37 +32,39 @@ def _node_keys() -> None:
 def list_keys(
     config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
-    """Show the ids of the node's keys, the one that signs first.
+    """List the ids of the node's keys. The key that signs comes first.
 
     \b
     Example:
       interlock keys node list
     """
-    rows = _keys(node_discovery.find_local_node(config, node)).rows()
+    rows = _open_keys(node_discovery.find_local_node(config, node)).rows()
     if json:
-        output.print_json([one._asdict() for one in rows])
+        output.print_json([key._asdict() for key in rows])
         return
-    for one in rows:
-        since = format_local(one.created)
-        what = "signs" if one.signs else f"signed until {format_local(one.retired or 0.0)}"
-        print(f"{one.kid}  since {since}  {what}")
+    for key in rows:
+        since = format_local(key.created)
+        state = "signs" if key.signs else f"signed until {format_local(key.retired or 0.0)}"
+        print(f"{key.kid}  since {since}  {state}")
 
 
 @node_keys.command()
 def rotate(config: config_source.ConfigOption = None, node: NodeOption = None) -> None:
-    """Sign with a new key from now on. A running node heeds it within seconds.
+    """Create a new key and sign with it. A running node applies it within seconds.
 
-    Tokens that are on their way stay good until they expire, a quarter of an hour at most.
+    Issued tokens stay valid until they expire, after 15 minutes at most.
 
     \b
     Example:
       interlock keys node rotate
     """
-    print(f"signs with {_keys(node_discovery.find_local_node(config, node)).rotate()}")
+    print(
+        f"The node signs with {_open_keys(node_discovery.find_local_node(config, node)).rotate()}"
+    )
 
 
-def _keys(target: node_discovery.TargetNode) -> SigningKeys:
-    """Those of the node that is target. Raises ConfigError, InterlockError."""
+def _open_keys(target: node_discovery.TargetNode) -> SigningKeys:
+    """Open the signing keys of the target node. Raises ConfigError, InterlockError."""
     from interlock.core.paths import signing_keys_path
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.trust.signing_keys import SigningKeys
@@ -71,6 +73,7 @@ def _keys(target: node_discovery.TargetNode) -> SigningKeys:
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {target.config.listen} has ever run here.",
+            f"{path} does not exist: no node with the address {target.config.listen} has run here. "
+            f"Start one: {target.selector.up_command}",
         )
     return SigningKeys(path)

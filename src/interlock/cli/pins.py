@@ -1,5 +1,4 @@
-"""`interlock pins`: which tools a human has accepted as they are, which changed since then and are
-held, what changed, and accepting it."""
+"""`interlock pins`: the pinned tools, the changes of held tools, and accepting these changes."""
 
 from __future__ import annotations
 
@@ -24,35 +23,38 @@ if TYPE_CHECKING:
 
 pins = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
-Tool = Annotated[str, typer.Argument(metavar="TOOL", help="Its name, such as files.delete.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Tool = Annotated[
+    str, typer.Argument(metavar="TOOL", help="Name of the tool, such as files.delete.")
+]
 Tools = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOOL]...", help="Names, such as files.delete.")
+    list[str] | None,
+    typer.Argument(metavar="[TOOL]...", help="Names of tools, such as files.delete."),
 ]
 
-_WITHIN: Final = 5.0
-"""How long a running node may take to say what a tool is now."""
-_EVERY: Final = 0.05
+_TIMEOUT_SECONDS: Final = 5.0
+"""The time limit for a running node to report the present definition of a tool."""
+_POLL_SECONDS: Final = 0.05
 _STYLES: Final = {"-": "red", "+": "green", "@": "cyan"}
 
 
 @pins.callback()
 def _pins() -> None:
-    """Show which tools are pinned or held, and accept what changed.
+    """Show pinned and held tools, and accept changed tools.
 
-    A pinned tool is to stay what it was when a human accepted it. When its server says something
-    else of it, it is held: in no list, and not to be called, until a human accepts the change.
+    A pinned tool must stay as it was when a person accepted it. When its definition changes, the
+    tool is held: it is not listed and cannot be called until a person accepts the change.
     """
 
 
 @pins.command("list")
 def list_pins(
     config: config_source.ConfigOption = None,
-    held: Annotated[bool, typer.Option("--held", help="Only those that are held.")] = False,
+    held: Annotated[bool, typer.Option("--held", help="Only held tools.")] = False,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show every tool that is pinned, and which of them are held.
+    """List the pinned tools with their state: pinned or held.
 
     \b
     Example:
@@ -60,28 +62,31 @@ def list_pins(
     """
     target = node_discovery.find_local_node(config, node)
     rows: list[dict[str, Any]] = []
-    if _path(target).exists():
-        with _store(target) as store:
+    if _pins_path(target).exists():
+        with _open_store(target) as store:
             seen = store.all_seen()
-            rows = [_row(pin, seen.get(pin.tool)) for pin in store.pins()]
+            rows = [_describe_pin(pin, seen.get(pin.tool)) for pin in store.pins()]
     if held:
         rows = [row for row in rows if row["state"] == "held"]
     if json:
         output.print_json(rows)
         return
-    widest = max((len(row["tool"]) for row in rows), default=0)
+    name_width = max((len(row["tool"]) for row in rows), default=0)
     for row in rows:
-        why = f"  {' and '.join(row['changed'])} changed" if row["changed"] else ""
-        when = format_local(row["at"])
-        by = output.sanitize(row["by"])
-        print(f"{row['tool']:<{widest}}  {row['state']:<6}  {when}  {by}{why}")
+        changes_text = f"  {' and '.join(row['changed'])} changed" if row["changed"] else ""
+        pinned_at = format_local(row["at"])
+        pinned_by = output.sanitize(row["by"])
+        print(
+            f"{row['tool']:<{name_width}}  {row['state']:<6}  {pinned_at}  "
+            f"{pinned_by}{changes_text}"
+        )
     if not rows:
-        output.print_note("no tool is held." if held else "no tool is pinned.")
+        output.print_note("No tool is held." if held else "No tool is pinned.")
     elif any(row["state"] == "held" for row in rows):
         diff_tool, accept_tool = map(
             target.selector.format_command, ("pins diff TOOL", "pins accept TOOL")
         )
-        output.print_note(f"`{diff_tool}` shows what changed, `{accept_tool}` accepts it.")
+        output.print_note(f"Show a change: {diff_tool}. Accept it: {accept_tool}")
 
 
 @pins.command()
@@ -91,27 +96,27 @@ def diff(
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show what changed in a tool since it was accepted. Exit code 1 when something did.
+    """Show how a tool changed since it was accepted. The exit code is 1 if it changed.
 
-    What cannot be seen is written as its number, so that nothing can hide in a description.
+    Invisible characters are shown as their code, so that a description cannot hide text.
 
     \b
     Example:
       interlock pins diff files.delete
     """
     target = node_discovery.find_local_node(config, node)
-    with _store(target) as store:
-        pin, seen = _found(store, tool)
+    with _open_store(target) as store:
+        pin, seen = _read_pin(store, tool)
     if pin is None:
-        listed = target.selector.format_command("pins list")
-        output.print_problem(f"{tool} is not pinned: `{listed}` has those that are.")
+        list_command = target.selector.format_command("pins list")
+        output.print_problem(f"{tool} is not pinned. List the pinned tools: {list_command}")
         raise typer.Exit(output.FAILED)
     if json:
-        output.print_json(_row(pin, seen) | {"diff": _difference(pin, seen)})
+        output.print_json(_describe_pin(pin, seen) | {"diff": _diff_lines(pin, seen)})
     elif seen is None:
-        output.print_note(f"{tool} is as {_accepted(pin)}.")
+        output.print_note(f"{tool} is unchanged; {_format_acceptance(pin)}.")
     else:
-        _show(_difference(pin, seen))
+        _print_diff(_diff_lines(pin, seen))
     if seen is not None:
         raise typer.Exit(output.FAILED)
 
@@ -119,15 +124,17 @@ def diff(
 @pins.command()
 def accept(
     tools: Tools = None,
-    every: Annotated[bool, typer.Option("--all", help="Every tool that is held.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    accept_all: Annotated[bool, typer.Option("--all", help="Accept every held tool.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")
+    ] = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Accept tools as they are now. Shows what is accepted, and asks.
+    """Accept the present definition of tools. Shows the changes and asks for a confirmation.
 
-    A tool that is held can be called again; one that was never pinned is pinned from now on, for
-    which the node must run. A running node heeds it within a second.
+    A held tool can be called again. A tool that is not pinned is pinned; the node must run for
+    this. A running node applies the change within a second.
 
     \b
     Examples:
@@ -135,42 +142,42 @@ def accept(
       interlock pins accept --all
     """
     target = node_discovery.find_local_node(config, node)
-    with _store(target) as store:
+    with _open_store(target) as store:
         names = list(dict.fromkeys(tools or []))
-        if every:
-            names += [name for name in _held(store) if name not in names]
+        if accept_all:
+            names += [name for name in _list_held_tools(store) if name not in names]
             if not names:
-                output.print_note("no tool is held.")
+                output.print_note("No tool is held.")
         elif not names:
-            raise typer.BadParameter("name a tool, or say --all")
+            raise typer.BadParameter("Name a tool, or use --all.")
         failed = [name for name in names if not _accept(store, target, name, yes)]
     if failed:
         raise typer.Exit(output.FAILED)
 
 
 @pins.command()
-def forget(
+def remove(
     tools: Annotated[list[str], typer.Argument(metavar="TOOL...", help="Names of tools.")],
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Let tools change as they like again, until somebody accepts them anew.
+    """Remove the pins of tools. The tools can then change until they are accepted again.
 
-    With `pins.mode: first_seen` a running node pins them at once, as they are then.
+    With `pins.mode: first_seen`, a running node pins the present definition at once.
 
     \b
     Example:
-      interlock pins forget files.delete
+      interlock pins remove files.delete
     """
-    missing = 0
-    with _store(node_discovery.find_local_node(config, node)) as store:
+    missing_count = 0
+    with _open_store(node_discovery.find_local_node(config, node)) as store:
         for name in tools:
             if store.forget(name):
-                print(f"{name} is pinned no more.")
+                print(f"{name} is no longer pinned.")
             else:
-                missing += 1
+                missing_count += 1
                 output.print_note(f"{name} was not pinned.")
-    if missing:
+    if missing_count:
         raise typer.Exit(output.FAILED)
 
 
@@ -178,21 +185,23 @@ def forget(
 
 
 def _accept(store: PinStore, target: node_discovery.TargetNode, tool: str, yes: bool) -> bool:
-    pin, seen = _found(store, tool)
+    pin, seen = _read_pin(store, tool)
     if pin is not None and seen is None:
-        output.print_note(f"{tool} is as {_accepted(pin)}: there is nothing to accept.")
+        output.print_note(
+            f"{tool} is unchanged; {_format_acceptance(pin)}. There is nothing to accept."
+        )
         return True
     if seen is None:
-        seen = _as_it_is_now(store, target, tool)
+        seen = _fetch_current_contract(store, target, tool)
         if seen is None:
             return False
     if pin is None:
         from interlock.core.catalog.tool_contracts import contract_lines
 
-        _show([f"  {line}" for line in contract_lines(seen.definition)])
+        _print_diff([f"  {line}" for line in contract_lines(seen.definition)])
     else:
-        _show(_difference(pin, seen))
-    if not yes and not _agreed(tool):
+        _print_diff(_diff_lines(pin, seen))
+    if not yes and not _confirm_tool(tool):
         output.print_note(f"{tool} was not accepted.")
         return False
     store.accept(seen, getpass.getuser())
@@ -200,47 +209,52 @@ def _accept(store: PinStore, target: node_discovery.TargetNode, tool: str, yes: 
     return True
 
 
-def _agreed(tool: str) -> bool:
+def _confirm_tool(tool: str) -> bool:
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
+        raise typer.BadParameter(
+            "Cannot ask for a confirmation: stdin is not a terminal. "
+            f"Look at the change (interlock pins diff {tool}), then add --yes."
+        )
     return output.confirm(f"Accept {tool} as shown?")
 
 
-def _as_it_is_now(
+def _fetch_current_contract(
     store: PinStore, target: node_discovery.TargetNode, tool: str
 ) -> SeenContract | None:
-    """What a tool is that was never pinned: only a running node knows."""
+    """Fetch the present definition of a tool that is not pinned, from the running node."""
     if target.fetch_summary() is None:
         output.print_problem(
-            f"{tool} was never pinned, and no node runs that could say what it is now."
+            f"{tool} is not pinned, and no node is running that knows its definition. "
+            f"Start the node first: {target.selector.up_command}"
         )
         return None
     store.want(tool)
-    deadline = time.monotonic() + _WITHIN
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         seen = store.seen(tool)
         if seen is not None:
             return seen
-        time.sleep(_EVERY)
-    tools = target.selector.format_command("tools")
-    output.print_problem(f"the node knows no tool {tool}: `{tools}` has the names.")
+        time.sleep(_POLL_SECONDS)
+    tools_command = target.selector.format_command("tools")
+    output.print_problem(f"The node has no tool {tool}. List the names: {tools_command}")
     return None
 
 
-# -- what is there
+# -- reading the pins
 
 
 @contextmanager
-def _store(target: node_discovery.TargetNode) -> Iterator[PinStore]:
-    """The pins of the node that is target. Raises ConfigError, InterlockError."""
+def _open_store(target: node_discovery.TargetNode) -> Iterator[PinStore]:
+    """Open the pin store of the target node. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.trust.pin_store import PinStore
 
-    path = _path(target)
+    path = _pins_path(target)
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {target.config.listen} has pinned anything.",
+            f"{path} does not exist: no node with the address {target.config.listen} has pinned a "
+            "tool.",
         )
     store = PinStore(path)
     try:
@@ -249,27 +263,31 @@ def _store(target: node_discovery.TargetNode) -> Iterator[PinStore]:
         store.close()
 
 
-def _path(target: node_discovery.TargetNode) -> Path:
+def _pins_path(target: node_discovery.TargetNode) -> Path:
     from interlock.core.paths import pins_path
 
     return pins_path(target.config, os.environ, target.base_dir)
 
 
-def _found(store: PinStore, tool: str) -> tuple[Pin | None, SeenContract | None]:
-    """What was accepted of a tool, and what was seen of it since, if that is something else."""
+def _read_pin(store: PinStore, tool: str) -> tuple[Pin | None, SeenContract | None]:
+    """Return the accepted definition of a tool, and the changed definition if it has changed."""
     pin, seen = store.pin(tool), store.seen(tool)
     if pin is None or (seen is not None and seen.digest == pin.digest):
-        # What was once seen of a tool that is not pinned may be old.
+        # The last seen definition of a tool that is not pinned can be outdated.
         return pin, None
     return pin, seen
 
 
-def _held(store: PinStore) -> list[str]:
+def _list_held_tools(store: PinStore) -> list[str]:
     seen = store.all_seen()
-    return [pin.tool for pin in store.pins() if _row(pin, seen.get(pin.tool))["state"] == "held"]
+    return [
+        pin.tool
+        for pin in store.pins()
+        if _describe_pin(pin, seen.get(pin.tool))["state"] == "held"
+    ]
 
 
-def _row(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
+def _describe_pin(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
     from interlock.core.catalog.tool_contracts import changed_members
 
     held = seen is not None and seen.digest != pin.digest
@@ -288,7 +306,7 @@ def _row(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
     }
 
 
-def _difference(pin: Pin, seen: SeenContract | None) -> list[str]:
+def _diff_lines(pin: Pin, seen: SeenContract | None) -> list[str]:
     from interlock.core.catalog.tool_contracts import difference
 
     if seen is None:
@@ -296,16 +314,16 @@ def _difference(pin: Pin, seen: SeenContract | None) -> list[str]:
     return difference(
         pin.definition,
         seen.definition,
-        f"{pin.tool}  {_accepted(pin)}",
-        f"{pin.tool}  as it was seen on {format_local(seen.at)}",
+        f"{pin.tool}  {_format_acceptance(pin)}",
+        f"{pin.tool}  seen on {format_local(seen.at)}",
     )
 
 
-def _accepted(pin: Pin) -> str:
-    return f"it was accepted by {output.sanitize(pin.by)} on {format_local(pin.at)}"
+def _format_acceptance(pin: Pin) -> str:
+    return f"accepted by {output.sanitize(pin.by)} on {format_local(pin.at)}"
 
 
-def _show(lines: list[str]) -> None:
+def _print_diff(lines: list[str]) -> None:
     from rich.text import Text
 
     console = output.create_console()

@@ -1,4 +1,4 @@
-"""`interlock policy`: what the rules are, what they make of a call, and whether that is right."""
+"""`interlock policy`: show the rules, explain a decision, and test the rules with cases."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from interlock.trust.policy.explanation import Explanation, RuleMatch
 
 
-# -- Cases for `interlock policy test`: what is asked for, by whom, and what must come of it.
+# -- Cases for `interlock policy test`: a call, its caller, and the expected decision.
 
-_FORM = "write cases: with a list of them, such as - {tool: github.delete_repo, expect: deny}"
-_KINDS = {
+_FORMAT_HINT = "write `cases:` with a list, such as - {tool: github.delete_repo, expect: deny}"
+_KEY_HINTS = {
     "roles": "write a list: [clerk]",
     "scopes": "write a list: [read]",
     "arguments": "write keys and values: {amount: 5000}",
     "annotations": "write keys and values: {destructiveHint: true}",
 }
-_HERE = Client(Era.STATELESS, LATEST_STATELESS, "interlock-cli")
+_CLIENT = Client(Era.STATELESS, LATEST_STATELESS, "interlock-cli")
 
 
-class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that a caller asks for."""
+class PolicyQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request of a caller, for a decision of the policy."""
 
     tool: Annotated[str, Meta(min_length=1)] | None = None
     kind: Annotated[str, Meta(min_length=1)] | None = None
@@ -59,11 +59,11 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     above: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
 
-    def put(self) -> tuple[Call, PolicyRequest]:
-        """As the policy sees it. Raises ProtocolError for a kind that is none."""
+    def build_request(self) -> tuple[Call, PolicyRequest]:
+        """Build the call and the request for the policy. Raises ProtocolError for a wrong kind."""
         kind = MessageKind("", TOOLS_CALL, self.tool) if self.tool else read_kind(self.kind or "")
         call = Call(
-            kind.method, "cli", Credentials("local"), _HERE,
+            kind.method, "cli", Credentials("local"), _CLIENT,
             name=kind.context, arguments=msgspec.json.encode(self.arguments),
         )  # fmt: skip
         scopes = None if self.scopes is None else tuple(self.scopes)
@@ -74,22 +74,22 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         call.effect = self.effect if is_tool else ""
         call.upstream = self.server or (kind.context.partition(".")[0] if is_tool else "")
         contexts = spellings(kind.context)
-        asked = PolicyRequest(
+        policy_request = PolicyRequest(
             (tuple(request_kind(kind.method, context) for context in contexts),),
             (kind.context or "?") if is_tool else "",
             call.effect,
             call.upstream,
             self.annotations,
         )
-        return call, asked
+        return call, policy_request
 
 
-class Case(Question, frozen=True, kw_only=True):
-    """A question, and the right answer."""
+class PolicyCase(PolicyQuery, frozen=True, kw_only=True):
+    """A request with the expected decision."""
 
     expect: Action
     rule: str | None = None
-    """Which rule must decide, where that matters."""
+    """The rule that must decide. None: any rule."""
     name: str = ""
 
     @property
@@ -97,8 +97,8 @@ class Case(Question, frozen=True, kw_only=True):
         return self.name or f"{self.caller}: {self.tool or self.kind}"
 
 
-class Result(Struct, frozen=True):
-    """What became of a case."""
+class CaseResult(Struct, frozen=True):
+    """The result of a case."""
 
     case: str
     expected: str
@@ -107,97 +107,97 @@ class Result(Struct, frozen=True):
     passed: bool
 
 
-def read_cases(path: Path) -> list[Case]:
-    """The cases in a file. Raises ConfigError that says what is wrong with it, and where."""
+def read_cases(path: Path) -> list[PolicyCase]:
+    """Read the cases of a file. Raises ConfigError with the position of the error."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise ConfigError.of(f"{path} cannot be read: {exc.strerror}") from None
+        raise ConfigError.of(f"cannot read {path}: {exc.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
-        raise ConfigError.of(f"{path}: {' '.join(str(exc).split())}", _FORM) from None
-    listed = document.get("cases") if isinstance(document, dict) else None
-    if not isinstance(listed, list) or not listed:
-        raise ConfigError.of(f"{path}: there are no cases in it", _FORM)
-    others = [str(key) for key in document if key != "cases"]
-    if others:
-        raise ConfigError.of(f"{path}: {others[0]}: unknown key", "only cases: stands here")
-    return [_read_case(path, number, one) for number, one in enumerate(listed)]
+        raise ConfigError.of(f"{path}: {' '.join(str(exc).split())}", _FORMAT_HINT) from None
+    entries = document.get("cases") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError.of(f"{path}: the file has no cases", _FORMAT_HINT)
+    unknown_keys = [str(key) for key in document if key != "cases"]
+    if unknown_keys:
+        raise ConfigError.of(f"{path}: {unknown_keys[0]}: unknown key", "the only key is `cases`")
+    return [_read_case(path, number, entry) for number, entry in enumerate(entries)]
 
 
-def _read_case(path: Path, number: int, given: Any) -> Case:
+def _read_case(path: Path, number: int, entry: Any) -> PolicyCase:
     place = f"{path}: cases[{number}]"
-    if not isinstance(given, dict):
-        raise ConfigError.of(f"{place} is no case", _FORM)
-    named = given.get("name") or given.get("tool") or given.get("kind")
-    place += f" ({named})" if isinstance(named, str) else ""
-    keys = [one.name for one in msgspec.structs.fields(Case)]
-    for key in map(str, given):
+    if not isinstance(entry, dict):
+        raise ConfigError.of(f"{place} is not a case", _FORMAT_HINT)
+    label = entry.get("name") or entry.get("tool") or entry.get("kind")
+    place += f" ({label})" if isinstance(label, str) else ""
+    keys = [field_info.name for field_info in msgspec.structs.fields(PolicyCase)]
+    for key in map(str, entry):
         if key not in keys:
-            close = difflib.get_close_matches(key, keys, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"the keys are {', '.join(keys)}"
+            similar = difflib.get_close_matches(key, keys, n=1)
+            hint = f'did you mean "{similar[0]}"?' if similar else f"the keys are {', '.join(keys)}"
             raise ConfigError.of(f"{place}: {key}: unknown key", hint)
-    if "expect" not in given:
-        raise ConfigError.of(f"{place}: expect is missing", f"add one of {_words(Action)}")
+    if "expect" not in entry:
+        raise ConfigError.of(f"{place}: expect is missing", f"add one of {_format_choices(Action)}")
     try:
-        case = msgspec.convert(given, Case)
+        case = msgspec.convert(entry, PolicyCase)
     except (msgspec.ValidationError, RecursionError) as exc:
-        raise ConfigError.of(*_complaint(place, given, str(exc))) from None
+        raise ConfigError.of(*_describe_invalid_value(place, entry, str(exc))) from None
     if (case.tool is None) is (case.kind is None):
         raise ConfigError.of(f"{place} must have either tool or kind", "add or remove one")
     try:
-        case.put()
+        case.build_request()
     except ProtocolError as exc:
         raise ConfigError.of(f"{place}: kind: {exc.message}") from None
     return case
 
 
-def _complaint(place: str, given: dict[str, Any], text: str) -> tuple[str, str]:
-    """What is wrong with one value, and what to write instead."""
-    what, _, where = text.partition(" - at `$.")
-    key = re.split(r"[.\[`]", where)[0] or "?"
-    words = {"expect": _words(Action), "effect": _words(EffectName)}.get(key)
-    value = given.get(key)
-    if words is None:
-        return f"{place}: {key}: {what[:1].lower()}{what[1:]}", _KINDS.get(key, "")
-    close = difflib.get_close_matches(str(value), words.split(", "), n=1)
-    hint = f'did you mean "{close[0]}"?' if close else f"write one of {words}"
-    return f"{place}: {key}: {quoted(str(value))} is none of {words}", hint
+def _describe_invalid_value(place: str, entry: dict[str, Any], text: str) -> tuple[str, str]:
+    """Return what is wrong with a value, and what to write instead."""
+    message, _, key_path = text.partition(" - at `$.")
+    key = re.split(r"[.\[`]", key_path)[0] or "?"
+    choices = {"expect": _format_choices(Action), "effect": _format_choices(EffectName)}.get(key)
+    value = entry.get(key)
+    if choices is None:
+        return f"{place}: {key}: {message[:1].lower()}{message[1:]}", _KEY_HINTS.get(key, "")
+    similar = difflib.get_close_matches(str(value), choices.split(", "), n=1)
+    hint = f'did you mean "{similar[0]}"?' if similar else f"write one of {choices}"
+    return f"{place}: {key}: must be one of {choices}. Found {quoted(str(value))}", hint
 
 
-def _words(literal: Any) -> str:
+def _format_choices(literal: Any) -> str:
     return ", ".join(get_args(literal))
 
 
-def run_case(policy: Policy, case: Case) -> Result:
-    call, asked = case.put()
+def run_case(policy: Policy, case: PolicyCase) -> CaseResult:
+    call, policy_request = case.build_request()
     try:
-        found = policy.judge_as(call, asked)
-        action, rule = found.action.word, found.rule
-    except InterlockError as refused:
-        action, rule = refused.failure.name, ""
+        explanation = policy.judge_as(call, policy_request)
+        action, rule = explanation.action.word, explanation.rule
+    except InterlockError as error:
+        action, rule = error.failure.name, ""
     passed = action == case.expect and case.rule in (None, rule)
     expected = case.expect if case.rule is None else f"{case.expect} by {case.rule}"
-    return Result(case.title, expected, action, rule, passed)
+    return CaseResult(case.title, expected, action, rule, passed)
 
 
 policy = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 _STYLES: Final = {"allow": "green", "confirm": "yellow", "verify": "magenta", "deny": "bold red"}
 _EFFECTS: Final = ("read_only", "additive", "mutating", "irreversible")
 _DEFAULTS: Final = {
-    "safe": "what cannot be undone is confirmed, all else allowed",
-    "allow": "everything is allowed",
-    "deny": "nothing is allowed but lists",
+    "safe": "irreversible calls need an approval, other calls are allowed",
+    "allow": "all calls are allowed",
+    "deny": "only lists are allowed",
 }
 
 
 @policy.callback()
 def _policy() -> None:
-    """Show the rules, ask what they make of a call, or test them.
+    """Show the policy rules, explain a decision, or test the rules.
 
-    Of all rules that fit a call the most restrictive decides: allow, confirm, verify, deny.
+    The most restrictive matching rule decides. In this order: allow, confirm, verify, deny.
     """
 
 
@@ -209,7 +209,7 @@ def show(config: config_source.ConfigOption = None, json: Json = False) -> None:
     Example:
       interlock policy show
     """
-    loaded, compiled = _compiled(config)
+    loaded, compiled = _load_policy(config)
     if json:
         rules = loaded.policy.rules
         output.print_json(
@@ -219,29 +219,35 @@ def show(config: config_source.ConfigOption = None, json: Json = False) -> None:
     from rich.text import Text
 
     console = output.create_console()
-    ranked = sorted(zip(compiled.rules, loaded.policy.rules, strict=True), key=_rank)
-    widest = max((len(rule.name) for rule, _ in ranked), default=0)
-    for rule, written in ranked:
-        word = rule.action.word
-        about = [f"{name}: {_shown(value)}" for name, value in written.selectors().items()]
+    ranked = sorted(zip(compiled.rules, loaded.policy.rules, strict=True), key=_sort_key)
+    name_width = max((len(rule.name) for rule, _ in ranked), default=0)
+    for rule, config_rule in ranked:
+        action = rule.action.word
+        conditions = [
+            f"{name}: {_format_value(value)}" for name, value in config_rule.selectors().items()
+        ]
         line = Text.assemble(
-            (f"{word:<8}", _STYLES[word]),
-            output.sanitize(f"{rule.name:<{widest}}  "),
-            output.sanitize("; ".join(about) or "every tool call"),
+            (f"{action:<8}", _STYLES[action]),
+            output.sanitize(f"{rule.name:<{name_width}}  "),
+            output.sanitize("; ".join(conditions) or "every tool call"),
         )
         console.print(line, soft_wrap=True)
-        if written.reason:
-            console.print(Text(f"{'':<8}{'':<{widest}}  {output.sanitize(written.reason)}", "dim"))
-    console.print(f"when no rule fits: {_DEFAULTS[compiled.default]}  (version {compiled.version})")
+        if config_rule.reason:
+            console.print(
+                Text(f"{'':<8}{'':<{name_width}}  {output.sanitize(config_rule.reason)}", "dim")
+            )
+    console.print(
+        f"if no rule matches: {_DEFAULTS[compiled.default]}  (version {compiled.version})"
+    )
 
 
 @policy.command("test")
-def try_cases(
-    file: Annotated[Path, typer.Argument(help="The cases, as YAML.", show_default=False)],
+def run_cases(
+    file: Annotated[Path, typer.Argument(help="YAML file with the cases.", show_default=False)],
     config: config_source.ConfigOption = None,
     json: Json = False,
 ) -> None:
-    """Try cases against the rules; exit code 1 when one comes out otherwise than expected.
+    """Test the rules with cases. The exit code is 1 if a decision differs from the expected one.
 
     \b
     A file of cases:
@@ -255,7 +261,7 @@ def try_cases(
       interlock policy test policy-cases.yaml
     """
 
-    _, compiled = _compiled(config)
+    _, compiled = _load_policy(config)
     results = [run_case(compiled, case) for case in read_cases(file)]
     failed = [result for result in results if not result.passed]
     if json:
@@ -271,26 +277,34 @@ def explain(
     tool: Annotated[
         str,
         typer.Argument(
-            metavar="CALL", help="A tool's name, or a kind such as mcp/request:resources/read:URI."
+            metavar="CALL",
+            help="Name of a tool, or a kind such as mcp/request:resources/read:URI.",
         ),
     ],
-    caller: Annotated[str, typer.Option("--caller", help="Who calls.")] = "local",
-    role: Annotated[list[str] | None, typer.Option("--role", help="A role of the caller.")] = None,
-    scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="A scope of the caller.")
+    caller: Annotated[str, typer.Option("--caller", help="Name of the caller.")] = "local",
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="Role of the caller. Can be repeated.")
     ] = None,
-    args: Annotated[str, typer.Option("--args", metavar="JSON", help="The arguments.")] = "{}",
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="Scope of the caller. Can be repeated.")
+    ] = None,
+    args: Annotated[
+        str, typer.Option("--args", metavar="JSON", help="Arguments, as a JSON object.")
+    ] = "{}",
     effect: Annotated[
         str | None,
-        typer.Option("--effect", help=f"What the tool does, if no node is asked: {_EFFECTS[0]}, …"),
+        typer.Option(
+            "--effect",
+            help=f"Effect of the tool ({_EFFECTS[0]}, …). Default: ask the running node.",
+        ),
     ] = None,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Say what the rules make of a call: which rule decides, which fit too, which nearly do.
+    """Explain the decision on a call: the deciding rule, other matching rules, and near misses.
 
-    What the tool does to the world is asked of the running node. Without one, say it: --effect.
+    The running node supplies the effect of the tool. If no node is running, use --effect.
 
     \b
     Examples:
@@ -299,28 +313,28 @@ def explain(
     """
     from interlock.trust.policy.explanation import explain as explain_call
 
-    compiled = _rules_of(config, node)
-    question = _question(tool, caller, role, scope, args, effect, config, node)
-    call, asked = question.put()
-    found = _about_this(explain_call(compiled, call, asked))
+    compiled = _find_policy(config, node)
+    query = _build_query(tool, caller, role, scope, args, effect, config, node)
+    call, policy_request = query.build_request()
+    explanation = _drop_other_tools(explain_call(compiled, call, policy_request))
     if json:
-        output.print_json({"call": question, "decision": found})
+        output.print_json({"call": query, "decision": explanation})
     else:
-        _print_explanation(question, found)
+        _print_explanation(query, explanation)
 
 
-def _compiled(config: Path | None) -> tuple[Config, Policy]:
+def _load_policy(config: Path | None) -> tuple[Config, Policy]:
     from interlock.trust.policy import Policy
 
     loaded, _ = config_source.load_or_default(config_source.find_source_or_none(config))
     return loaded, Policy(loaded.policy)
 
 
-def _rules_of(config: Path | None, node: str | None) -> Policy:
-    """The rules of the config, or those of the node at the address. A mistake elsewhere in the
-    config does not hide them while its node runs.
+def _find_policy(config: Path | None, node: str | None) -> Policy:
+    """Return the policy of the config, or of the node at the address.
 
-    Raises ConfigError, InterlockError.
+    While the node runs, an error in another part of the config is accepted. Raises ConfigError,
+    InterlockError.
     """
     from interlock.terminal import node_discovery
     from interlock.trust.policy import Policy
@@ -328,20 +342,22 @@ def _rules_of(config: Path | None, node: str | None) -> Policy:
     target = node_discovery.find_node(config, node)
     problem = target.config_error
     if node is not None and target.source is None:
-        return _rules_there(target, config_source.find_source_or_none(config))
+        return _find_policy_by_version(target, config_source.find_source_or_none(config))
     if problem is None:
         return Policy(target.config.policy)
-    unread = any(not one.path or one.path.startswith("policy") for one in problem.problems)
-    if unread or target.fetch_summary() is None:
+    policy_unreadable = any(
+        not one.path or one.path.startswith("policy") for one in problem.problems
+    )
+    if policy_unreadable or target.fetch_summary() is None:
         raise problem
-    output.print_note(f"Note: the node runs by an earlier config: {problem.problems[0]}")
+    node_discovery.print_earlier_config_note(problem)
     return Policy(target.config.policy)
 
 
-def _rules_there(
+def _find_policy_by_version(
     target: node_discovery.TargetNode, source: config_source.ConfigSource | None
 ) -> Policy:
-    """The rules of a node whose config was not found by its address: those that have its version.
+    """Find the policy of a node whose config is unknown, by the version that the node reports.
 
     Raises ConfigError, InterlockError.
     """
@@ -350,34 +366,36 @@ def _rules_there(
     from interlock.terminal import node_discovery
     from interlock.trust.policy import Policy
 
-    now = target.fetch_summary()
-    if now is None:
-        raise node_discovery.not_running_error(target, named=True)
-    # A node without a config, such as `up --demo`, has the default rules.
-    known = [Config()] if source is None else [source.load(), Config()]
-    for rules in (Policy(one.policy) for one in known):
-        if rules.version == now.policy:
+    summary = target.fetch_summary()
+    if summary is None:
+        raise node_discovery.not_running_error(target, selected_by_address=True)
+    # A node without a config file, such as `up --demo`, has the default rules.
+    configs = [Config()] if source is None else [source.load(), Config()]
+    for rules in (Policy(config_entry.policy) for config_entry in configs):
+        if rules.version == summary.policy:
             return rules
-    other = "" if source is None else f", and the rules of {source.path} are not its rules"
+    other_text = "" if source is None else f", and {source.path} has other rules"
     raise InterlockError(
         CONFIG,
-        f"the rules of the node at {target.config.listen} are in its config{other}. "
-        "Name that config instead: --config FILE",
+        f"The rules of the node at {target.config.listen} are in its config file{other_text}. "
+        "Name that file: --config FILE",
     )
 
 
-def _about_this(found: Explanation) -> Explanation:
-    """Without rules that nearly fit, but are about other tools."""
+def _drop_other_tools(explanation: Explanation) -> Explanation:
+    """Remove near misses that are about other tools."""
     from msgspec.structs import replace
 
-    nearly = tuple(one for one in found.nearly if not one.misses[0].startswith("tools: "))
-    return replace(found, nearly=nearly)
+    near_misses = tuple(
+        match for match in explanation.nearly if not match.misses[0].startswith("tools: ")
+    )
+    return replace(explanation, nearly=near_misses)
 
 
-# -- the question
+# -- the query
 
 
-def _question(
+def _build_query(
     tool: str,
     caller: str,
     roles: list[str] | None,
@@ -386,7 +404,7 @@ def _question(
     effect: str | None,
     config: Path | None,
     node: str | None,
-) -> Question:
+) -> PolicyQuery:
     import msgspec
 
     from interlock.errors import ProtocolError
@@ -397,26 +415,28 @@ def _question(
         raise typer.BadParameter(f"--args must be a JSON object: {exc}") from None
     if effect is not None and effect not in _EFFECTS:
         raise typer.BadParameter(f"--effect must be one of {', '.join(_EFFECTS)}")
-    who = Question(caller=caller, roles=roles or [], scopes=scopes or None, arguments=arguments)
+    query = PolicyQuery(
+        caller=caller, roles=roles or [], scopes=scopes or None, arguments=arguments
+    )
     if ":" in tool:
-        asked = msgspec.structs.replace(who, kind=tool, **({"effect": effect} if effect else {}))
+        query = msgspec.structs.replace(query, kind=tool, **({"effect": effect} if effect else {}))
         try:
-            asked.put()
+            query.build_request()
         except ProtocolError as exc:
             raise typer.BadParameter(exc.message) from None
-        return asked
+        return query
     if effect is not None:
-        return msgspec.structs.replace(who, tool=tool, effect=effect)
+        return msgspec.structs.replace(query, tool=tool, effect=effect)
     from interlock.terminal.event_loop import run
 
-    known = run(_ask_node(tool, arguments, config, node))
-    return msgspec.structs.replace(who, **known)
+    tool_fields = run(_fetch_tool(tool, arguments, config, node))
+    return msgspec.structs.replace(query, **tool_fields)
 
 
-async def _ask_node(
+async def _fetch_tool(
     tool: str, arguments: dict[str, Any], config: Path | None, node: str | None
 ) -> dict[str, Any]:
-    """What the running node knows of a tool."""
+    """Fetch the effect, server and annotations of a tool from the running node."""
     from interlock.terminal import node_discovery
     from interlock.terminal.node_client import connect_to_node
     from interlock.terminal.tool_table import is_same_name, read_listing
@@ -425,97 +445,105 @@ async def _ask_node(
     target = node_discovery.find_node(config, node)
     if target.fetch_summary() is None:
         raise typer.BadParameter(
-            f"no node runs that could be asked about {tool}; say what it does with --effect"
+            f"No node is running, so the effect of {tool} is unknown. Use --effect, or start the "
+            "node."
         )
-    async with connect_to_node(config, node=node) as reached:
-        definitions = await reached.list_tools()
-        listed = read_listing(definitions, reached.config)
-    for definition, one in zip(definitions, listed, strict=True):
-        if is_same_name(one.name, tool):
-            effect = one.classified
+    async with connect_to_node(config, node=node) as node_client:
+        definitions = await node_client.list_tools()
+        listed_tools = read_listing(definitions, node_client.config)
+    for definition, tool_entry in zip(definitions, listed_tools, strict=True):
+        if is_same_name(tool_entry.name, tool):
+            effect = tool_entry.effect_details
             if effect.assumed and effect.reason:
                 output.print_note(
-                    output.sanitize(f"effect assumed, no annotation says it: {effect.reason}")
+                    output.sanitize(
+                        f"The effect is assumed, without an annotation: {effect.reason}"
+                    )
                 )
             return {
-                "tool": one.name,
+                "tool": tool_entry.name,
                 "effect": effect.of_arguments(arguments).word,
-                "server": one.server,
+                "server": tool_entry.server,
                 "annotations": annotations_of(definition) or {},
             }
     tools = target.selector.format_command("tools")
-    raise typer.BadParameter(f"the node has no tool {tool!r}; `{tools}` shows them")
+    raise typer.BadParameter(f"The node has no tool {tool!r}. List the tools: {tools}")
 
 
-# -- the answer
+# -- output
 
 
-def _print_results(results: list[Result]) -> None:
+def _print_results(results: list[CaseResult]) -> None:
     from rich.text import Text
 
     console = output.create_console()
-    for one in results:
-        came = one.action + (f" by {one.rule}" if one.rule else "")
-        if one.passed:
-            console.print(Text.assemble(("ok    ", "green"), output.sanitize(one.case), "  ", came))
+    for result in results:
+        actual = result.action + (f" by {result.rule}" if result.rule else "")
+        if result.passed:
+            console.print(
+                Text.assemble(("ok    ", "green"), output.sanitize(result.case), "  ", actual)
+            )
             continue
-        console.print(Text.assemble(("wrong ", "bold red"), output.sanitize(one.case)))
-        console.print(Text.assemble("      - expected ", (one.expected, "green")))
-        console.print(Text.assemble("      + came     ", (came, "red")))
-    failed = sum(not one.passed for one in results)
-    counted = format_count(len(results), "case")
-    console.print(f"{counted}, {failed} wrong" if failed else f"{counted}, all as expected")
+        console.print(Text.assemble(("fail  ", "bold red"), output.sanitize(result.case)))
+        console.print(Text.assemble("      - expected ", (result.expected, "green")))
+        console.print(Text.assemble("      + actual   ", (actual, "red")))
+    failed = sum(not result.passed for result in results)
+    count_text = format_count(len(results), "case")
+    console.print(f"{count_text}, {failed} failed" if failed else f"{count_text}, all passed")
 
 
-def _print_explanation(question: Question, found: Explanation) -> None:
+def _print_explanation(query: PolicyQuery, explanation: Explanation) -> None:
     from rich.text import Text
 
     console = output.create_console()
-    what = f"{question.tool}  ({question.effect})" if question.tool else f"{question.kind}"
-    who = question.caller
-    if question.roles:
-        who += f", roles {', '.join(question.roles)}"
-    if question.scopes is not None:
-        who += f", scopes {', '.join(question.scopes)}"
-    console.print(Text(output.sanitize(f"{what}, asked by {who}")))
+    subject = f"{query.tool}  ({query.effect})" if query.tool else f"{query.kind}"
+    caller_text = query.caller
+    if query.roles:
+        caller_text += f", roles {', '.join(query.roles)}"
+    if query.scopes is not None:
+        caller_text += f", scopes {', '.join(query.scopes)}"
+    console.print(Text(output.sanitize(f"{subject}, called by {caller_text}")))
     console.print(
-        Text.assemble((found.action, _STYLES[found.action]), output.sanitize(f"  by {found.rule}"))
+        Text.assemble(
+            (explanation.action, _STYLES[explanation.action]),
+            output.sanitize(f"  by {explanation.rule}"),
+        )
     )
-    if found.reason:
-        console.print(Text(output.sanitize(f"  {found.reason}")))
-    fits_too = [one for one in found.fitting if one.rule != found.rule]
-    for one in found.fitting:
-        if one.rule == found.rule and one.note:
-            console.print(Text(output.sanitize(f"  {one.note}"), "dim"))
-    _print_opinions("fit, too:", fits_too)
-    _print_opinions("would fit but for one thing:", found.nearly)
+    if explanation.reason:
+        console.print(Text(output.sanitize(f"  {explanation.reason}")))
+    other_matches = [match for match in explanation.fitting if match.rule != explanation.rule]
+    for match in explanation.fitting:
+        if match.rule == explanation.rule and match.note:
+            console.print(Text(output.sanitize(f"  {match.note}"), "dim"))
+    _print_matches("other matching rules:", other_matches)
+    _print_matches("rules that miss one condition:", explanation.nearly)
 
 
-def _print_opinions(title: str, opinions: list[RuleMatch] | tuple[RuleMatch, ...]) -> None:
+def _print_matches(title: str, matches: list[RuleMatch] | tuple[RuleMatch, ...]) -> None:
     from rich.text import Text
 
-    if not opinions:
+    if not matches:
         return
     console = output.create_console()
     console.print(title)
-    for one in opinions:
-        why = one.misses[0] if one.misses else one.note
+    for match in matches:
+        reason = match.misses[0] if match.misses else match.note
         console.print(
             Text.assemble(
-                (f"  {one.action:<8}", _STYLES[one.action]),
-                output.sanitize(one.rule),
-                (output.sanitize(f"  {why}" if why else ""), "dim"),
+                (f"  {match.action:<8}", _STYLES[match.action]),
+                output.sanitize(match.rule),
+                (output.sanitize(f"  {reason}" if reason else ""), "dim"),
             ),
             soft_wrap=True,
         )
 
 
-def _rank(pair: Any) -> tuple[int, int]:
+def _sort_key(pair: Any) -> tuple[int, int]:
     rule = pair[0]
     return (-rule.action, rule.number)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         import msgspec
 

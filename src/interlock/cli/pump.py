@@ -1,7 +1,7 @@
-"""A byte pump between this process's stdin and stdout and a node's socket. It reads nothing.
+"""A byte pump between the stdin and stdout of this process and a node's socket.
 
-Two threads, since either side may be slow: one carries what the client says, the other what the
-node answers. Everything that arrived is passed on before the process ends.
+It does not parse the data. Each direction has a thread, because each side can be slow. All received
+data is forwarded before the process ends.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 from pathlib import Path
 from typing import Final
 
-_CHUNK: Final = 64 * 1024
-LAST_ANSWERS: Final = 5.0
-"""How long answers may still come after the client has said its last word."""
+_CHUNK_SIZE: Final = 64 * 1024
+RESPONSE_TIMEOUT_SECONDS: Final = 5.0
+"""The time limit for the last responses after the client has closed stdin."""
 
 
-def connected(path: Path) -> socket.socket | None:
-    """A connection to the node that listens there, or None."""
+def connect_to_socket(path: Path) -> socket.socket | None:
+    """Connect to the node's socket, or return None if no node is listening."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -28,47 +28,50 @@ def connected(path: Path) -> socket.socket | None:
     return connection
 
 
-def asked(connection: socket.socket, line: bytes) -> bytes:
-    """What the node answers to a line, before the client says anything. Empty: nothing."""
-    answer = b""
-    connection.settimeout(LAST_ANSWERS)
+def send_line(connection: socket.socket, line: bytes) -> bytes:
+    """Send a line to the node and return its response line. Empty: no response.
+
+    Call this before any data of the client is forwarded.
+    """
+    response = b""
+    connection.settimeout(RESPONSE_TIMEOUT_SECONDS)
     try:
         connection.sendall(line)
-        while not answer.endswith(b"\n"):
-            data = connection.recv(_CHUNK)
+        while not response.endswith(b"\n"):
+            data = connection.recv(_CHUNK_SIZE)
             if not data:
                 return b""
-            answer += data
+            response += data
     except OSError:
         return b""
     connection.settimeout(None)
-    return answer
+    return response
 
 
-def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1) -> bool:
-    """Carry bytes until either side ends. True when it was the client who ended it."""
+def pump_bytes(connection: socket.socket, *, stdin: int = 0, stdout: int = 1) -> bool:
+    """Forward bytes until one side closes. Return True if the client closed first."""
     client_ended = threading.Event()
     node_ended = threading.Event()
 
-    def carry_in() -> None:
+    def pump_stdin() -> None:
         try:
-            while data := os.read(stdin, _CHUNK):
+            while data := os.read(stdin, _CHUNK_SIZE):
                 connection.sendall(data)
         except OSError:
-            # Either side is gone; which one, the other thread finds out.
+            # One side has closed. The other thread finds out which one.
             pass
         client_ended.set()
-        _shut(connection, socket.SHUT_WR)
-        if not node_ended.wait(LAST_ANSWERS):
-            _shut(connection, socket.SHUT_RDWR)
+        _shut_down(connection, socket.SHUT_WR)
+        if not node_ended.wait(RESPONSE_TIMEOUT_SECONDS):
+            _shut_down(connection, socket.SHUT_RDWR)
 
-    # A daemon: a client that neither speaks nor leaves must not hold up the end.
-    threading.Thread(target=carry_in, name="stdin", daemon=True).start()
+    # A daemon thread: a silent client must not delay the exit.
+    threading.Thread(target=pump_stdin, name="stdin", daemon=True).start()
     try:
-        while data := connection.recv(_CHUNK):
+        while data := connection.recv(_CHUNK_SIZE):
             write_all(stdout, data)
     except OSError:
-        # The client reads no more, or the node was cut off: the end, either way.
+        # The client stopped reading, or the connection to the node failed.
         client_ended.set()
     node_ended.set()
     connection.close()
@@ -76,15 +79,15 @@ def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1) -> bool:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte. Raises OSError when nobody reads any more."""
+    """Write every byte. Raises OSError if the reader has closed."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def _shut(connection: socket.socket, how: int) -> None:
+def _shut_down(connection: socket.socket, how: int) -> None:
     try:
         connection.shutdown(how)
     except OSError:
-        # It is closed already.
+        # The connection is closed already.
         return

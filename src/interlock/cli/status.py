@@ -1,4 +1,4 @@
-"""`interlock status`: how the running node fares, asked over its socket or its HTTP address."""
+"""`interlock status`: the status of the running node, over its socket or its HTTP address."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from interlock.terminal.node_discovery import NodeOption
 
 def status(
     config: config_source.ConfigOption = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     node: NodeOption = None,
 ) -> None:
     """Show the status of the running node: upstreams, drivers, calls, journal.
 
-    Exit code 4 when no node is running.
+    The exit code is 4 if no node is running.
 
     \b
     Examples:
@@ -28,24 +28,22 @@ def status(
     import msgspec
 
     target = node_discovery.find_node(config, node)
-    # Its own user needs no token. A node of somebody else is asked over HTTP.
+    # The user of the node needs no token. The node of another user is reached over HTTP.
     body = node_discovery.fetch_status(target.socket) or node_http.fetch_over_http(
         target, "/status"
     )
     if target.config_error is not None:
-        output.print_note(
-            f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
-        )
+        node_discovery.print_earlier_config_note(target.config_error)
     if json:
         output.print_json(msgspec.json.decode(body))
     else:
-        _print(body, target.selector)
+        _print_status(body, target.selector)
 
 
-def _print(body: bytes, named: node_discovery.NodeSelector) -> None:
+def _print_status(body: bytes, selector: node_discovery.NodeSelector) -> None:
     from rich.text import Text
 
-    from interlock.cli.upstream_table import UpstreamRows, upstream_row
+    from interlock.cli.upstream_table import UpstreamTable, format_upstream_row
     from interlock.core.config import redact_about
     from interlock.core.status import StatusReport
     from interlock.terminal.feature_reports import load_reports
@@ -54,16 +52,16 @@ def _print(body: bytes, named: node_discovery.NodeSelector) -> None:
     node, features = report.node, load_reports()
     console = output.create_console()
     console.print(
-        f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
+        f"interlock {node.version} at {node.url}, pid {node.pid}, up {_format_uptime(node.uptime)}"
     )
-    rows = [upstream_row(one) for one in node.upstreams]
-    summaries = list(filter(None, (one.servers_summary(report) for one in features)))
+    rows = [format_upstream_row(upstream) for upstream in node.upstreams]
+    summaries = list(filter(None, (feature.servers_summary(report) for feature in features)))
     if rows or not summaries:
-        console.print(UpstreamRows(rows, len(rows)), end="")
-    for one in node.upstreams:
-        if one.problem:
+        console.print(UpstreamTable(rows, len(rows)), end="")
+    for upstream in node.upstreams:
+        if upstream.problem:
             console.print(
-                f"{one.key}: {output.sanitize(redact_about(one.key, one.problem))}",
+                f"{upstream.key}: {output.sanitize(redact_about(upstream.key, upstream.problem))}",
                 style="red",
             )
     for summary in summaries:
@@ -78,32 +76,34 @@ def _print(body: bytes, named: node_discovery.NodeSelector) -> None:
         console.print(output.sanitize(problem), style="red")
     for tool in node.held:
         name = output.sanitize(tool)
-        console.print(f"{name} is held: {named.format_command(f'pins diff {name}')}")
+        console.print(
+            f"{name} is held because it changed: {selector.format_command(f'pins diff {name}')}"
+        )
     if node.waiting:
-        pending = format_count(node.waiting, "call")
-        console.print(f"{pending} waiting for a human: {named.format_command('approvals')}")
+        pending_text = format_count(node.waiting, "pending approval")
+        console.print(f"{pending_text}: {selector.format_command('approvals')}")
     for feature in features:
         for activity in feature.activity_lines(report):
             console.print(activity)
     console.print(
         f"{format_count(node.calls, 'call')}, {node.failed} failed · "
         f"{format_count(node.tools, 'tool')} · "
-        f"{format_count(node.sessions, 'session')} · journal {_journal(node.journal)}"
+        f"{format_count(node.sessions, 'session')} · journal {_format_journal(node.journal)}"
     )
 
 
-def _journal(health: dict[str, Any] | None) -> str:
+def _format_journal(health: dict[str, Any] | None) -> str:
     if health is None:
         return "off"
-    late = health.get("late", 0)
+    late_calls = health.get("late", 0)
     if health["state"] == "slow":
         return f"slow ({health['reason']})"
-    if health["state"] == "ok" and late:
-        return f"ok ({format_count(late, 'call')} refused because the disk was late)"
+    if health["state"] == "ok" and late_calls:
+        return f"ok ({format_count(late_calls, 'call')} rejected because the disk was too slow)"
     return f"{health['state']}{': ' + health['reason'] if health['reason'] else ''}"
 
 
-def _span(seconds: float) -> str:
+def _format_uptime(seconds: float) -> str:
     minutes, hours = int(seconds) // 60, int(seconds) // 3600
     if hours:
         return f"{hours} h {minutes % 60} min"

@@ -1,7 +1,7 @@
-"""`interlock stdio`: a node for clients that can only start a program and speak to it.
+"""`interlock stdio`: MCP on stdin and stdout, for clients that only start programs.
 
-When a node of this config is running, this is a byte pump to it: it costs nothing and shares the
-node's upstreams. Else it is a node itself, with this one client. Nothing but protocol ever goes to
+If a node of this config is running, the command is a byte pump to that node and shares its
+upstreams. Otherwise the command runs a node for this one client. Only protocol messages go to
 stdout.
 """
 
@@ -20,7 +20,13 @@ import typer
 
 from interlock.app import Node
 from interlock.app.run import NodeRun
-from interlock.cli.pump import LAST_ANSWERS, asked, connected, pump, write_all
+from interlock.cli.pump import (
+    RESPONSE_TIMEOUT_SECONDS,
+    connect_to_socket,
+    pump_bytes,
+    send_line,
+    write_all,
+)
 from interlock.core.paths import is_trusted
 from interlock.core.server.mcp.stream import McpStream
 from interlock.core.server.mcp.views import CHOSEN, Views
@@ -31,69 +37,76 @@ from interlock.terminal.config_source import ConfigSource
 from interlock.terminal.node_client import wait_for_tools
 from interlock.terminal.node_discovery import NodeOption
 
-# -- A node whose one client is at this process's stdin and stdout.
+# -- A node whose only client uses stdin and stdout of this process.
 
 _STDIN: Final = 0
 _STDOUT: Final = 1
-_CHUNK: Final = 64 * 1024
+_CHUNK_SIZE: Final = 64 * 1024
 
 
-async def serve_stdio(source: ConfigSource, first: bytes = b"") -> None:
-    """Serve until the client leaves, or a signal comes. `first`: what is said for the client."""
+async def serve_stdio(source: ConfigSource, initial_data: bytes = b"") -> None:
+    """Run a node until the client disconnects or a signal comes.
+
+    Args:
+        initial_data: messages to process before those of the client.
+    """
     log_lines.log_to_stderr(logging.WARNING)
     run = NodeRun(source.load, base_dir=source.base_dir, watched=source.path, listening=False)
     node = await run.start()
     loop = asyncio.get_running_loop()
-    stdout_writer = _Output(lambda: loop.call_soon_threadsafe(run.stopping.set))
+    stdout_writer = _StdoutWriter(lambda: loop.call_soon_threadsafe(run.stopping.set))
     stream = node.stream(stdout_writer.write)
-    stream.feed(first)
-    doorstep = _Doorstep(stream)
-    ended = asyncio.Event()
+    stream.feed(initial_data)
+    request_queue = _RequestQueue(stream)
+    input_ended = asyncio.Event()
     threading.Thread(
-        target=_read_input, args=(loop, doorstep.feed, ended.set), name="stdin", daemon=True
+        target=_read_input,
+        args=(loop, request_queue.feed, input_ended.set),
+        name="stdin",
+        daemon=True,
     ).start()
-    settled = loop.create_task(_let_in_when_settled(node, doorstep))
+    release_task = loop.create_task(_release_when_ready(node, request_queue))
     try:
-        await _first_of(ended, run.stopping)
+        await _wait_for_first(input_ended, run.stopping)
         if not run.stopping.is_set():
-            # The client has said everything; it may still wait for answers.
-            await asyncio.wait([settled], timeout=LAST_ANSWERS)
-            doorstep.let_in()
-            await _within(LAST_ANSWERS, stream)
+            # The client has closed stdin. It may still wait for responses.
+            await asyncio.wait([release_task], timeout=RESPONSE_TIMEOUT_SECONDS)
+            request_queue.release()
+            await _drain(RESPONSE_TIMEOUT_SECONDS, stream)
     finally:
-        settled.cancel()
+        release_task.cancel()
         stream.closed()
         await run.stop()
         stdout_writer.close()
 
 
-class _Doorstep:
-    """Holds requests back while upstreams start: else the first list would be empty.
+class _RequestQueue:
+    """A queue that delays requests while upstreams start. Otherwise the first list would be empty.
 
-    The introduction waits too: what the node can do is what its upstreams can do.
+    `initialize` is delayed too, because the capabilities of the node are those of its upstreams.
     """
 
     def __init__(self, stream: McpStream) -> None:
         self._stream = stream
-        self._held: list[bytes] | None = []
+        self._queued: list[bytes] | None = []
 
     def feed(self, data: bytes) -> None:
-        if self._held is None:
+        if self._queued is None:
             self._stream.feed(data)
         else:
-            self._held.append(data)
+            self._queued.append(data)
 
-    def let_in(self) -> None:
-        held, self._held = self._held, None
-        for data in held or ():
+    def release(self) -> None:
+        queued, self._queued = self._queued, None
+        for data in queued or ():
             self._stream.feed(data)
 
 
-class _Output:
-    """Writes to stdout on a thread of its own: a client that reads slowly holds up nobody else."""
+class _StdoutWriter:
+    """Writes to stdout in a thread, so that a slow client does not block the event loop."""
 
-    def __init__(self, broken: Callable[[], object]) -> None:
-        self._broken = broken
+    def __init__(self, on_error: Callable[[], object]) -> None:
+        self._on_error = on_error
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="stdout", daemon=True)
         self._thread.start()
@@ -102,59 +115,61 @@ class _Output:
         self._lines.put(data)
 
     def close(self) -> None:
-        """Write what is left, unless the client does not take it."""
+        """Write the remaining lines, if the client reads them in time."""
         self._lines.put(None)
-        self._thread.join(LAST_ANSWERS)
+        self._thread.join(RESPONSE_TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         while (data := self._lines.get()) is not None:
             try:
                 write_all(_STDOUT, data)
             except OSError:
-                self._broken()
+                self._on_error()
                 return
 
 
 def _read_input(
-    loop: asyncio.AbstractEventLoop, feed: Callable[[bytes], None], end: Callable[[], None]
+    loop: asyncio.AbstractEventLoop, feed: Callable[[bytes], None], on_end: Callable[[], None]
 ) -> None:
     try:
-        while data := _read_some():
+        while data := _read_chunk():
             loop.call_soon_threadsafe(feed, data)
-        # The last line may lack its end.
+        # The last line may have no line end.
         loop.call_soon_threadsafe(feed, b"\n")
-        loop.call_soon_threadsafe(end)
+        loop.call_soon_threadsafe(on_end)
     except RuntimeError:
-        # The node has ended already, and its loop with it.
+        # The node has stopped, and its event loop is closed.
         return
 
 
-def _read_some() -> bytes:
+def _read_chunk() -> bytes:
     try:
-        return os.read(_STDIN, _CHUNK)
+        return os.read(_STDIN, _CHUNK_SIZE)
     except OSError:
-        # Nothing to read from is the same as nothing left to read.
+        # A closed stdin is the end of the input.
         return b""
 
 
-async def _let_in_when_settled(node: Node, doorstep: _Doorstep) -> None:
+async def _release_when_ready(node: Node, request_queue: _RequestQueue) -> None:
     await wait_for_tools(node)
-    doorstep.let_in()
+    request_queue.release()
 
 
-async def _first_of(*events: asyncio.Event) -> None:
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for one in waiting:
-        one.cancel()
+async def _wait_for_first(*events: asyncio.Event) -> None:
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
-async def _within(seconds: float, stream: McpStream) -> None:
+async def _drain(seconds: float, stream: McpStream) -> None:
     try:
         async with asyncio.timeout(seconds):
             await stream.drained()
     except TimeoutError:
-        logging.getLogger("interlock.node").warning("some answers were not ready in time")
+        logging.getLogger("interlock.node").warning(
+            "stdio: some responses were not ready within %g s", seconds
+        )
 
 
 def stdio(
@@ -165,33 +180,33 @@ def stdio(
         typer.Option(
             "--view",
             metavar="VIEW",
-            help="What the client sees: plain, aql, aql-single, auto, or a profile of the config.",
+            help="Serve this view: plain, aql, aql-single, auto, or a profile of the config.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Speak MCP on stdin and stdout, for clients that only start programs.
+    """Serve MCP on stdin and stdout, for clients that only start programs.
 
-    Attaches to the running node of the same config when there is one, else runs a node for as long
-    as the client stays. Logs go to stderr. A client may start it in any folder, so name the config
-    by its whole path.
+    Connects to the running node of the same config. If none is running, runs a node until the
+    client disconnects. Logs go to stderr. A client can start the command in any folder, so use the
+    absolute path of the config.
 
     \b
-    Example, in a client's config:
+    Example of an entry in a client's config:
       {"mcpServers": {"interlock":
         {"command": "interlock", "args": ["stdio", "-c", "/path/to/interlock.yaml"]}}}
     """
     target = node_discovery.find_node(config, node)
-    connection = connected(target.socket) if is_trusted(target.socket.parent) else None
+    connection = connect_to_socket(target.socket) if is_trusted(target.socket.parent) else None
     if connection is not None:
         if view is not None:
-            _choose(connection, view)
-        if not pump(connection):
-            output.print_problem("the node has ended the connection.")
+            _select_view(connection, view)
+        if not pump_bytes(connection):
+            output.print_problem("The node closed the connection. Look at its log.")
             raise typer.Exit(output.UNREACHABLE)
         return
     if node is not None or target.source is None or target.config_error is not None:
-        raise node_discovery.not_running_error(target, named=node is not None)
+        raise node_discovery.not_running_error(target, selected_by_address=node is not None)
     from interlock.terminal.event_loop import run
 
     if view is not None:
@@ -199,17 +214,19 @@ def stdio(
             Views(target.config).by_name(view)
         except ProtocolError as error:
             raise typer.BadParameter(error.message, param_hint="--view") from None
-    first = b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"
-    run(serve_stdio(target.source, first))
+    initial_data = (
+        b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"
+    )
+    run(serve_stdio(target.source, initial_data))
 
 
-def _choose(connection: socket.socket, view: str) -> None:
-    """Name a view to the node for a client that cannot do it itself. Whoever named one that is not
-    there is shown nothing else instead."""
-    answer = asked(connection, request(1, CHOSEN, encode_value({"view": view})) + b"\n")
-    if not answer:
-        output.print_problem("the node has ended the connection.")
+def _select_view(connection: socket.socket, view: str) -> None:
+    """Select a view at the node for a client that cannot select it. An unknown view is an error:
+    the client never gets another view instead."""
+    response = send_line(connection, request(1, CHOSEN, encode_value({"view": view})) + b"\n")
+    if not response:
+        output.print_problem("The node closed the connection. Look at its log.")
         raise typer.Exit(output.UNREACHABLE)
-    refused = decode_value(answer).get("error")
-    if refused is not None:
-        raise typer.BadParameter(refused["message"], param_hint="--view")
+    error = decode_value(response).get("error")
+    if error is not None:
+        raise typer.BadParameter(error["message"], param_hint="--view")

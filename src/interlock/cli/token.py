@@ -1,4 +1,4 @@
-"""`interlock token`: API tokens of a node, made, listed and revoked, whether it runs or not."""
+"""`interlock token`: create, list and revoke API tokens of a node. The node may be stopped."""
 
 from __future__ import annotations
 
@@ -23,65 +23,71 @@ if TYPE_CHECKING:
 
 token = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
-Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A token, or all of a caller.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TokenArgument = Annotated[
+    str, typer.Argument(metavar="ID|NAME", help="Id of a token, or name of a caller.")
+]
 
 DEFAULT_EXPIRY: Final = "90d"
 _PERMISSIONS: Final = ("call", "register", "approve", "join")
-_LONGEST_NAME: Final = 100
+_MAX_NAME_LENGTH: Final = 100
 
 
 @token.callback()
 def _token() -> None:
-    """Make, list and revoke the API tokens of a node.
+    """Create, list and revoke the API tokens of a node.
 
-    Only a digest of a token is kept: it can be seen once, when it is made. A running node heeds
-    every change within a second (`identity.revocation_seconds`).
+    The node stores only a digest, so a token is shown once, when it is created. A running node
+    applies every change within a second (`identity.revocation_seconds`).
     """
 
 
 @token.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who presents it: the caller's name.")],
+    name: Annotated[str, typer.Argument(help="Name of the caller that uses the token.")],
     scope: Annotated[
         list[str] | None,
         typer.Option(
             "--scope",
             "-s",
             metavar="SCOPE",
-            help="The most it may do, such as read or write:github.*. Again for more of them. "
+            help="Limit the token to this scope, such as read or write:github.*. Can be repeated. "
             "Default: no limit.",
             show_default=False,
         ),
     ] = None,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", "-r", metavar="ROLE", help="A role that rules speak of."),
+        typer.Option(
+            "--role", "-r", metavar="ROLE", help="Role for policy rules. Can be repeated."
+        ),
     ] = None,
     may: Annotated[
         list[str] | None,
         typer.Option(
             "--may",
             metavar="WHAT",
-            help="What it is for: call, join (topics alone), register or approve. Default: call.",
+            help="Permission: call, join (topics only), register or approve. Can be repeated. "
+            "Default: call.",
             show_default=False,
         ),
     ] = None,
     expires: Annotated[
         str,
-        typer.Option("--expires", metavar="TIME", help="When it is over: 12h, 90d, 1y, or never."),
+        typer.Option("--expires", metavar="TIME", help="Expire after 12h, 90d, 1y, …, or never."),
     ] = DEFAULT_EXPIRY,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Do not ask before the first token of the node."),
+        typer.Option("--yes", "-y", help="Skip the question before the first token of the node."),
     ] = False,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Make a token and print it, this one time.
+    """Create a token and print it once.
 
-    With the first token of a node, every HTTP client needs one: on a terminal you are asked first.
+    After the first token of a node is created, every HTTP client needs a token. On a terminal, the
+    command asks before it creates the first one.
 
     \b
     Examples:
@@ -90,18 +96,18 @@ def create(
       interlock token create edge --may register --expires never
     """
     target = node_discovery.find_local_node(config, node)
-    ends = _ends(expires)
-    for one in scope or ():
-        _check_scope(one)
-    for one in may or ():
-        if one not in _PERMISSIONS:
+    expires_at = _read_expiry(expires)
+    for scope_text in scope or ():
+        _check_scope(scope_text)
+    for permission in may or ():
+        if permission not in _PERMISSIONS:
             raise typer.BadParameter(
-                f"{one} is none of {', '.join(_PERMISSIONS)}", param_hint="may"
+                f"Must be one of {', '.join(_PERMISSIONS)}. Found {scope_text!r}.", param_hint="may"
             )
     _check_name(name, target)
-    store = _store(target)
-    before = store.tokens()
-    if not before and not _config_demands_one(target):
+    store = _open_store(target)
+    existing = store.tokens()
+    if not existing and not _config_requires_token(target):
         output.print_note(
             "Warning: this is the first token of this node. From now on every HTTP client needs "
             "a token, on this machine too; clients without one are rejected."
@@ -109,114 +115,126 @@ def create(
         if not yes and sys.stdin.isatty() and not output.confirm(f"Create a token for {name}?"):
             output.print_note("No token was created.")
             raise typer.Exit(output.FAILED)
-    made, shown = store.create(
+    record, secret = store.create(
         name,
-        may=_each_once(may or ["call"]),
-        roles=_each_once(role or []),
-        scopes=None if not scope else _each_once(scope),
-        expires=ends,
+        may=_unique(may or ["call"]),
+        roles=_unique(role or []),
+        scopes=None if not scope else _unique(scope),
+        expires=expires_at,
     )
     if json:
-        output.print_json({**_as_dict(made), "token": shown})
+        output.print_json({**_token_as_dict(record), "token": secret})
     else:
-        print(shown)
+        print(secret)
     output.print_note(
-        f"This is the token of {name} ({made.id}). It is shown this one time: keep it safe."
+        f"This is the token of {name} ({record.id}). It is shown only once. Store it safely."
     )
-    others = [one.id for one in before if one.name == name and one.state(time.time()) == "good"]
-    if others:
-        output.print_note(f"{name} has other tokens that still count: {', '.join(others)}.")
+    other_ids = [
+        scope_text.id
+        for scope_text in existing
+        if scope_text.name == name and scope_text.state(time.time()) == "good"
+    ]
+    if other_ids:
+        output.print_note(f"{name} has other valid tokens: {', '.join(other_ids)}.")
 
 
 @token.command("list")
 def list_tokens(
     config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
-    """Show every token: whose it is, what it may do, and whether it still counts.
+    """List the tokens with caller, state, permissions, roles, scopes and expiry.
 
     \b
     Example:
       interlock token list
     """
     target = node_discovery.find_local_node(config, node)
-    store = _store(target)
-    found = store.tokens()
-    others = store.revocations()
+    store = _open_store(target)
+    tokens = store.tokens()
+    revocations = store.revocations()
     if json:
         output.print_json(
             {
-                "tokens": [_as_dict(one) for one in found],
-                "revoked": [one._asdict() for one in others],
+                "tokens": [_token_as_dict(record) for record in tokens],
+                "revoked": [record._asdict() for record in revocations],
             }
         )
         return
     now = time.time()
-    for one in found:
-        scopes = "no limit" if one.scopes is None else " ".join(one.scopes)
-        roles = f"roles {','.join(one.roles)}" if one.roles else "no roles"
-        ends = "never expires" if one.expires is None else f"expires {format_local(one.expires)}"
-        used = "never used" if one.last_used is None else f"used {format_local(one.last_used)}"
-        print(
-            f"{one.id}  {one.name:<20}  {one.state(now):<7}  {','.join(one.may):<8}  "
-            f"{output.sanitize(roles):<20}  {scopes:<24}  {ends}  {used}"
+    for record in tokens:
+        scopes = "no limit" if record.scopes is None else " ".join(record.scopes)
+        roles = f"roles {','.join(record.roles)}" if record.roles else "no roles"
+        expiry_text = (
+            "never expires" if record.expires is None else f"expires {format_local(record.expires)}"
         )
-    for other in others:
-        print(
-            f"revoked {other.kind} {output.sanitize(other.value)} since {format_local(other.since)}"
+        usage_text = (
+            "never used" if record.last_used is None else f"used {format_local(record.last_used)}"
         )
-    if not found and not others:
+        print(
+            f"{record.id}  {record.name:<20}  {record.state(now):<7}  {','.join(record.may):<8}  "
+            f"{output.sanitize(roles):<20}  {scopes:<24}  {expiry_text}  {usage_text}"
+        )
+    for revocation in revocations:
+        print(
+            f"revoked {revocation.kind} {output.sanitize(revocation.value)} since "
+            f"{format_local(revocation.since)}"
+        )
+    if not tokens and not revocations:
         output.print_note(
-            f"there are no tokens: {target.selector.format_command('token create NAME')} makes one."
+            f"No tokens. Create one: {target.selector.format_command('token create NAME')}"
         )
 
 
 @token.command()
 def show(
-    which: Which,
+    selected: TokenArgument,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show everything about a token but its secret, which nobody knows any more.
+    """Show all fields of a token. The token itself is not stored, so it cannot be shown.
 
     \b
     Example:
       interlock token show ci
     """
     target = node_discovery.find_local_node(config, node)
-    found = _found(_store(target), which, target.selector)
+    records = _find_tokens(_open_store(target), selected, target.selector)
     if json:
-        output.print_json([_as_dict(one) for one in found])
+        output.print_json([_token_as_dict(record) for record in records])
         return
-    for number, one in enumerate(found):
+    for number, record in enumerate(records):
         if number:
             print()
-        for key, value in _as_dict(one).items():
-            shown = format_local(value) if isinstance(value, float) else value
-            if isinstance(shown, list):
-                shown = " ".join(shown)
-            print(f"{key:<10} {'-' if shown in (None, '') else shown}")
+        for key, value in _token_as_dict(record).items():
+            text = format_local(value) if isinstance(value, float) else value
+            if isinstance(text, list):
+                text = " ".join(text)
+            print(f"{key:<10} {'-' if text in (None, '') else text}")
 
 
 @token.command()
 def revoke(
-    which: Annotated[
+    selected: Annotated[
         str,
         typer.Argument(
-            metavar="ID|NAME", help="A token, or all of a caller; with an option: what it says."
+            metavar="ID|NAME",
+            help="Id of a token, or name of a caller. With --subject: a caller. With --jti: an id.",
         ),
     ],
     subject: Annotated[
         bool,
-        typer.Option("--subject", help="Everything that other issuers gave this caller until now."),
+        typer.Option(
+            "--subject", help="Revoke all present tokens of other issuers for this caller."
+        ),
     ] = False,
     jti: Annotated[
-        bool, typer.Option("--jti", help="The one signed token of another issuer with this id.")
+        bool, typer.Option("--jti", help="Revoke the token of another issuer with this id (jti).")
     ] = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Let a token count no more. Sessions and streams of its caller end at once.
+    """Revoke a token, or all tokens of a caller. Sessions and streams of the caller end at once.
 
     \b
     Examples:
@@ -224,80 +242,84 @@ def revoke(
       interlock token revoke --subject corp:somebody@example.com
     """
     if subject and jti:
-        raise typer.BadParameter("--subject and --jti cannot stand together")
+        raise typer.BadParameter("Use either --subject or --jti, not both.")
     target = node_discovery.find_local_node(config, node)
-    store = _store(target)
+    store = _open_store(target)
     if subject or jti:
         kind = "subject" if subject else "jti"
-        store.revoke_of_others(kind, which)
-        print(f"{kind} {which} is revoked.")
+        store.revoke_of_others(kind, selected)
+        print(f"{kind} {selected} is revoked.")
         return
-    found = _found(store, which, target.selector)
-    if not store.revoke([one.id for one in found]):
-        output.print_note(f"{which} was revoked before.")
+    records = _find_tokens(store, selected, target.selector)
+    if not store.revoke([record.id for record in records]):
+        output.print_note(f"{selected} is already revoked.")
         raise typer.Exit(output.FAILED)
-    for one in found:
-        print(f"{one.id} of {one.name} is revoked.")
-    _say_what_remains(store, target)
+    for record in records:
+        print(f"{record.id} of {record.name} is revoked.")
+    _print_remaining_state(store, target)
 
 
 @token.command()
-def forget(
-    which: Which, config: config_source.ConfigOption = None, node: NodeOption = None
+def remove(
+    selected: TokenArgument, config: config_source.ConfigOption = None, node: NodeOption = None
 ) -> None:
-    """Remove the record of a token that is revoked or expired.
+    """Remove the record of a revoked or expired token.
 
-    HTTP clients need a token as long as there is a record of any. Once none is left, clients on
-    this machine need no token after the next restart of the node, unless the config demands one.
+    HTTP clients need a token while the node has a record of any token. If no record remains,
+    clients on this machine need no token after the next restart of the node, unless the config
+    requires one.
 
     \b
     Example:
-      interlock token forget ci
+      interlock token remove ci
     """
     target = node_discovery.find_local_node(config, node)
-    store = _store(target)
+    store = _open_store(target)
     now = time.time()
-    found = _found(store, which, target.selector)
-    good = [one.id for one in found if one.state(now) == "good"]
-    if good:
-        output.print_problem(f"{', '.join(good)} still counts: revoke it first.")
+    records = _find_tokens(store, selected, target.selector)
+    active_ids = [record.id for record in records if record.state(now) == "good"]
+    if active_ids:
+        output.print_problem(
+            f"Cannot remove valid tokens: {', '.join(active_ids)}. Revoke them first."
+        )
         raise typer.Exit(output.FAILED)
-    store.forget([one.id for one in found])
-    for one in found:
-        print(f"{one.id} of {one.name} is forgotten.")
-    _say_what_remains(store, target)
+    store.forget([record.id for record in records])
+    for record in records:
+        print(f"{record.id} of {record.name} is removed.")
+    _print_remaining_state(store, target)
 
 
-def _config_demands_one(target: node_discovery.TargetNode) -> bool:
-    """Whether HTTP clients need a token by the config alone."""
+def _config_requires_token(target: node_discovery.TargetNode) -> bool:
+    """Return whether the config alone requires a token of HTTP clients."""
     config = target.config
     return bool(config.tokens or config.identity.issuers or config.identity.introspection)
 
 
-def _say_what_remains(store: AccessStore, target: node_discovery.TargetNode) -> None:
-    """Whether HTTP clients still need a token, and how to undo that."""
-    left = store.tokens()
-    if any(one.state(time.time()) == "good" for one in left):
+def _print_remaining_state(store: AccessStore, target: node_discovery.TargetNode) -> None:
+    """Print whether HTTP clients still need a token, and how to change that."""
+    remaining = store.tokens()
+    if any(record.state(time.time()) == "good" for record in remaining):
         return
-    if _config_demands_one(target):
-        output.print_note("HTTP clients still need a token: the config demands one.")
-    elif left:
-        names = shlex.join(dict.fromkeys(one.name for one in left))
-        create, forget = map(
-            target.selector.format_command, ("token create NAME", "token forget NAME")
+    if _config_requires_token(target):
+        output.print_note("HTTP clients still need a token: the config requires one.")
+    elif remaining:
+        names = shlex.join(dict.fromkeys(record.name for record in remaining))
+        create, remove = map(
+            target.selector.format_command, ("token create NAME", "token remove NAME")
         )
         output.print_note(
-            "HTTP clients still need a token, and no valid one is left. Create one with "
-            f"`{create}`. To let clients on this machine in without a token: "
-            f"`{forget}` for each of {names}, then restart the node."
+            f"HTTP clients still need a token, and no valid one remains. Create one: {create}. "
+            "To allow clients on this machine without a token: "
+            f"{remove} for each of {names}, then restart the node."
         )
     else:
         output.print_note(
-            "No token is left. HTTP clients on this machine need none once the node is restarted."
+            "No token remains. HTTP clients on this machine need no token after a restart of the "
+            "node."
         )
 
 
-def _store(target: node_discovery.TargetNode) -> AccessStore:
+def _open_store(target: node_discovery.TargetNode) -> AccessStore:
     from interlock.core.paths import access_path, make_private
     from interlock.trust.identity.token_store import AccessStore
 
@@ -306,32 +328,37 @@ def _store(target: node_discovery.TargetNode) -> AccessStore:
     return AccessStore(path)
 
 
-def _found(store: AccessStore, which: str, named: node_discovery.NodeSelector) -> list[AccessToken]:
-    found = store.find(which)
-    if not found:
+def _find_tokens(
+    store: AccessStore, selected: str, selector: node_discovery.NodeSelector
+) -> list[AccessToken]:
+    records = store.find(selected)
+    if not records:
         output.print_problem(
-            f"There is no token {output.sanitize(which)}. "
-            f"`{named.format_command('token list')}` lists all tokens. "
+            f"There is no token {output.sanitize(selected)}. "
+            f"`{selector.format_command('token list')}` lists all tokens. "
             "Revoke tokens of other issuers with --subject or --jti."
         )
         raise typer.Exit(output.FAILED)
-    return found
+    return records
 
 
 def _check_name(name: str, target: node_discovery.TargetNode) -> None:
-    if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
-        raise typer.BadParameter("a name is some printable text", param_hint="name")
+    if not name or not name.isprintable() or name != name.strip() or len(name) > _MAX_NAME_LENGTH:
+        raise typer.BadParameter(
+            f"Use 1 to {_MAX_NAME_LENGTH} printable characters, without spaces around them.",
+            param_hint="name",
+        )
     from interlock.core.config.checks import is_own_name
 
     if is_own_name(name):
         raise typer.BadParameter(
-            f"{name} is what the node itself calls somebody", param_hint="name"
+            f"{name} is a reserved caller name. Choose another name.", param_hint="name"
         )
-    known = [one.name for one in target.config.tokens]
-    known += [one.name for one in target.config.identity.certificates]
-    if name in known:
+    names = [config.name for config in target.config.tokens]
+    names += [config.name for config in target.config.identity.certificates]
+    if name in names:
         raise typer.BadParameter(
-            f"{name} is a caller of the config already: choose another name", param_hint="name"
+            f"{name} is a caller in the config. Choose another name.", param_hint="name"
         )
 
 
@@ -340,37 +367,37 @@ def _check_scope(text: str) -> None:
 
     if not re.fullmatch(SCOPE_PATTERN, text):
         raise typer.BadParameter(
-            f"{text} is no scope: write read, write or admin, or one of them with names behind it, "
+            f"{text} is not a scope. Write read, write or admin, or one of them with tool names, "
             "such as write:github.*",
             param_hint="scope",
         )
 
 
-def _ends(text: str) -> float | None:
+def _read_expiry(text: str) -> float | None:
     if text == "never":
         return None
     try:
         return time.time() + parse_duration(text, most=MAX_DURATION_SECONDS)
-    except ValueError as wrong:
+    except ValueError as error:
         raise typer.BadParameter(
-            f"{wrong}: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"
+            f"{error}: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"
         ) from None
 
 
-def _each_once(words: list[str]) -> list[str]:
-    return list(dict.fromkeys(words))
+def _unique(values: list[str]) -> list[str]:
+    return list(dict.fromkeys(values))
 
 
-def _as_dict(one: AccessToken) -> dict[str, Any]:
+def _token_as_dict(record: AccessToken) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "name": one.name,
-        "state": one.state(time.time()),
-        "may": list(one.may),
-        "roles": list(one.roles),
-        "scopes": None if one.scopes is None else list(one.scopes),
-        "created": one.created,
-        "expires": one.expires,
-        "last_used": one.last_used,
-        "revoked": one.revoked,
+        "id": record.id,
+        "name": record.name,
+        "state": record.state(time.time()),
+        "may": list(record.may),
+        "roles": list(record.roles),
+        "scopes": None if record.scopes is None else list(record.scopes),
+        "created": record.created,
+        "expires": record.expires,
+        "last_used": record.last_used,
+        "revoked": record.revoked,
     }

@@ -1,5 +1,8 @@
-"""Names of tools in the config that match no tool of their server: most of them are typing errors,
-and what they should have held runs. Pure."""
+"""Tool names in the config that match no tool of their server. Pure functions.
+
+Most of them are typing errors. A rule with such a name has no effect, so a call that should need an
+approval runs.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.config import Config, ServerConfig
 from interlock.terminal.config_source import ConfigWarning
 
-_CLOSE: Final = 0.6
-_WILD: Final = "*?["
+_SIMILARITY_CUTOFF: Final = 0.6
+_WILDCARDS: Final = "*?["
 
 
 class KnownTool(NamedTuple):
-    """A tool that a server lists."""
+    """A tool of a server."""
 
-    own: str
-    """Its name at the server."""
+    upstream_name: str
+    """The name of the tool at its server."""
     leaf: str
-    """The last part of its canonical name."""
+    """The last part of the canonical name."""
     irreversible: bool
 
 
-def tools_of(offering: Offering) -> list[KnownTool]:
-    """The tools of a server, with those that are set aside: their names are right, too."""
-    found = [
+def list_known_tools(offering: Offering) -> list[KnownTool]:
+    """Return the tools of a server, including hidden ones: names of hidden tools are valid, too."""
+    tools = [
         KnownTool(
             tool.upstream_name,
             tool.canonical.rpartition(".")[2],
@@ -40,85 +43,94 @@ def tools_of(offering: Offering) -> list[KnownTool]:
         )
         for tool in offering.tools
     ]
-    return found + [
-        KnownTool(one.name, LeafNames().take(one.name), irreversible=True)
-        for one in offering.set_aside
+    return tools + [
+        KnownTool(tool.name, LeafNames().take(tool.name), irreversible=True)
+        for tool in offering.set_aside
     ]
 
 
-def unmatched_names(
-    config: Config, known: Iterable[tuple[str, Sequence[KnownTool]]]
+def find_unmatched_names(
+    config: Config, tools_by_server: Iterable[tuple[str, Sequence[KnownTool]]]
 ) -> list[ConfigWarning]:
-    """Names in `effects` of servers and in `tools` of rules that match none of the tools.
+    """Find names in `effects` of servers and in `tools` of rules that match no tool.
 
     Args:
-        known: the servers that listed their tools, by their keys.
+        tools_by_server: the key and the tools of each server that has listed its tools.
     """
-    found: list[ConfigWarning] = []
-    for key, tools in known:
+    warnings: list[ConfigWarning] = []
+    for key, tools in tools_by_server:
         server = config.enabled_servers.get(key)
         if server is None or not tools:
-            # It registered by itself, or lists nothing so far.
+            # The server registered by itself, or has listed no tools yet.
             continue
-        found += _in_effects(key, server, tools)
+        warnings += _check_effects(key, server, tools)
         if server.expose != "transparent":
-            found += _in_rules(config, key, server, tools)
-    return found
+            warnings += _check_rules(config, key, server, tools)
+    return warnings
 
 
-def _in_effects(
+def _check_effects(
     key: str, server: ServerConfig, tools: Sequence[KnownTool]
 ) -> Iterator[ConfigWarning]:
     filtered = bool(server.allow or server.deny)
     for name in server.effects:
-        wild = any(one in name for one in _WILD)
-        if filtered and (wild or not is_wanted(name, server)):
-            # It may be about tools that the config leaves out.
+        has_wildcard = any(char in name for char in _WILDCARDS)
+        if filtered and (has_wildcard or not is_wanted(name, server)):
+            # The name can be about tools that `allow` or `deny` removes.
             continue
         if not any(_matches(tool, name) for tool in tools):
-            near = _nearest(name, {tool.own: tool for tool in tools})
-            yield ("servers", key, "effects", name), *_problem(key, name, near)
+            suggestion = _suggest_name(name, {tool.upstream_name: tool for tool in tools})
+            yield ("servers", key, "effects", name), *_describe_unmatched(key, name, suggestion)
 
 
-def _in_rules(
+def _check_rules(
     config: Config, key: str, server: ServerConfig, tools: Sequence[KnownTool]
 ) -> Iterator[ConfigWarning]:
     for number, rule in enumerate(config.policy.rules):
         for index, glob in enumerate(rule.tools):
-            first, leaf = split_glob(glob, config.root_segment)
-            if first != server.segment:
+            segment, leaf = split_glob(glob, config.root_segment)
+            if segment != server.segment:
                 continue
-            wild = any(one in leaf for one in _WILD)
+            has_wildcard = any(char in leaf for char in _WILDCARDS)
             filtered = bool(server.allow or server.deny)
-            if "." in leaf or (filtered and (wild or not is_wanted(leaf, server))):
-                # It is about a server further down, or about tools that the config leaves out.
+            if "." in leaf or (filtered and (has_wildcard or not is_wanted(leaf, server))):
+                # The glob is about a server of a child node, or about tools that `allow` or `deny`
+                # removes.
                 continue
             if not any(fnmatchcase(tool.leaf, leaf) for tool in tools):
                 path = ("policy", "rules", number, "tools", index)
-                near = _nearest(leaf, {tool.leaf: tool for tool in tools})
-                yield path, *_problem(key, glob, near and glob.removesuffix(leaf) + near)
+                suggestion = _suggest_name(leaf, {tool.leaf: tool for tool in tools})
+                yield (
+                    path,
+                    *_describe_unmatched(
+                        key, glob, suggestion and glob.removesuffix(leaf) + suggestion
+                    ),
+                )
 
 
 def _matches(tool: KnownTool, name: str) -> bool:
-    return fnmatchcase(tool.own, name) or fnmatchcase(tool.leaf, name.lower())
+    return fnmatchcase(tool.upstream_name, name) or fnmatchcase(tool.leaf, name.lower())
 
 
-def _problem(key: str, written: str, near: str) -> tuple[str, str]:
-    hint = f'did you mean "{near}"?' if near else "correct it, or remove it"
-    return f"{written} matches no tool of {key}", hint
+def _describe_unmatched(key: str, config_name: str, suggestion: str) -> tuple[str, str]:
+    hint = f'did you mean "{suggestion}"?' if suggestion else "correct it, or remove it"
+    return f"{config_name} matches no tool of {key}", hint
 
 
-def _nearest(name: str, by_name: Mapping[str, KnownTool]) -> str:
-    """The name that was meant. Empty: none is near, or the nearest is irreversible and the name
-    does not look like that: nobody is led from a harmless name to a destructive tool."""
-    by_lower = {own.lower(): own for own in by_name}
-    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=_CLOSE)
-    if not close:
+def _suggest_name(name: str, by_name: Mapping[str, KnownTool]) -> str:
+    """Suggest the most similar tool name. Empty: there is none.
+
+    An irreversible tool is suggested only for a name that looks irreversible, so that no suggestion
+    leads from a harmless name to a destructive tool.
+    """
+    by_lower = {upstream_name.lower(): upstream_name for upstream_name in by_name}
+    matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=_SIMILARITY_CUTOFF)
+    if not matches:
         return ""
-    near = by_lower[close[0]]
+    suggestion = by_lower[matches[0]]
     if (
-        by_name[near].irreversible
+        by_name[suggestion].irreversible
         and classify(name, None, {}).level is not EffectLevel.IRREVERSIBLE
     ):
         return ""
-    return near
+    return suggestion

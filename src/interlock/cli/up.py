@@ -1,4 +1,4 @@
-"""`interlock up`: run a node in the foreground until it is told to stop."""
+"""`interlock up`: run a node in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,54 +14,57 @@ from interlock.terminal import config_source
 def up(
     config: config_source.ConfigOption = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the built-in demo server; reads no config.")
+        bool, typer.Option("--demo", help="Run the built-in demo server, without a config file.")
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="ADDR",
-            help="host:port or a port, instead of the config's; port 0 takes a free one.",
+            help="Listen on host:port or on a port, instead of the config's address. "
+            "Port 0 selects a free port.",
             show_default=False,
         ),
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Log lines instead of the live view.")
+        bool, typer.Option("--plain", help="Print log lines instead of the live view.")
     ] = False,
     safety_only: Annotated[
         bool,
         typer.Option(
             "--safety-only",
-            help="Serve only the safety loop, to which agents report their steps.",
+            help="Run only the safety loop, to which agents report their steps. No servers.",
         ),
     ] = False,
     stdio_parent: Annotated[
         bool,
         typer.Option(
             "--stdio-parent",
-            help="For a server with `transport: ax` in a parent's config: register with the node "
-            "that started this one, over stdin and stdout.",
+            help="Register with the parent node over stdin and stdout. For a server with "
+            "`transport: ax` in the parent's config.",
         ),
     ] = False,
 ) -> None:
-    """Start a node: every server of the config behind one MCP endpoint.
+    """Start a node: all servers of the config behind one MCP endpoint.
 
-    It runs until Ctrl-C, SIGTERM, or until its terminal is closed. A changed config is applied
-    while it runs; without a terminal, SIGHUP makes it look at once.
+    The node runs until Ctrl-C, SIGTERM, or the end of its terminal. It applies a changed config
+    while it runs. Without a terminal, SIGHUP makes it check the config at once.
 
     \b
     Examples:
-      interlock up                            the config that is found
-      interlock up --demo                     look around without a config
+      interlock up                            use the default config file
+      interlock up --demo                     run the demo server, without a config
       interlock up -c team.yaml --listen 9000
-      interlock up --safety-only              only watch what agents say they do
+      interlock up --safety-only              run only the safety loop for agents
     """
     if demo and config is not None:
-        raise typer.BadParameter("--demo reads no config: leave one of the two out.")
+        raise typer.BadParameter("--demo reads no config file. Remove --demo or --config.")
     if stdio_parent and listen is not None:
-        raise typer.BadParameter("--stdio-parent listens nowhere: leave --listen out.")
+        raise typer.BadParameter("A node with --stdio-parent does not listen. Remove --listen.")
     if safety_only and (demo or stdio_parent):
-        raise typer.BadParameter("--safety-only stands alone: leave the other option out.")
+        raise typer.BadParameter(
+            "--safety-only cannot be combined with --demo or --stdio-parent. Remove one of them."
+        )
     if safety_only:
         source = config_source.find_safety_source(config, config_source.read_listen_address(listen))
     else:
@@ -75,21 +78,23 @@ def up(
 
         run(run_as_child(source))
         return
-    # A mistake in the config is told before anything slow is imported.
+    # Report config errors before slow imports.
     source.load_to_listen()
     from interlock.cli.foreground import run_in_foreground
     from interlock.terminal.event_loop import run
 
-    run(run_in_foreground(source, live=not plain and _has_terminal()))
+    run(run_in_foreground(source, live=not plain and _owns_terminal()))
 
 
-def _has_terminal() -> bool:
-    """Whether this program has the terminal for itself. In the background (`&`) another one has it,
-    and a view would be drawn over what that one shows."""
+def _owns_terminal() -> bool:
+    """Return whether this program is in the foreground of its terminal.
+
+    In the background (`&`), a live view would overwrite the output of the foreground program.
+    """
     if not sys.stdout.isatty():
         return False
     try:
         return os.tcgetpgrp(sys.stdout.fileno()) == os.getpgrp()
     except OSError:
-        # A terminal that controls no session: nobody else draws there.
+        # The terminal controls no session, so no other program draws on it.
         return True

@@ -1,7 +1,7 @@
-"""Upstreams as rows of text, for `up` and `status`.
+"""A table of upstreams, for `up` and `status`.
 
-Laid out by hand: the live view is drawn on the node's own event loop, and a table that measures
-and wraps every cell would hold up calls for as long as it takes to carry a thousand of them.
+The layout is computed by hand: the live view is drawn on the event loop of the node. A table that
+measures and wraps every cell would block the loop for the time of a thousand calls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from interlock.core.upstreams.registry import UpstreamStatus
 
-_HEADS: Final = ("upstream", "state", "era", "tools", "calls", "failed", "latency")
-_TO_THE_RIGHT: Final = 3
-"""From this column on: numbers."""
-_WIDEST: Final = 40
+_HEADERS: Final = ("upstream", "state", "era", "tools", "calls", "failed", "latency")
+_FIRST_NUMBER_COLUMN: Final = 3
+"""Numbers begin at this column."""
+_MAX_COLUMN_WIDTH: Final = 40
 _GAP: Final = "  "
 _DIM: Final = Style(dim=True)
 _STATE_STYLES: Final = {
@@ -36,52 +36,58 @@ _STATE_STYLES: Final = {
 Row = tuple[str, ...]
 
 
-def upstream_row(one: UpstreamStatus) -> Row:
-    """key, state, era, tools, calls, failed, mean latency."""
-    latency = f"{one.busy_us / one.calls / 1000:.1f} ms" if one.calls else "-"
-    state = one.state if one.circuit == "closed" else f"{one.state}, circuit {one.circuit}"
-    counts = (str(one.tools), str(one.calls), str(one.failed))
-    return (one.key, state, _era(one.revision), *counts, latency)
+def format_upstream_row(status: UpstreamStatus) -> Row:
+    """Format an upstream: key, state, generation, tools, calls, failed, mean latency."""
+    latency = f"{status.busy_us / status.calls / 1000:.1f} ms" if status.calls else "-"
+    state = (
+        status.state if status.circuit == "closed" else f"{status.state}, circuit {status.circuit}"
+    )
+    counts = (str(status.tools), str(status.calls), str(status.failed))
+    return (status.key, state, _format_generation(status.revision), *counts, latency)
 
 
-def _era(revision: str) -> str:
+def _format_generation(revision: str) -> str:
     if not revision:
         return "-"
     return "stateless" if revision in STATELESS_REVISIONS else f"session {revision}"
 
 
-class UpstreamRows:
-    """The rows, ready for a rich console. What has no room is counted."""
+class UpstreamTable:
+    """The rows for a rich console. Rows beyond the limit are only counted."""
 
-    def __init__(self, rows: Sequence[Row], room: int) -> None:
-        self._hidden = max(0, len(rows) - room)
-        # What is in trouble comes first where there is no room for all.
+    def __init__(self, rows: Sequence[Row], max_rows: int) -> None:
+        self._hidden_count = max(0, len(rows) - max_rows)
+        # Upstreams with problems come first if the table cannot show all.
         self._rows = (
-            sorted(rows, key=lambda row: row[1] == "ready")[:room] if self._hidden else rows
+            sorted(rows, key=lambda row: row[1] == "ready")[:max_rows]
+            if self._hidden_count
+            else rows
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
-        columns = zip(_HEADS, *self._rows, strict=True)
-        widths = [min(_WIDEST, max(cell_len(cell) for cell in column)) for column in columns]
-        yield Segment(_joined(_HEADS, widths), _DIM)
+        columns = zip(_HEADERS, *self._rows, strict=True)
+        widths = [
+            min(_MAX_COLUMN_WIDTH, max(cell_len(cell) for cell in column)) for column in columns
+        ]
+        yield Segment(_format_line(_HEADERS, widths), _DIM)
         yield Segment.line()
         for row in self._rows:
-            key, state, *_ = cells = _laid_out(row, widths)
+            key, state, *_ = cells = _pad_cells(row, widths)
             yield Segment(key + _GAP)
             yield Segment(state, _STATE_STYLES.get(row[1].partition(",")[0]))
             yield Segment(_GAP + _GAP.join(cells[2:]))
             yield Segment.line()
-        if self._hidden:
-            yield Segment(f"… and {self._hidden} more", _DIM)
+        if self._hidden_count:
+            yield Segment(f"… and {self._hidden_count} more", _DIM)
             yield Segment.line()
 
 
-def _laid_out(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _pad_cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [
-        cell.rjust(width) if place >= _TO_THE_RIGHT else set_cell_size(cell, width)
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        cell.rjust(width) if index >= _FIRST_NUMBER_COLUMN else set_cell_size(cell, width)
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
 
 
-def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(_laid_out(row, widths))
+def _format_line(row: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(_pad_cells(row, widths))

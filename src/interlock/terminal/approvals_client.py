@@ -1,4 +1,5 @@
-"""Reaching a node's approvals: by the socket of its own user, else over HTTP with a token."""
+"""A client for the approvals of a node: over the Unix socket of the node's user, else over HTTP
+with a token."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ from interlock.errors import (
 from interlock.terminal import node_discovery, node_http
 from interlock.terminal.node_discovery import TargetNode
 
-_WITHIN: Final = 5.0
-_LOOK_UP: Final = 0.5
-_CALL_WITHIN: Final = 660.0
-"""An approved call is made while one waits, and may take its time."""
+_TIMEOUT_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.5
+_CALL_TIMEOUT_SECONDS: Final = 660.0
+"""Approving a call runs it before the response is sent, so the response can take long."""
 BASE_PATH: Final = "/approvals"
-_Way = Path | None
-"""The socket of a node; None: its address, over HTTP."""
+_Route = Path | None
+"""The socket of a node, or None for its address over HTTP."""
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
-    """What of an approval matters on the command line."""
+    """The fields of an approval that the command line uses."""
 
     id: str
     state: str
@@ -55,14 +56,14 @@ class PendingApproval(msgspec.Struct, frozen=True):
     created_at: str
     expires_at: str
     masked: list[str] = []
-    """JSON pointers to the arguments that are not shown."""
+    """JSON pointers to the arguments whose values are hidden."""
     revealed: bool = False
     meta_text: str = ""
-    """What is sent beside its arguments."""
+    """The `_meta` that is sent with the arguments."""
     at: str = ""
-    """The node below that holds it, and said all this of it."""
+    """The child node that has the approval. All other fields are then data of that node."""
     proposal: dict[str, str] | None = None
-    """Where it was proposed, and by whom: topic, id, by."""
+    """The proposal of a topic that the call comes from: `topic`, `id`, `by`."""
     note: str = ""
     by: str = ""
     outcome: str = ""
@@ -70,175 +71,217 @@ class PendingApproval(msgspec.Struct, frozen=True):
     error: dict[str, str] | None = None
 
 
-class _Unix(http.client.HTTPConnection):
+class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_WITHIN)
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_WITHIN)
+        self.sock.settimeout(_TIMEOUT_SECONDS)
         self.sock.connect(str(self._path))
 
 
 class ApprovalsClient:
-    """The approvals of the node that is target; of all that share its state folder, if several
-    do, as when every client starts one of its own."""
+    """The approvals of the target node.
+
+    Several nodes can share one state folder, for example if every client starts its own node.
+    The client then covers all of them.
+    """
 
     def __init__(self, target: TargetNode) -> None:
         self._target = target
-        self._of: dict[str, _Way] = {}
-        """How the node is reached that holds an approval, once that is known."""
+        self._routes_by_id: dict[str, _Route] = {}
+        """The route to the node of each approval that was listed."""
 
     def list_pending(self) -> list[PendingApproval]:
-        """What waits, the oldest first. Raises InterlockError."""
-        found: list[PendingApproval] = []
-        for way in self._ways():
-            told = msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/"), type=_List).approvals
-            self._of |= dict.fromkeys((one.id for one in told), way)
-            found += told
-        return sorted(found, key=lambda one: one.created_at)
+        """Return the pending approvals, the oldest first. Raises InterlockError."""
+        pending: list[PendingApproval] = []
+        for route in self._routes():
+            body = self._send(route, "GET", f"{BASE_PATH}/")
+            approvals = msgspec.json.decode(body, type=_List).approvals
+            self._routes_by_id |= dict.fromkeys((approval.id for approval in approvals), route)
+            pending += approvals
+        return sorted(pending, key=lambda approval: approval.created_at)
 
     def list_pending_raw(self) -> list[Any]:
-        """The same with all that the nodes tell of it."""
-        told = [msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/")) for way in self._ways()]
-        found = [one for each in told for one in each["approvals"]]
-        return sorted(found, key=lambda one: str(one["created_at"]))
+        """Return the pending approvals with every field that the nodes send."""
+        bodies = [
+            msgspec.json.decode(self._send(route, "GET", f"{BASE_PATH}/"))
+            for route in self._routes()
+        ]
+        approvals = [approval for body in bodies for approval in body["approvals"]]
+        return sorted(approvals, key=lambda approval: str(approval["created_at"]))
 
     def list_enrolments(self) -> list[dict[str, Any]]:
-        """Who wants to become an operator. Raises InterlockError."""
-        told = [
-            msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/operators"))
-            for way in self._ways()
+        """Return the pending enrolments of operators. Raises InterlockError."""
+        bodies = [
+            msgspec.json.decode(self._send(route, "GET", f"{BASE_PATH}/operators"))
+            for route in self._routes()
         ]
-        # Nodes that share a state folder tell the same.
-        return list({one["id"]: one for each in told for one in each["pending"]}.values())
+        # Nodes that share a state folder return the same enrolments.
+        return list(
+            {
+                enrolment["id"]: enrolment for body in bodies for enrolment in body["pending"]
+            }.values()
+        )
 
     def find(self, id: str) -> PendingApproval:
-        """One of them, by its id or the beginning of it. Raises InterlockError."""
-        found = [one for one in self.list_pending() if one.id.startswith(id)]
-        if len(found) == 1:
-            # A list may cut long arguments: one is decided by all of them.
-            way = self._of[found[0].id]
-            told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(found[0].id)}")
-            return msgspec.json.decode(told, type=PendingApproval)
-        if found:
-            raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
-        if len(id) < _WHOLE_ID:
-            raise InterlockError(INTERNAL, f"no approval that waits begins with {id}.")
-        unknown: InterlockError | None = None
-        for way in self._ways():
+        """Return an approval by its id, or a pending one by the beginning of its id.
+
+        Raises InterlockError.
+        """
+        matches = [approval for approval in self.list_pending() if approval.id.startswith(id)]
+        if len(matches) == 1:
+            # A list can truncate long arguments. A decision needs the complete arguments.
+            route = self._routes_by_id[matches[0].id]
+            body = self._send(route, "GET", f"{BASE_PATH}/{_check_id(matches[0].id)}")
+            return msgspec.json.decode(body, type=PendingApproval)
+        if matches:
+            raise InterlockError(
+                INTERNAL,
+                f"{len(matches)} pending approvals have an id that begins with {id}. "
+                "Enter more characters.",
+            )
+        if len(id) < _ID_LENGTH:
+            raise InterlockError(
+                INTERNAL,
+                f"No pending approval has an id that begins with {id}. "
+                "List them: interlock approvals",
+            )
+        unknown_error: InterlockError | None = None
+        for route in self._routes():
             try:
-                told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(id)}")
-            except InterlockError as error:
-                if error.failure is not UNKNOWN_APPROVAL:
+                body = self._send(route, "GET", f"{BASE_PATH}/{_check_id(id)}")
+            except InterlockError as failure:
+                if failure.failure is not UNKNOWN_APPROVAL:
                     raise
-                unknown = error
+                unknown_error = failure
                 continue
-            self._of[id] = way
-            return msgspec.json.decode(told, type=PendingApproval)
-        assert unknown is not None
-        raise unknown
+            self._routes_by_id[id] = route
+            return msgspec.json.decode(body, type=PendingApproval)
+        assert unknown_error is not None
+        raise unknown_error
 
     def reveal(self, approval: PendingApproval) -> PendingApproval:
-        """The same with the real values of its masked arguments. Raises InterlockError."""
-        way = self._of[approval.id]
-        told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(approval.id)}/revealed")
-        return msgspec.json.decode(told, type=PendingApproval)
+        """Return the approval with the values of its masked arguments. Raises InterlockError."""
+        route = self._routes_by_id[approval.id]
+        body = self._send(route, "GET", f"{BASE_PATH}/{_check_id(approval.id)}/revealed")
+        return msgspec.json.decode(body, type=PendingApproval)
 
-    def is_local(self, one: PendingApproval) -> bool:
-        """Whether the node that holds it runs on this machine, as this user."""
-        return self._of[one.id] is not None
+    def is_local(self, approval: PendingApproval) -> bool:
+        """Return whether the node of the approval runs on this machine, as this user."""
+        return self._routes_by_id[approval.id] is not None
 
-    def decide(self, one: PendingApproval, sent: dict[str, Any]) -> bytes:
-        """Send a proof, or a refusal without one; what became of it. Raises InterlockError."""
-        way = self._of[one.id]
-        return self._ask(way, "POST", f"{BASE_PATH}/{_safe(one.id)}", sent, within=_CALL_WITHIN)
+    def decide(self, approval: PendingApproval, payload: dict[str, Any]) -> bytes:
+        """Send a decision and return the response body.
+
+        A decision is a proof, or a rejection without a proof. Raises InterlockError.
+        """
+        route = self._routes_by_id[approval.id]
+        return self._send(
+            route,
+            "POST",
+            f"{BASE_PATH}/{_check_id(approval.id)}",
+            payload,
+            timeout=_CALL_TIMEOUT_SECONDS,
+        )
 
     def watch_pending(self) -> Iterator[list[PendingApproval]]:
-        """What waits, now and whenever that changes, until the nodes of now have stopped."""
-        told: queue.SimpleQueue[tuple[_Way, list[PendingApproval] | InterlockError | None]]
-        told = queue.SimpleQueue()
+        """Yield the pending approvals now and after every change, until the nodes have stopped.
 
-        def follow(way: _Way) -> None:
+        Nodes that start later are not watched.
+        """
+        updates: queue.SimpleQueue[tuple[_Route, list[PendingApproval] | InterlockError | None]]
+        updates = queue.SimpleQueue()
+
+        def follow(route: _Route) -> None:
             try:
-                for waiting in self._followed(way):
-                    told.put((way, waiting))
-                told.put((way, None))
+                for pending in self._follow_events(route):
+                    updates.put((route, pending))
+                updates.put((route, None))
             except InterlockError as error:
-                told.put((way, error))
+                updates.put((route, error))
 
-        ways = self._ways()
-        for way in ways:
-            threading.Thread(target=follow, args=(way,), daemon=True).start()
-        now: dict[_Way, list[PendingApproval]] = {}
-        left = len(ways)
-        while left:
+        routes = self._routes()
+        for route in routes:
+            threading.Thread(target=follow, args=(route,), daemon=True).start()
+        pending_by_route: dict[_Route, list[PendingApproval]] = {}
+        remaining = len(routes)
+        while remaining:
             try:
-                # An interrupt that comes just before a wait without an end would not end it.
-                way, waiting = told.get(timeout=_LOOK_UP)
+                # A timeout, because Ctrl-C just before a wait without a timeout would not end it.
+                route, pending = updates.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
-            if isinstance(waiting, InterlockError):
-                raise waiting
-            if waiting is None:
-                left -= 1
-            now[way] = waiting or []
-            if left:
-                yield [one for each in now.values() for one in each]
+            if isinstance(pending, InterlockError):
+                raise pending
+            if pending is None:
+                remaining -= 1
+            pending_by_route[route] = pending or []
+            if remaining:
+                yield [approval for pending in pending_by_route.values() for approval in pending]
 
-    def _followed(self, way: _Way) -> Iterator[list[PendingApproval]]:
-        connection = self._connection(way, None)
+    def _follow_events(self, route: _Route) -> Iterator[list[PendingApproval]]:
+        connection = self._connection(route, None)
         try:
-            answer = self._asked(connection, "GET", f"{BASE_PATH}/events", None)
+            response = self._request(connection, "GET", f"{BASE_PATH}/events", None)
             try:
-                for line in answer:
+                for line in response:
                     if line.startswith(b"data:"):
                         yield msgspec.json.decode(line[5:], type=_List).approvals
             except (OSError, http.client.HTTPException):
-                # The node was killed: there is nothing more to hear from it.
+                # The node was killed, so no more events come.
                 return
         finally:
             connection.close()
 
-    # -- how
+    # -- requests
 
-    def _ways(self) -> list[_Way]:
-        """The sockets of nodes that run here; else the address of one, over HTTP."""
-        found: list[_Way] = []
+    def _routes(self) -> list[_Route]:
+        """Return the sockets of running local nodes, else the HTTP address of the target."""
+        sockets: list[_Route] = []
         if is_trusted(self._target.socket.parent):
             paths = approvals_sockets(self._target.socket)
-            found += [path for path in paths if is_socket_open(path)]
-        return found or [None]
+            sockets += [path for path in paths if is_socket_open(path)]
+        return sockets or [None]
 
-    def _ask(
-        self, way: _Way, method: str, path: str, sent: Any = None, within: float = _WITHIN
+    def _send(
+        self,
+        route: _Route,
+        method: str,
+        path: str,
+        payload: Any = None,
+        timeout: float = _TIMEOUT_SECONDS,
     ) -> bytes:
-        connection = self._connection(way, within)
+        connection = self._connection(route, timeout)
         try:
-            return self._asked(connection, method, path, sent).read()
+            return self._request(connection, method, path, payload).read()
         except TimeoutError:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, "the node does not answer. `interlock status` says more."
+                UPSTREAM_UNAVAILABLE,
+                "The node does not respond in time. Look at its state: interlock status",
             ) from None
         finally:
             connection.close()
 
-    def _connection(self, way: _Way, within: float | None) -> http.client.HTTPConnection:
+    def _connection(self, route: _Route, timeout: float | None) -> http.client.HTTPConnection:
         config = self._target.config
         address = config.address
         connection: http.client.HTTPConnection
-        if way is not None:
-            connection = _Unix(way)
+        if route is not None:
+            connection = _UnixConnection(route)
         elif config.tls is None:
-            connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
+            connection = http.client.HTTPConnection(
+                address.host, address.port, timeout=_TIMEOUT_SECONDS
+            )
         else:
             connection = http.client.HTTPSConnection(
                 address.host,
                 address.port,
-                timeout=_WITHIN,
+                timeout=_TIMEOUT_SECONDS,
                 context=node_http.create_ssl_context(self._target),
             )
         try:
@@ -246,54 +289,58 @@ class ApprovalsClient:
         except OSError:
             connection.close()
             raise node_discovery.unreachable_error(self._target) from None
-        connection.sock.settimeout(within)
+        connection.sock.settimeout(timeout)
         return connection
 
-    def _asked(
-        self, connection: http.client.HTTPConnection, method: str, path: str, sent: Any
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, payload: Any
     ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json"}
         body = None
-        if not isinstance(connection, _Unix):
+        if not isinstance(connection, _UnixConnection):
             headers |= node_http.authorization_header(self._target, "approve")
-        if sent is not None:
-            body = msgspec.json.encode(sent)
+        if payload is not None:
+            body = msgspec.json.encode(payload)
             headers["Content-Type"] = "application/json"
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
+            response = connection.getresponse()
         except TimeoutError:
             raise
         except (OSError, http.client.HTTPException):
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, "the node went away while it was asked."
+                UPSTREAM_UNAVAILABLE,
+                "The node closed the connection before it responded. Look at its state: "
+                "interlock status",
             ) from None
-        if answer.status != 200:
-            raise read_error(answer.read(), answer.status)
-        return answer
+        if response.status != 200:
+            raise read_error(response.read(), response.status)
+        return response
 
 
 class _List(msgspec.Struct, frozen=True):
     approvals: list[PendingApproval]
 
 
-class _Trouble(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     error: str
     message: str
 
 
-_WHOLE_ID: Final = 22
+_ID_LENGTH: Final = 22
 
 
-def _safe(id: str) -> str:
-    if not id or not all(one.isascii() and (one.isalnum() or one in "-_") for one in id):
-        raise InterlockError(INTERNAL, "that is not the id of an approval.")
+def _check_id(id: str) -> str:
+    if not id or not all(char.isascii() and (char.isalnum() or char in "-_") for char in id):
+        raise InterlockError(
+            INTERNAL, "This is not the id of an approval. List them: interlock approvals"
+        )
     return id
 
 
 def read_error(body: bytes, code: int) -> InterlockError:
     try:
-        trouble = msgspec.json.decode(body, type=_Trouble)
-        return InterlockError(failure_by_name(trouble.error), trouble.message)
+        error_body = msgspec.json.decode(body, type=_ErrorBody)
+        return InterlockError(failure_by_name(error_body.error), error_body.message)
     except (msgspec.MsgspecError, KeyError):
-        return InterlockError(INTERNAL, f"the node answered with HTTP {code}.")
+        return InterlockError(INTERNAL, f"The node responded with HTTP {code}.")

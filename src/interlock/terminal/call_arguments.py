@@ -1,10 +1,10 @@
-"""A tool call on the command line: its options, and `key=value` words converted to the arguments
-that the tool's schema asks for.
+"""Tool arguments on the command line: the options of a call, and the conversion of `key=value` to
+the types of the tool's schema.
 
-count=3          by the schema: a number here, a text there
-tags=a tags=b    a list, where the schema wants one
-note=@file.txt   the text of a file; `@@` begins a text with an @
-filter:={"a":1}  JSON as it stands
+count=3          a number or a text, as the schema says
+tags=a tags=b    a list, if the schema has an array
+note=@file.txt   the text of a file; `@@` is a literal `@` at the beginning
+filter:={"a":1}  JSON, taken literally
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import typer
 
 from interlock.terminal.options import read_duration
 
-WordsArgument = Annotated[
+KeyValueArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Its arguments: key=value, key=@file, key:=JSON.",
+        help="Arguments of the tool: key=value, key=@file or key:=JSON.",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         metavar="OBJECT",
-        help="All arguments as a JSON object; @file reads it from a file.",
+        help="Pass all arguments as one JSON object. @file reads the object from a file.",
         show_default=False,
     ),
 ]
@@ -40,66 +40,69 @@ JsonOutputOption = Annotated[
     bool,
     typer.Option(
         "--json-output",
-        help="Print the structured result as JSON; the whole result when it has none.",
+        help="Print the structured result as JSON, or the whole result if it has none.",
     ),
 ]
 
-_WORD: Final = re.compile(r"(?P<key>[^=:]+|[^=]+?)(?P<raw>:)?=(?P<value>.*)", re.DOTALL)
-_MOST_REFERENCES: Final = 20
-_MOST_DIGITS: Final = 4_000
-"""More are read by hardly anybody."""
+_ARGUMENT_PATTERN: Final = re.compile(r"(?P<key>[^=:]+|[^=]+?)(?P<raw>:)?=(?P<value>.*)", re.DOTALL)
+_MAX_REFERENCES: Final = 20
+_MAX_DIGITS: Final = 4_000
+"""Few JSON parsers accept an integer with more digits."""
 _TYPES: Final = frozenset(
     ("array", "boolean", "integer", "null", "number", "object", "string"),
 )
 
 
 class ArgumentError(ValueError):
-    """An argument that cannot be what the schema wants. The message is for a person."""
+    """An argument that does not match the tool's schema. The message is for a person."""
 
 
-def check_argument_form(words: list[str] | None, json: str | None) -> None:
-    """Refuse arguments as words and as --json at once. Raises BadParameter."""
-    if json is not None and words:
-        raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
+def check_argument_form(arguments: list[str] | None, json: str | None) -> None:
+    """Reject arguments that are given both as key=value and as --json. Raises BadParameter."""
+    if json is not None and arguments:
+        raise typer.BadParameter("Pass the arguments as key=value or as --json, not both.")
 
 
 def read_timeout(text: str | None) -> float | None:
-    """What --timeout says, in seconds. Raises BadParameter."""
+    """Return the seconds of --timeout. Raises BadParameter."""
     return None if text is None else read_duration(text, "--timeout")
 
 
-def read_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments. Raises BadArgument."""
+def read_arguments(pairs: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert `key=value` pairs to the types of the schema. Raises ArgumentError."""
     arguments: dict[str, Any] = {}
     lists: set[str] = set()
-    for word in words:
-        match = _WORD.fullmatch(word)
+    for pair in pairs:
+        match = _ARGUMENT_PATTERN.fullmatch(pair)
         if match is None:
-            raise ArgumentError(f"{word!r} is not an argument; write key=value, or key:=JSON")
-        key, text = match["key"], _text(match["key"], match["value"])
+            raise ArgumentError(f"{pair!r} is not an argument. Write key=value or key:=JSON")
+        key, text = match["key"], _read_text(match["key"], match["value"])
         if match["raw"]:
-            value = _json(key, text)
+            value = _decode_value(key, text)
         else:
-            value = _typed(key, text, _property(key, schema), schema)
+            value = _convert(key, text, _find_property(key, schema), schema)
         if key not in arguments:
             arguments[key] = value
             continue
         if key not in lists and not isinstance(arguments[key], list):
-            raise ArgumentError(f"{key} is given twice, and the tool wants one value")
+            raise ArgumentError(f"{key} is given twice, but the tool takes one value")
         lists.add(key)
         arguments[key] += value if isinstance(value, list) else [value]
     return arguments
 
 
 def read_json_object(text: str) -> dict[str, Any]:
-    """The arguments as one JSON object, in the text or in `@file`. Raises BadArgument."""
-    value = _json("--json", _text("--json", text))
+    """Decode a JSON object with all arguments, from the text or from `@file`.
+
+    Raises ArgumentError.
+    """
+    value = _decode_value("--json", _read_text("--json", text))
     if not isinstance(value, dict):
-        raise ArgumentError('--json wants an object, such as \'{"text": "hello"}\'')
+        raise ArgumentError('--json takes a JSON object, such as \'{"text": "hello"}\'')
     return value
 
 
-def _text(key: str, value: str) -> str:
+def _read_text(key: str, value: str) -> str:
     if value.startswith("@@"):
         return value[1:]
     if not value.startswith("@"):
@@ -108,50 +111,55 @@ def _text(key: str, value: str) -> str:
         return Path(value[1:]).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ArgumentError(f"{key}: the file {value[1:]!r} cannot be read: {reason}") from None
+        raise ArgumentError(f"{key}: cannot read the file {value[1:]!r}: {reason}") from None
 
 
-def _json(key: str, text: str) -> Any:
+def _decode_value(key: str, text: str) -> Any:
     try:
-        return _loaded(text)
+        return _decode_json(text)
     except UnicodeEncodeError:
-        raise ArgumentError(f"{key} has half a character in it, which nobody can send") from None
+        raise ArgumentError(f"{key} has half of a surrogate pair, which is not valid") from None
     except RecursionError:
         raise ArgumentError(f"{key} is nested too deeply") from None
     except ValueError as error:
         raise ArgumentError(f"{key} is not JSON: {error}") from None
 
 
-def _loaded(text: str) -> Any:
-    """As it will be sent, or not at all. Raises ValueError and RecursionError."""
-    value = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+def _decode_json(text: str) -> Any:
+    """Decode JSON, and check that the value can be encoded again.
+
+    Raises ValueError and RecursionError.
+    """
+    value = json.loads(
+        text, parse_constant=_parse_finite, parse_float=_parse_finite, parse_int=_parse_integer
+    )
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError("a number in it is too long")
+def _parse_integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"a number has more than {_MAX_DIGITS} digits")
     return int(text)
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if number - number != 0:
-        # Others would write null for it.
-        raise ValueError(f"{text[:20]} is no number that it has")
+        # JSON has no infinity and no NaN. Some encoders write null instead.
+        raise ValueError(f"{text[:20]} is not a JSON number")
     return number
 
 
-def _typed(
-    key: str, text: str, wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0
+def _convert(
+    key: str, text: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0
 ) -> Any:
-    """The text as the first of the wanted types that it can be."""
-    for choice in _choices(wanted):
+    """Convert the text to the first type of the schema that it matches."""
+    for choice in _allowed_values(schema):
         # An enumeration or a constant need not say its type.
         if not isinstance(choice, str) and json.dumps(choice) == text:
             return choice
-    types = _types(wanted, root)
+    types = _allowed_types(schema, root)
     if not types or (types == {"string"}):
         return text
     if "null" in types and text == "null":
@@ -159,28 +167,28 @@ def _typed(
     if "boolean" in types and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if types & {"integer", "number"}:
-        number = _number(text, whole="number" not in types)
+        number = _parse_number(text, integer_only="number" not in types)
         if number is not None:
             return number
     if types & {"array", "object"}:
-        found = _container(text, types)
-        if found is not None:
-            return found
+        value = _decode_container(text, types)
+        if value is not None:
+            return value
         if "array" in types and not text.startswith("["):
-            items = _resolved(wanted, root).get("items")
-            if not isinstance(items, dict) or depth >= _MOST_REFERENCES:
+            items = _resolve_reference(schema, root).get("items")
+            if not isinstance(items, dict) or depth >= _MAX_REFERENCES:
                 items = {}
-            return [_typed(key, text, items, root, depth + 1)]
+            return [_convert(key, text, items, root, depth + 1)]
     if "string" in types:
         return text
-    raise ArgumentError(f"{key} must be {_one_of(sorted(types))}, and {text!r} is not")
+    raise ArgumentError(f"{key} must be {_format_types(sorted(types))}. Found {text!r}")
 
 
-def _number(text: str, *, whole: bool) -> int | float | None:
+def _parse_number(text: str, *, integer_only: bool) -> int | float | None:
     try:
         return int(text)
     except ValueError:
-        if whole:
+        if integer_only:
             return None
     try:
         number = float(text)
@@ -189,63 +197,67 @@ def _number(text: str, *, whole: bool) -> int | float | None:
     return number if number - number == 0 else None
 
 
-def _container(text: str, types: set[str]) -> Any:
+def _decode_container(text: str, types: set[str]) -> Any:
     try:
-        value = _loaded(text)
+        value = _decode_json(text)
     except (ValueError, RecursionError):
         return None
-    kind = "array" if isinstance(value, list) else "object" if isinstance(value, dict) else ""
-    return value if kind in types else None
+    actual_type = (
+        "array" if isinstance(value, list) else "object" if isinstance(value, dict) else ""
+    )
+    return value if actual_type in types else None
 
 
-def _property(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_property(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, dict) else None
-    return found if isinstance(found, dict) else {}
+    definition = properties.get(key) if isinstance(properties, dict) else None
+    return definition if isinstance(definition, dict) else {}
 
 
-def _resolved(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a `$ref` within the schema leads to."""
-    for _ in range(_MOST_REFERENCES):
-        reference = wanted.get("$ref")
+def _resolve_reference(target: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow `$ref` within the schema. Return an empty schema if a reference cannot be resolved."""
+    for _ in range(_MAX_REFERENCES):
+        reference = target.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
-            return wanted
-        found: Any = root
+            return target
+        node: Any = root
         for step in reference[2:].split("/"):
-            found = found.get(step) if isinstance(found, dict) else None
-        if not isinstance(found, dict):
+            node = node.get(step) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
             return {}
-        wanted = found
+        target = node
     return {}
 
 
-def _types(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
-    """Every JSON type that the schema allows, as far as it says so. Nobody has checked it, and what
-    it refers to may go in circles: each part is looked at once."""
+def _allowed_types(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
+    """Return every JSON type that the schema names.
+
+    The schema is not validated and its references may be circular, so each part is visited once.
+    """
     types: set[str] = set()
     seen: set[int] = set()
-    left: list[Mapping[str, Any]] = [wanted]
-    while left:
-        one = _resolved(left.pop(), root)
-        if id(one) in seen:
+    unvisited: list[Mapping[str, Any]] = [schema]
+    while unvisited:
+        part = _resolve_reference(unvisited.pop(), root)
+        if id(part) in seen:
             continue
-        seen.add(id(one))
-        said = one.get("type")
-        named = said if isinstance(said, list) else [said]
-        types |= {name for name in named if isinstance(name, str) and name in _TYPES}
-        for word in ("anyOf", "oneOf"):
-            choices = one.get(word)
+        seen.add(id(part))
+        type_value = part.get("type")
+        names = type_value if isinstance(type_value, list) else [type_value]
+        types |= {name for name in names if isinstance(name, str) and name in _TYPES}
+        for keyword in ("anyOf", "oneOf"):
+            choices = part.get(keyword)
             if isinstance(choices, list):
-                left += [choice for choice in choices if isinstance(choice, dict)]
+                unvisited += [choice for choice in choices if isinstance(choice, dict)]
     return types
 
 
-def _choices(wanted: Mapping[str, Any]) -> list[Any]:
-    choices = wanted.get("enum")
-    if "const" in wanted:
-        return [wanted["const"]]
+def _allowed_values(schema: Mapping[str, Any]) -> list[Any]:
+    choices = schema.get("enum")
+    if "const" in schema:
+        return [schema["const"]]
     return choices if isinstance(choices, list) else []
 
 
-def _one_of(types: list[str]) -> str:
-    return " or ".join(f"an {one}" if one[0] in "aio" else f"a {one}" for one in types)
+def _format_types(types: list[str]) -> str:
+    return " or ".join(f"an {name}" if name[0] in "aio" else f"a {name}" for name in types)

@@ -1,4 +1,4 @@
-"""How each MCP client is pointed at a node: lines to paste, with the node's own URL in them."""
+"""Setup lines for MCP clients: commands and config entries with the URL of the node."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from interlock.core.config import ClientEntry
 
-NAME = "interlock"
+SERVER_NAME = "interlock"
 
 
 def client_lines(url: str, token_variable: str | None = None) -> list[tuple[str, str]]:
-    """(client, what to run or to add) pairs.
+    """Return the name of each client with the command to run or the entry to add.
 
-    `token_variable` is the environment variable with the bearer token, for a node that wants one.
+    Args:
+        token_variable: the environment variable with the bearer token. None: the node needs no
+            token.
     """
     if token_variable is None:
-        claude = f"claude mcp add --scope user --transport http {NAME} {url}"
-        codex = f"codex mcp add {NAME} --url {url}"
-        cursor = json.dumps({"mcpServers": {NAME: {"url": url}}})
-        vscode = _vscode({"name": NAME, "type": "http", "url": url})
+        claude = f"claude mcp add --scope user --transport http {SERVER_NAME} {url}"
+        codex = f"codex mcp add {SERVER_NAME} --url {url}"
+        cursor = json.dumps({"mcpServers": {SERVER_NAME: {"url": url}}})
+        vscode = _vscode_command({"name": SERVER_NAME, "type": "http", "url": url})
     else:
         header = f'"Authorization: Bearer ${token_variable}"'
-        claude = f"claude mcp add --scope user --transport http {NAME} {url} --header {header}"
-        codex = f"codex mcp add {NAME} --url {url} --bearer-token-env-var {token_variable}"
+        claude = (
+            f"claude mcp add --scope user --transport http {SERVER_NAME} {url} --header {header}"
+        )
+        codex = f"codex mcp add {SERVER_NAME} --url {url} --bearer-token-env-var {token_variable}"
         bearer = {"Authorization": f"Bearer ${{env:{token_variable}}}"}
-        cursor = json.dumps({"mcpServers": {NAME: {"url": url, "headers": bearer}}})
-        vscode = _vscode({"name": NAME, "type": "http", "url": url, "headers": bearer})
+        cursor = json.dumps({"mcpServers": {SERVER_NAME: {"url": url, "headers": bearer}}})
+        vscode = _vscode_command(
+            {"name": SERVER_NAME, "type": "http", "url": url, "headers": bearer}
+        )
     return [
         ("Claude Code", claude),
         ("Cursor", f"{cursor}   in ~/.cursor/mcp.json"),
@@ -39,18 +45,18 @@ def client_lines(url: str, token_variable: str | None = None) -> list[tuple[str,
     ]
 
 
-def _vscode(entry: dict[str, object]) -> str:
+def _vscode_command(entry: dict[str, object]) -> str:
     return f"code --add-mcp {shlex.quote(json.dumps(entry, separators=(',', ':')))}"
 
 
 def removal_hint(entry: ClientEntry, *, home: Path, cwd: Path) -> str:
-    """How to take a server out of a client's own config: a command, or the key to delete."""
+    """Describe how to remove a server from a client's config: a command, or the key to delete."""
     name = shlex.quote(entry.keys[-1])
     folder = entry.path.absolute().parent
     if entry.client == "Claude Code":
         if entry.path.name == ".mcp.json":
             command = f"claude mcp remove {name} --scope project"
-            # Claude Code looks in the folder in which it is started.
+            # Claude Code reads the project config of the folder in which it is started.
             return command if folder == cwd else f"(cd {shlex.quote(str(folder))} && {command})"
         scope = "local" if entry.keys[0] == "projects" else "user"
         return f"claude mcp remove {name} --scope {scope}"
@@ -62,14 +68,17 @@ def removal_hint(entry: ClientEntry, *, home: Path, cwd: Path) -> str:
 
 
 def stdio_command(config: Path) -> list[str]:
-    """The command for a client that only starts programs, from whatever folder and PATH it has."""
+    """Return the command for a client that only starts programs.
+
+    The command has absolute paths, because the client's working folder and PATH are unknown.
+    """
     return [*program_command(sys.argv[0]), "stdio", "-c", str(config.absolute())]
 
 
-def program_command(started_as: str) -> list[str]:
-    """How this program is started from elsewhere."""
-    program = Path(started_as)
+def program_command(argv0: str) -> list[str]:
+    """Return the command that starts this program from any folder."""
+    program = Path(argv0)
     if program.name == "__main__.py":
         return [sys.executable, "-m", "interlock"]
-    # Not on every PATH: it may stand in a virtual environment.
-    return [str(program.absolute())] if program.is_file() else [NAME]
+    # The program may be in a virtual environment that is not on the PATH.
+    return [str(program.absolute())] if program.is_file() else [SERVER_NAME]

@@ -1,5 +1,5 @@
-"""The config of a command: the one that is named, else the first that is found, else the demo; and
-where in its file a problem is."""
+"""The config of a command: the file that the user names, else the first default file that exists,
+else the demo. Also the line and column of a problem in that file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from interlock.core.config.quantities import check_listen
 from interlock.errors import CONFIG, InterlockError
 from interlock.terminal.feature_reports import load_reports
 
-VARIABLE: Final = "INTERLOCK_CONFIG"
+CONFIG_VARIABLE: Final = "INTERLOCK_CONFIG"
 
 ConfigOption = Annotated[
     Path | None,
@@ -39,37 +39,37 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="The config. Default: $INTERLOCK_CONFIG, ./interlock.yaml, "
+        help="Use this config file. Default: $INTERLOCK_CONFIG, else ./interlock.yaml, else "
         "~/.config/interlock/interlock.yaml.",
         show_default=False,
     ),
 ]
 
 ConfigWarning = tuple[KeyPath, str, str]
-"""The value, what is odd about it, and what to do."""
+"""The path of a config value, what is suspicious about it, and what to do."""
 
-_NOWHERE: Final = """\
-there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml and no {user}
-Try one of these:
-  interlock up --demo                      a node with a small built-in server, to look around
-  interlock import --write                 take over the servers of your MCP clients
-  interlock add NAME URL-or-COMMAND ...    write a config with one server
+_NO_CONFIG_TEXT: Final = """\
+No config file: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml and no {user}
+Run one of these commands:
+  interlock up --demo                      start a node with a small demo server
+  interlock import --write                 import the servers of your MCP clients
+  interlock add NAME URL-or-COMMAND ...    create a config with one server
   echo 'drivers: {{}}' > interlock.yaml      run the drivers of this folder (.drivers)"""
 
 
 class ConfigSource(Struct, frozen=True):
-    """Where a config comes from, and what the command line changes in it."""
+    """The origin of a config, and the command-line options that override it."""
 
     path: Path | None
-    """The file; None for the demo, which is built in."""
+    """The config file. None: the built-in demo."""
     base_dir: Path
-    """Where relative paths of the config start."""
+    """The folder that relative paths of the config refer to."""
     listen: str | None = None
     safety_only: bool = False
-    """Whether it is for a node that only watches agents."""
+    """True for a node that runs only the safety loop (`up --safety-only`)."""
 
     def load(self) -> Config:
-        """The config as it is now. Raises ConfigError."""
+        """Read the config. Raises ConfigError."""
         if self.safety_only:
             config = safety_config(Config() if self.path is None else load_config(self.path))
         else:
@@ -81,87 +81,96 @@ class ConfigSource(Struct, frozen=True):
         return config
 
     def load_to_listen(self) -> Config:
-        """The same for a node that others may reach: its tokens must be good ones."""
+        """Read the config of a node that listens, and reject weak tokens. Raises ConfigError."""
         config = self.load()
         refuse_weak_tokens(config, environ=os.environ, base_dir=self.base_dir)
         return config
 
 
-def locate_problems(found: Iterable[ConfigWarning], source: ConfigSource) -> Iterator[Problem]:
-    """Doubts as problems, with the line of the config that each is about. Raises ConfigError."""
+def locate_problems(warnings: Iterable[ConfigWarning], source: ConfigSource) -> Iterator[Problem]:
+    """Convert warnings to problems with a file, a line and a column. Raises ConfigError."""
     places = {} if source.path is None else places_in(source.path)
-    for path, message, hint in found:
-        # What a short form was split into has no place of its own.
-        known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ())
-        line, column = places.get(known, (0, 0))
+    for path, message, hint in warnings:
+        # A value that was expanded from a short form has no position of its own.
+        known_path = next(
+            (path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ()
+        )
+        line, column = places.get(known_path, (0, 0))
         file = "" if source.path is None else str(source.path)
         yield Problem(file, line, column, format_path(path), message, hint)
 
 
-def find_config(given: Path | None) -> Path | None:
-    """The config file that is meant, whether it exists or not; None when there is none."""
-    if given is not None:
-        return given
-    named = os.environ.get(VARIABLE)
-    if named:
-        return Path(named)
+def find_config(config_path: Path | None) -> Path | None:
+    """Return the path of the config file, or None if there is none.
+
+    A path that the user names is returned even if the file does not exist.
+    """
+    if config_path is not None:
+        return config_path
+    variable_path = os.environ.get(CONFIG_VARIABLE)
+    if variable_path:
+        return Path(variable_path)
     return next((path for path in (Path(DEFAULT_NAME), user_config_path()) if path.is_file()), None)
 
 
 def find_source(
-    given: Path | None, *, demo: bool = False, listen: str | None = None
+    config_path: Path | None, *, demo: bool = False, listen: str | None = None
 ) -> ConfigSource:
-    """The config to use. Raises ConfigError that says how to begin when there is none."""
+    """Return the config source of a command.
+
+    Raises ConfigError, with instructions for beginners, if there is no config file.
+    """
     if demo:
         return ConfigSource(None, Path.cwd(), listen)
-    path = find_config(given)
+    path = find_config(config_path)
     if path is None:
         raise no_config_error()
     return ConfigSource(path, path.absolute().parent, listen)
 
 
-def find_safety_source(given: Path | None, listen: str | None) -> ConfigSource:
-    """The config of a node that only watches agents. It needs none."""
-    path = find_config(given)
+def find_safety_source(config_path: Path | None, listen: str | None) -> ConfigSource:
+    """Return the config source for `up --safety-only`, which works without a config file."""
+    path = find_config(config_path)
     folder = Path.cwd() if path is None else path.absolute().parent
     return ConfigSource(path, folder, listen, safety_only=True)
 
 
-def find_source_or_none(given: Path | None) -> ConfigSource | None:
-    """The config to use, or None. A node may run without one: `interlock up --demo` does."""
-    path = find_config(given)
+def find_source_or_none(config_path: Path | None) -> ConfigSource | None:
+    """Return the config source, or None. A node can run without a config file:
+    `interlock up --demo` does."""
+    path = find_config(config_path)
     return None if path is None else ConfigSource(path, path.absolute().parent)
 
 
 def load_or_default(source: ConfigSource | None) -> tuple[Config, Path]:
-    """A config and its folder, by which a running node is found. Raises ConfigError."""
+    """Return the config and its folder, which identify a running node. Raises ConfigError."""
     return (Config(), Path.cwd()) if source is None else (source.load(), source.base_dir)
 
 
 def no_config_error() -> ConfigError:
-    """There is no config, and one is needed: how to begin."""
-    user = str(user_config_path())
+    """Create the error for a missing config file, with instructions for beginners."""
+    user_path = str(user_config_path())
     home = f"{Path.home()}{os.sep}"
-    return ConfigError.of(_NOWHERE.format(user=user.replace(home, f"~{os.sep}", 1)))
+    return ConfigError.of(_NO_CONFIG_TEXT.format(user=user_path.replace(home, f"~{os.sep}", 1)))
 
 
 def user_config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The config of this user, for every folder."""
+    """Return the path of the user's config file, which applies to every folder."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "interlock" / DEFAULT_NAME
 
 
 def safety_config(config: Config) -> Config:
-    """The same without its servers: what is left is the safety loop, which agents report to."""
+    """Reduce a config to the safety loop, without servers. Raises ConfigError."""
     for reports in load_reports():
-        found = reports.safety_config(config)
-        if found is not None:
-            return found
-    raise ConfigError.of("this build has no safety loop", "leave --safety-only out")
+        safety = reports.safety_config(config)
+        if safety is not None:
+            return safety
+    raise ConfigError.of("this build has no safety loop", "remove --safety-only")
 
 
 def demo_config() -> Config:
-    """One server: the small one that comes with Interlock."""
+    """Return a config with the small server that is part of Interlock."""
     demo = ServerConfig(
         command=sys.executable,
         args=["-m", "interlock.demo"],
@@ -171,7 +180,7 @@ def demo_config() -> Config:
 
 
 def read_listen_address(text: str | None) -> str | None:
-    """`--listen` as host:port; a port alone is one of this machine's own."""
+    """Return `--listen` as host:port. A port without a host is a port of the local machine."""
     if text is None:
         return None
     try:
@@ -181,8 +190,8 @@ def read_listen_address(text: str | None) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file whole: a running node must never read half of it."""
-    # Through a link to what it leads to, which would otherwise be replaced by a file.
+    """Replace a file atomically, so that a running node never reads half of it."""
+    # Resolve symbolic links. Otherwise the file would replace the link.
     target = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +200,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise InterlockError(
             CONFIG,
-            f"{path} cannot be written: {error.strerror}. "
-            "Name a file in a folder that you can write to with --config.",
+            f"Cannot write {path}: {error.strerror}. "
+            "Choose a file in a folder that you can write to: --config FILE",
         ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

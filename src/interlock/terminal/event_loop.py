@@ -1,4 +1,4 @@
-"""Running a coroutine to its end on the fastest event loop that is there."""
+"""The event loop of a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`main` on uvloop, or on asyncio's own loop where uvloop does not exist."""
+    """Run a coroutine to its end on uvloop, or on asyncio's own loop without uvloop."""
     try:
         import uvloop
     except ImportError:

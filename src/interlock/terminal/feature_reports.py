@@ -1,8 +1,8 @@
-"""What features add to the commands that belong to none of them: `check`, `up`, `status`, `doctor`;
-and what these commands report.
+"""Reports of the general commands (`check`, `up`, `status`, `doctor`), and the interface by which
+features add to them.
 
-`app/features.py` registers the reports of the features once. Their modules are imported by the
-commands that need them.
+`app/features.py` registers the reports of the features once. A command that needs the reports
+imports their modules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.connection import Connector, ConnectorOptions
     from interlock.terminal.config_source import ConfigSource, ConfigWarning
 
-Kind = TypeVar("Kind", bound=FeatureComponent)
+ComponentType = TypeVar("Kind", bound=FeatureComponent)
 
 
 class StatusLine(NamedTuple):
@@ -38,16 +38,16 @@ class StatusLine(NamedTuple):
 
 
 class CheckReport(NamedTuple):
-    """What `interlock check` found out about a feature."""
+    """The result of `interlock check` for one feature."""
 
     problems: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
     summary: str = ""
-    """What there is of it, for the last line."""
+    """A line about the contents of the feature's section, printed below the summary."""
 
 
 class Finding(Struct, frozen=True):
-    """What `interlock doctor` found out about the node itself."""
+    """A result of `interlock doctor` about the node itself."""
 
     what: str
     ok: bool
@@ -55,135 +55,139 @@ class Finding(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """What `interlock doctor` found out about one upstream."""
+    """A result of `interlock doctor` about one upstream."""
 
     key: str
     ok: bool
     seconds: float
-    """How long it took to get ready and to list its tools."""
+    """The time until the server was ready and had listed its tools."""
     era: str = ""
     revision: str = ""
     server: str = ""
-    """Who it says it is."""
+    """The name and version that the server reports."""
     tools: int = 0
     set_aside: list[dict[str, str]] = []
-    """Tools that are not shown, and why."""
+    """Tools that callers cannot see: `name` and `reason`."""
     noise: int = 0
-    """Lines on its stdout that are not MCP."""
+    """The number of lines on its stdout that are not MCP."""
     problem: str = ""
     advice: list[str] = []
     stderr: list[str] = []
-    """Its last lines, when it failed."""
+    """The last lines of its stderr, if the server failed."""
     assumed: list[str] = []
-    """What was assumed of its tools that have no annotations."""
+    """Lines about the assumed effects of tools without annotations."""
     warnings: list[str] = []
     """Names in the config that match none of its tools."""
     registered: bool = False
-    """Whether it dialled in to a running node, which is what was asked: it was not tried."""
+    """True if the server registered with the running node. `doctor` asks the node about such a
+    server and does not start it."""
 
 
 class OtherServers(NamedTuple):
-    """Servers that a node may have and that are not under `servers` of its config."""
+    """Servers of a node that are not under `servers` of its config."""
 
     servers: Mapping[str, ServerConfig] = {}
-    """Those whose settings are known, by their keys."""
+    """Servers with known settings, by key."""
     names: frozenset[str] = frozenset()
-    """Names of those that register themselves, as far as the config knows them."""
+    """Names of servers that register themselves, if the config has them."""
     unknown: bool = False
-    """Whether others may come, under any name."""
+    """True if other servers can register, under any name."""
 
 
 class Trial:
-    """A server that `doctor` tries."""
+    """A server that `doctor` starts to test it."""
 
     def __init__(self, connector: Connector) -> None:
         self.connector = connector
 
-    def registered(self) -> Registered:
-        """How it came to be an upstream, once it is connected."""
+    def registration(self) -> Registered:
+        """Return how the connected server registered. Empty: it did not register."""
         return ""
 
     def release(self) -> None:
-        """The trial is over, and the connection is closed next."""
+        """End the trial. The caller closes the connection next."""
 
 
 class Components(Protocol):
-    """A node, by what its features run in it."""
+    """A node, seen as the components of its features."""
 
-    def component(self, kind: type[Kind]) -> Kind:
-        """The component of a feature, by its class."""
+    def component(self, kind: type[ComponentType]) -> ComponentType:
+        """Return the component of a feature, by its class."""
         ...
 
 
 class ChildRunner(ABC):
-    """A node that another one started."""
+    """Runs a node that was started by its parent node."""
 
     @abstractmethod
     def load(self, source: ConfigSource) -> Config:
-        """Its config. Raises ConfigError."""
+        """Read the config of the child. Raises ConfigError."""
 
     @abstractmethod
     async def stay_registered(self, node: Components) -> None:
-        """Register with the node that started it. Returns when that is gone."""
+        """Register with the parent. Return when the parent has disconnected."""
 
 
 class FeatureReports:
-    """What one feature adds. Every method is optional."""
+    """The additions of one feature to the general commands. Every method is optional."""
 
     # -- the config
 
     def references(self, config: Config) -> Iterable[tuple[KeyPath, str]]:
-        """Values of its section that may have `${env:…}` and `${file:…}` in them."""
+        """Return the values of its section that can contain `${env:…}` and `${file:…}`."""
         return ()
 
     def files(self, config: Config) -> Iterable[tuple[KeyPath, str]]:
-        """Files that its section names."""
+        """Return the files that its section names."""
         return ()
 
     def check(self, config: Config, source: ConfigSource) -> CheckReport:
-        """What a node would refuse, and what is odd, beyond the config. Raises ConfigError."""
+        """Check what is outside the config file. Raises ConfigError.
+
+        Problems are errors with which a node would not start. Everything else is a warning.
+        """
         return CheckReport()
 
     def config_warnings(self, config: Config, source: ConfigSource) -> Iterable[ConfigWarning]:
-        """What is right in its section and does nothing, or not what was meant."""
+        """Return valid values of its section that have no effect or probably a wrong one."""
         return ()
 
     def count(self, config: Config) -> str:
-        """How much of it the config has, for the first line of `check`."""
+        """Return a count of the section's contents, for the first line of `check`."""
         return ""
 
     def other_servers(self, config: Config) -> OtherServers:
-        """Servers that it brings."""
+        """Return the servers that the feature adds to a node."""
         return OtherServers()
 
     def safety_config(self, config: Config) -> Config | None:
-        """The config for `up --safety-only`: no server, only the safety loop."""
+        """Return the config for `up --safety-only`: no servers, only the safety loop."""
         return None
 
     # -- a running node
 
-    def child(self) -> ChildRunner | None:
-        """How a node is run for `up --stdio-parent`. Raises ConfigError."""
+    def create_child_runner(self) -> ChildRunner | None:
+        """Create the runner for `up --stdio-parent`. Raises ConfigError."""
         return None
 
     def client_lines(self, config: Config, url: str) -> Iterable[tuple[str, str]]:
-        """How it is reached, below the lines for clients: a label, and what to know."""
+        """Return addresses of the feature for the list of client setup lines: label and text."""
         return ()
 
     def servers_summary(self, report: StatusReport) -> str:
-        """Its servers in one line, below the table of upstreams or instead of it."""
+        """Return a line about its servers, shown below or instead of the table of upstreams."""
         return ""
 
-    def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
-        """What is wrong with its servers; where there is no room for all, the rest is counted."""
+    def server_problems(self, report: StatusReport, max_problems: int | None = None) -> list[str]:
+        """Return the problems of its servers. Problems beyond `max_problems` are only counted."""
         return []
 
     def status_lines(self, report: StatusReport) -> Iterable[StatusLine]:
-        """Lines above the node's own problems."""
+        """Return the status lines above the node's own problems."""
         return ()
 
     def activity_lines(self, report: StatusReport) -> Iterable[str]:
-        """Lines below what waits for a person."""
+        """Return the status lines below the pending approvals."""
         return ()
 
     # -- `doctor`
@@ -191,44 +195,48 @@ class FeatureReports:
     def findings(
         self, config: Config, base_dir: Path, report: StatusReport | None
     ) -> Iterable[Finding]:
-        """What is known of the node itself. `report`: of a node that runs."""
+        """Return findings about the node itself.
+
+        Args:
+            report: the status of the running node, or None.
+        """
         return ()
 
     def diagnoses(self, report: StatusReport) -> Iterable[Diagnosis]:
-        """Upstreams that only the running node knows."""
+        """Return the upstreams that only the running node knows."""
         return ()
 
-    def trial(
+    def open_trial(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> AbstractContextManager[Trial] | None:
-        """How a server of its transport is tried. None: it is none of its own."""
+        """Open a trial of a server. None: the feature does not own the server's transport."""
         return None
 
 
-_registered: tuple[str, ...] = ()
+_report_references: tuple[str, ...] = ()
 
 
 def register_reports(references: Iterable[str]) -> None:
-    """Add reports of features, each as `module:object` below `interlock`."""
-    global _registered
-    _registered = tuple(sorted({*_registered, *references}))
+    """Add the reports of features, each as `module:object` below `interlock`."""
+    global _report_references
+    _report_references = tuple(sorted({*_report_references, *references}))
 
 
 def load_reports() -> tuple[FeatureReports, ...]:
-    """The reports of every feature, in the order of their names."""
-    return _load(_registered)
+    """Return the reports of every feature, sorted by name."""
+    return _load(_report_references)
 
 
 def collect_other_servers(config: Config) -> OtherServers:
-    """Those of every feature."""
+    """Merge the other servers of all features."""
     servers: dict[str, ServerConfig] = {}
     names: frozenset[str] = frozenset()
     unknown = False
-    for one in load_reports():
-        found = one.other_servers(config)
-        servers.update(found.servers)
-        names |= found.names
-        unknown = unknown or found.unknown
+    for reports in load_reports():
+        other_servers = reports.other_servers(config)
+        servers.update(other_servers.servers)
+        names |= other_servers.names
+        unknown = unknown or other_servers.unknown
     return OtherServers(servers, names, unknown)
 
 

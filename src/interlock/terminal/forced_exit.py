@@ -1,4 +1,4 @@
-"""The end of a program that does not end in order."""
+"""A forced exit, for a program that does not stop in time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ FORCED_EXIT: Final = 130
 
 
 def exit_now() -> NoReturn:
-    """Leave now, and take every started process along."""
+    """Kill all child processes and exit now."""
     for pid in child_processes():
         try:
-            # Each has a group of its own, and what it started is in it.
+            # Each child leads a process group, which includes the processes that the child started.
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # It ended by itself in the meantime, or leads no group.
+            # The child has ended, or does not lead a group.
             continue
     os._exit(FORCED_EXIT)
 
 
 def child_processes() -> list[int]:
-    """The children of this process, where the system tells (Linux does)."""
+    """Return the process ids of the children, where the system lists them (Linux does)."""
     children: list[int] = []
     for task in Path("/proc/self/task").glob("*/children"):
         try:
             children += [int(pid) for pid in task.read_text().split()]
         except OSError:
-            # The thread has ended while we were looking.
+            # The thread ended in the meantime.
             continue
     return children

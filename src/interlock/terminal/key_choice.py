@@ -1,7 +1,7 @@
-"""Which of this user's keys count for a call that waits, as the files of the node say.
+"""The choice of a key: which of the user's keys can sign for a pending call.
 
-Read only, and only on the node's own machine: of a node elsewhere nobody here knows who is
-enrolled with it.
+The choice reads the files of the node, so it works on the node's own machine only. The operators
+of a node on another machine are not known here.
 """
 
 from __future__ import annotations
@@ -21,46 +21,55 @@ if TYPE_CHECKING:
     from interlock.trust.operators.store import OperatorStore
 
 
-def choose_key(given: Path | None, one: PendingApproval, target: TargetNode, *, here: bool) -> Path:
-    """The key to sign with: the one that is named, else the only one that counts for this call.
+def choose_key(
+    key_path: Path | None, approval: PendingApproval, target: TargetNode, *, is_local: bool
+) -> Path:
+    """Choose the key to sign with: the named key, else the only key that can approve this call.
 
-    `here`: the node's files are on this machine. Raises InterlockError.
+    Args:
+        is_local: True if the files of the node are on this machine.
+
+    Raises InterlockError.
     """
-    mine = list_user_keys()
-    if given is not None or os.environ.get("INTERLOCK_KEY") or not here or not mine:
-        return operator_key.choose_key(given)
-    known = list(_counting(target))
-    callers = (one.caller.get("name", ""), one.caller.get("above", ""))
-    fitting: list[Path] = []
-    why: list[str] = []
-    for path, id in mine.items():
-        anchors = [anchor for each, anchor in known if each == id]
-        refusal = _refusal(path, anchors, one.tool, callers, target.selector)
-        if refusal:
-            why.append(refusal)
+    user_keys = list_user_keys()
+    if key_path is not None or os.environ.get("INTERLOCK_KEY") or not is_local or not user_keys:
+        return operator_key.choose_key(key_path)
+    active_keys = list(_active_keys(target))
+    callers = (approval.caller.get("name", ""), approval.caller.get("above", ""))
+    usable: list[Path] = []
+    reasons: list[str] = []
+    for path, id in user_keys.items():
+        anchors = [anchor for key_id, anchor in active_keys if key_id == id]
+        reason = _rejection_reason(path, anchors, approval.tool, callers, target.selector)
+        if reason:
+            reasons.append(reason)
         else:
-            fitting.append(path)
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        names = ", ".join(path.stem for path in fitting)
+            usable.append(path)
+    if len(usable) == 1:
+        return usable[0]
+    if usable:
+        names = ", ".join(path.stem for path in usable)
         raise InterlockError(
-            PROOF_INVALID, f"several of your keys count here ({names}): choose with --key NAME."
+            PROOF_INVALID,
+            f"Several of your keys can approve this call ({names}). Choose one: --key NAME",
         )
     raise InterlockError(
-        PROOF_INVALID, "none of your keys can confirm this call:\n  " + "\n  ".join(why)
+        PROOF_INVALID, "None of your keys can approve this call:\n  " + "\n  ".join(reasons)
     )
 
 
 def list_user_keys() -> dict[Path, str]:
-    """This user's private keys, each with its thumbprint, or nothing where that is not known."""
+    """Return the user's private keys, each with its thumbprint. Empty: it cannot be read."""
     folder = operator_key.keys_dir()
-    found = sorted(folder.glob("*.pem")) if folder.is_dir() else []
-    return {path: read_thumbprint(path) for path in found}
+    paths = sorted(folder.glob("*.pem")) if folder.is_dir() else []
+    return {path: read_thumbprint(path) for path in paths}
 
 
 def read_thumbprint(private: Path) -> str:
-    """By the public file beside it: the private one may have a passphrase."""
+    """Return the thumbprint of a key, or nothing if it cannot be read.
+
+    The public file is read first, because the private file can have a passphrase.
+    """
     from interlock.trust.operators.operators import enrolled_key
     from interlock.trust.operators.store import Invitation
 
@@ -72,46 +81,46 @@ def read_thumbprint(private: Path) -> str:
     return ""
 
 
-def enrolment_command(private: Path, named: NodeSelector) -> str:
-    """The command by which a key that is there is enrolled."""
+def enrolment_command(private: Path, selector: NodeSelector) -> str:
+    """Return the command that enrols an existing key."""
     import shlex
 
-    words = ["interlock", "keys", "enrol", private.stem]
-    words += ["--public", str(private.with_suffix(".pub"))]
-    return shlex.join(words) + named.options
+    arguments = ["interlock", "keys", "enrol", private.stem]
+    arguments += ["--public", str(private.with_suffix(".pub"))]
+    return shlex.join(arguments) + selector.options
 
 
 def open_operator_store(target: TargetNode) -> OperatorStore:
-    """Who may confirm calls of the node that is target."""
+    """Open the store with the operators of the target node."""
     from interlock.trust.operators.operators import operators_of, operators_path
     from interlock.trust.operators.store import OperatorStore
 
     return OperatorStore(
         operators_path(target.config, os.environ, target.base_dir),
-        roots=lambda: operators_of(_configured(target)),
+        roots=lambda: operators_of(_config_anchors(target)),
     )
 
 
 def list_enrolling_keys(target: TargetNode, store: OperatorStore) -> list[Path]:
-    """This user's keys that can confirm an enrolment or a removal."""
-    counting = store.chain().operators or store.roots()
-    ids = {one.id for one in counting}
+    """Return the user's keys that can confirm an enrolment or a removal."""
+    operators = store.chain().operators or store.roots()
+    ids = {operator.id for operator in operators}
     return [path for path, id in list_user_keys().items() if id in ids]
 
 
-def choose_enrolled_key(given: Path | None, target: TargetNode) -> Path:
-    """The key to sign with: the one that is named, else the only one that is enrolled with the node
-    that is target, else the only one. Raises InterlockError."""
-    mine = list_user_keys()
-    if given is not None or os.environ.get("INTERLOCK_KEY") or len(mine) < 2:
-        return operator_key.choose_key(given)
-    ids = {id for id, _ in _counting(target)}
-    fitting = [path for path, id in mine.items() if id in ids]
-    return fitting[0] if len(fitting) == 1 else operator_key.choose_key(None)
+def choose_enrolled_key(key_path: Path | None, target: TargetNode) -> Path:
+    """Choose the key to sign with: the named key, else the only key that is enrolled with the
+    target node, else the only key. Raises InterlockError."""
+    user_keys = list_user_keys()
+    if key_path is not None or os.environ.get("INTERLOCK_KEY") or len(user_keys) < 2:
+        return operator_key.choose_key(key_path)
+    ids = {id for id, _ in _active_keys(target)}
+    enrolled_keys = [path for path, id in user_keys.items() if id in ids]
+    return enrolled_keys[0] if len(enrolled_keys) == 1 else operator_key.choose_key(None)
 
 
-def _configured(target: TargetNode) -> Iterator[Anchor]:
-    """Operators whose keys the config names."""
+def _config_anchors(target: TargetNode) -> Iterator[Anchor]:
+    """Yield the operators whose keys are in the config."""
     from interlock.trust.approvals.proofs import OPERATOR, read_anchor
 
     for config in target.config.approvals.anchors:
@@ -120,32 +129,35 @@ def _configured(target: TargetNode) -> Iterator[Anchor]:
         try:
             yield read_anchor(config, environ=os.environ, base_dir=target.base_dir)
         except InterlockError:
-            # The node runs by what this was before; it is not ours to say.
+            # The node still uses the previous value. Reporting it is the task of `check`.
             continue
 
 
-def _counting(target: TargetNode) -> Iterator[tuple[str, Anchor]]:
-    """Every key whose proofs count: its thumbprint, and what it may confirm."""
+def _active_keys(target: TargetNode) -> Iterator[tuple[str, Anchor]]:
+    """Yield the thumbprint of every key whose proofs are accepted, and what it can approve."""
     from interlock.trust.approvals.proofs import Anchor
     from interlock.trust.operators.operators import thumbprint
 
     if target.config.approvals.enrolled:
-        for one in open_operator_store(target).all():
-            if one.kind == "key":
-                yield one.id, Anchor(one.name, tools=one.tools, caller=one.caller)
-    for anchor in _configured(target):
+        for operator in open_operator_store(target).all():
+            if operator.kind == "key":
+                yield (
+                    operator.id,
+                    Anchor(operator.name, tools=operator.tools, caller=operator.caller),
+                )
+    for anchor in _config_anchors(target):
         yield thumbprint(anchor.key), anchor
 
 
-def _refusal(
-    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], named: NodeSelector
+def _rejection_reason(
+    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], selector: NodeSelector
 ) -> str:
-    """Why this key confirms nothing here; empty when it does."""
+    """Return why this key cannot approve the call. Empty: it can."""
     if not anchors:
-        return f"{path.stem} is not enrolled with this node: {enrolment_command(path, named)}"
-    able = [one for one in anchors if one.may_confirm(tool)]
-    if not able:
-        return f"{path.stem} is for other tools: {', '.join(anchors[0].tools)}"
-    if all(one.is_caller(*callers) for one in able):
-        return f"{path.stem} is the one who asked, and nobody confirms their own calls"
+        return f"{path.stem} is not enrolled with this node: {enrolment_command(path, selector)}"
+    tool_anchors = [anchor for anchor in anchors if anchor.may_confirm(tool)]
+    if not tool_anchors:
+        return f"{path.stem} is limited to other tools: {', '.join(anchors[0].tools)}"
+    if all(anchor.is_caller(*callers) for anchor in tool_anchors):
+        return f"{path.stem} is the key of the caller, and callers cannot approve their own calls"
     return ""

@@ -1,7 +1,7 @@
-"""Reaching a node as an MCP client: the one that runs, else one that is started for the moment.
+"""An MCP client for commands: connected to the running node, else to a temporary node.
 
-Both are spoken to in the same way, over a stream of lines, so a command does not know which of
-the two it got. What is shown while one waits goes to stderr.
+Both are used over the same line protocol, so a command does not see the difference. Progress
+messages go to stderr.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from interlock.app import Node
 
 
-# -- How long a first list of tools waits for servers that are still starting.
+# -- How long the first list of tools waits for servers that are still starting.
 #
-# A client that asks for tools wants most of them soon, not all of them late: one server that
-# hangs must not hold up the others, and whoever listens is told when its tools come after all.
+# A client wants most tools soon, not all tools late. One server that hangs must not delay the
+# others. When its tools become available later, listening clients get a notification.
 
 NONE_READY_TIMEOUT_SECONDS: Final = 10.0
 OTHERS_TIMEOUT_SECONDS: Final = 2.0
@@ -53,38 +53,44 @@ OTHERS_TIMEOUT_SECONDS: Final = 2.0
 async def wait_for_tools(
     node: Node,
     *,
-    none_ready: float = NONE_READY_TIMEOUT_SECONDS,
-    others: float = OTHERS_TIMEOUT_SECONDS,
+    none_ready_timeout: float = NONE_READY_TIMEOUT_SECONDS,
+    others_timeout: float = OTHERS_TIMEOUT_SECONDS,
 ) -> None:
-    """Wait until every upstream was tried; but no longer than `others` after the first is ready,
-    and no longer than `none_ready` in all while none is."""
-    settled: asyncio.Future[Any] = asyncio.ensure_future(node.until_settled(none_ready))
+    """Wait until every upstream has connected or failed, within two time limits.
+
+    Args:
+        none_ready_timeout: the limit while no upstream is ready.
+        others_timeout: the limit after the first upstream is ready.
+    """
+    all_settled: asyncio.Future[Any] = asyncio.ensure_future(node.until_settled(none_ready_timeout))
     waiting: set[asyncio.Future[Any]] = {
-        asyncio.ensure_future(node.supervisor(key).wait_until_ready(none_ready))
+        asyncio.ensure_future(node.supervisor(key).wait_until_ready(none_ready_timeout))
         for key in node.config.enabled_servers
     }
     try:
-        one_ready = False
-        while waiting and not one_ready and not settled.done():
-            done, _ = await asyncio.wait({settled, *waiting}, return_when=asyncio.FIRST_COMPLETED)
-            tried = done & waiting
-            waiting -= tried
-            one_ready = any(one.result() for one in tried)
-        await asyncio.wait({settled}, timeout=others if one_ready else None)
+        any_ready = False
+        while waiting and not any_ready and not all_settled.done():
+            done, _ = await asyncio.wait(
+                {all_settled, *waiting}, return_when=asyncio.FIRST_COMPLETED
+            )
+            finished = done & waiting
+            waiting -= finished
+            any_ready = any(task.result() for task in finished)
+        await asyncio.wait({all_settled}, timeout=others_timeout if any_ready else None)
     finally:
-        for one in (settled, *waiting):
-            one.cancel()
-        await asyncio.gather(settled, *waiting, return_exceptions=True)
+        for task in (all_settled, *waiting):
+            task.cancel()
+        await asyncio.gather(all_settled, *waiting, return_exceptions=True)
 
 
 CLIENT_INFO: Final = {"name": "interlock-cli", "title": "interlock", "version": __version__}
-_HELLO_WITHIN: Final = 10.0
-_LIST_WITHIN: Final = 30.0
-_STARTED_WITHIN: Final = 5.0
-"""What a start may take beyond the longest `start_timeout`."""
+_CONNECT_TIMEOUT_SECONDS: Final = 10.0
+_LIST_TIMEOUT_SECONDS: Final = 30.0
+_EXTRA_START_SECONDS: Final = 5.0
+"""Added to the longest `start_timeout` when a command waits for all servers."""
 
 
-class _Named(msgspec.Struct):
+class _NamedItem(msgspec.Struct):
     name: str
 
 
@@ -94,11 +100,11 @@ class _PageInfo(msgspec.Struct, rename="camel"):
 
 
 class _Page(msgspec.Struct, rename="camel"):
-    operations: list[_Named]
+    operations: list[_NamedItem]
     page_info: _PageInfo | None = None
 
 
-class _Answered(msgspec.Struct):
+class _DataResponse(msgspec.Struct):
     data: _Page
 
 
@@ -106,60 +112,72 @@ class _Text(msgspec.Struct):
     text: str = ""
 
 
-class _Introspected(msgspec.Struct):
+class _ToolResult(msgspec.Struct):
     content: list[_Text]
 
 
 class NodeClient:
-    """A node at the other end of a stream."""
+    """A client of one node."""
 
     def __init__(
         self,
         peer: UpstreamClient,
         config: Config,
-        unready: tuple[str, ...],
-        running: TargetNode | None,
+        unready_servers: tuple[str, ...],
+        running_node: TargetNode | None,
     ) -> None:
         self.config = config
-        self.unready = unready
-        """Servers that a node of our own could not start."""
-        self.temporary = running is None
-        """Whether the node was started for this command, and stops with it."""
+        self.unready_servers = unready_servers
+        """Servers that a temporary node could not start."""
+        self.temporary = running_node is None
+        """True if the node was started for this command and stops with it."""
         self._peer = peer
-        self._running = running
+        self._running_node = running_node
 
-    def trouble(self) -> list[UpstreamSummary]:
-        """Upstreams of a running node that are not ready. Those of our own were told already."""
-        now = None if self._running is None else self._running.fetch_summary()
-        return [] if now is None else [one for one in now.upstreams if one.state != "ready"]
+    def list_unready_upstreams(self) -> list[UpstreamSummary]:
+        """Return the upstreams of a running node that are not ready.
+
+        Those of a temporary node were reported when it started.
+        """
+        summary = None if self._running_node is None else self._running_node.fetch_summary()
+        return (
+            []
+            if summary is None
+            else [upstream for upstream in summary.upstreams if upstream.state != "ready"]
+        )
 
     async def list_tools(self) -> list[Raw]:
-        """Every tool's definition, under its canonical name. Counters of aggregators are left out:
-        `status` has them."""
-        listed = await list_tools(self._peer, timeout=_LIST_WITHIN)
-        return [raw for raw in listed if not _counts(raw)]
+        """Return the definition of every tool, with its canonical name.
+
+        The counter tools of aggregators are left out: `status` has their numbers.
+        """
+        definitions = await list_tools(self._peer, timeout=_LIST_TIMEOUT_SECONDS)
+        return [raw for raw in definitions if not _is_counter(raw)]
 
     async def operation_names(self) -> list[str]:
-        """The names of all operations of the node, as its AQL views have them. From here on the
-        connection is in such a view. Raises InterlockError and TimeoutError."""
+        """Return the names of all AQL operations of the node.
+
+        This switches the connection to an AQL view, permanently. Raises InterlockError and
+        TimeoutError.
+        """
         self._peer.notify(CHOSEN, {"view": "aql-single"})
         (endpoint,) = await self.list_tools()
-        name = msgspec.json.decode(endpoint, type=_Named).name
+        name = msgspec.json.decode(endpoint, type=_NamedItem).name
         params: dict[str, Any] = {"query": "operations"}
         names: list[str] = []
         while True:
             arguments = {"operation": "introspect", "params": params}
             outcome = await self.call_tool(
-                name, arguments, hear=lambda *_: None, timeout=_LIST_WITHIN
+                name, arguments, on_notification=lambda *_: None, timeout=_LIST_TIMEOUT_SECONDS
             )
-            answer = msgspec.json.decode(outcome.result, type=_Introspected)
+            result = msgspec.json.decode(outcome.result, type=_ToolResult)
             try:
-                page = msgspec.json.decode(answer.content[0].text, type=_Answered).data
+                page = msgspec.json.decode(result.content[0].text, type=_DataResponse).data
             except (IndexError, msgspec.DecodeError):
                 raise InterlockError(
-                    UPSTREAM_PROTOCOL, "The node did not list its operations."
+                    UPSTREAM_PROTOCOL, "The node returned an invalid list of its operations."
                 ) from None
-            names += [one.name for one in page.operations]
+            names += [operation.name for operation in page.operations]
             if page.page_info is None or not page.page_info.has_next_page:
                 return names
             params["after"] = page.page_info.end_cursor
@@ -169,12 +187,17 @@ class NodeClient:
         name: str,
         arguments: dict[str, Any],
         *,
-        hear: NotificationHandler,
+        on_notification: NotificationHandler,
         timeout: float | None,
         approval: str | None = None,
     ) -> Outcome:
-        """The outcome of one call. `approval`: the approval under which the same call was held.
-        Raises InterlockError, and TimeoutError after `timeout`."""
+        """Call a tool and return the outcome.
+
+        Args:
+            approval: the id of the approval that an earlier attempt of the same call got.
+
+        Raises InterlockError, and TimeoutError after `timeout`.
+        """
         client = Client(self._peer.era, self._peer.revision)
         call = Call(mcp.TOOLS_CALL, "cli", Credentials("local"), client)
         call.extra_params = {
@@ -184,15 +207,15 @@ class NodeClient:
         call.meta = {mcp.META_PROGRESS_TOKEN: Raw(b"1")}
         if approval is not None:
             call.meta[APPROVAL] = Raw(msgspec.json.encode(approval))
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-        call.on_notification = hear
-        exchange = self._peer.start(call, OutcomeFuture("on the command line", answer))
+        call.on_notification = on_notification
+        exchange = self._peer.start(call, OutcomeFuture("on the command line", future))
         try:
             async with asyncio.timeout(timeout):
-                return await answer
+                return await future
         except (TimeoutError, asyncio.CancelledError):
-            exchange.abandon("The caller does not wait any longer.")
+            exchange.abandon("The caller stopped waiting.")
             raise
 
 
@@ -201,8 +224,8 @@ class _Definition(msgspec.Struct):
     meta: Raw = msgspec.field(default=Raw(b""), name="_meta")
 
 
-def _counts(raw: Raw) -> bool:
-    """Whether a tool is the count of dropped notifications of an aggregator."""
+def _is_counter(raw: Raw) -> bool:
+    """Return whether a tool is an aggregator's counter of dropped notifications."""
     if DROPPED_TOOL.encode() not in bytes(raw):
         return False
     tool = msgspec.json.decode(raw, type=_Definition)
@@ -211,75 +234,79 @@ def _counts(raw: Raw) -> bool:
 
 @asynccontextmanager
 async def connect_to_node(
-    given: Path | None,
+    config_path: Path | None,
     *,
     node: str | None = None,
     narrow: Callable[[Config], Config] = lambda config: config,
-    patient: bool = True,
+    wait_for_all: bool = True,
 ) -> AsyncIterator[NodeClient]:
-    """The running node of this config, or the one at the address `node`; else, when no address is
-    given, one of its own, which ends with the block.
+    """Connect to the running node of a config, or to the node at the address `node`.
 
-    `narrow` may leave servers out of the latter. Unless `patient`, a server of it that is slow to
-    start is not waited for. Raises InterlockError.
+    If no node runs and `node` is None, start a temporary node, which stops at the end of the block.
+
+    Args:
+        narrow: reduces the config of a temporary node to the servers that the command needs.
+        wait_for_all: wait for every server of a temporary node, also for slow ones.
+
+    Raises InterlockError.
     """
-    target = node_discovery.find_node(given, node)
-    unready: tuple[str, ...] = ()
+    target = node_discovery.find_node(config_path, node)
+    unready_servers: tuple[str, ...] = ()
     async with AsyncExitStack() as stack:
-        link = await _running_at(target.socket)
-        reached = None if link is None else target
-        if link is None:
+        transport = await _connect_to_socket(target.socket)
+        connected_target = None if transport is None else target
+        if transport is None:
             if node is not None or target.source is None or target.config_error is not None:
-                raise node_discovery.not_running_error(target, named=node is not None)
-            own = _own_node(
+                raise node_discovery.not_running_error(target, selected_by_address=node is not None)
+            own_node = _temporary_node(
                 narrow(target.config),
                 target.base_dir,
                 node_discovery.describe_other_nodes(target),
-                patient=patient,
+                wait_for_all=wait_for_all,
             )
-            started = await stack.enter_async_context(own)
-            unready = tuple(_tell_unready(started))
-            link = await _link_to(started)
+            node_started = await stack.enter_async_context(own_node)
+            unready_servers = tuple(_report_unready(node_started))
+            transport = await _connect_in_process(node_started)
         elif target.config_error is not None:
-            output.print_note(
-                f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
-            )
-        peer = UpstreamClient("the node", link, msgspec.json.encode(CLIENT_INFO))
+            node_discovery.print_earlier_config_note(target.config_error)
+        peer = UpstreamClient("the node", transport, msgspec.json.encode(CLIENT_INFO))
         stack.push_async_callback(peer.close)
-        await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
-        yield NodeClient(peer, target.config, unready, reached)
+        await open_peer(peer, session_first=False, timeout=_CONNECT_TIMEOUT_SECONDS)
+        yield NodeClient(peer, target.config, unready_servers, connected_target)
 
 
 async def connect_if_running(config: Config, base_dir: Path) -> UnixTransport | None:
-    """A link to the node that runs by this config, or None."""
-    return await _running_at(socket_path(config, os.environ, base_dir))
+    """Connect to the running node of this config, or return None if none is running."""
+    return await _connect_to_socket(socket_path(config, os.environ, base_dir))
 
 
-async def _running_at(path: Path) -> UnixTransport | None:
+async def _connect_to_socket(path: Path) -> UnixTransport | None:
     if not is_trusted(path.parent):
         return None
     try:
         return await UnixTransport.connect("the node", path)
     except InterlockError:
-        # A socket that a killed node left behind.
+        # A killed node left its socket behind.
         return None
 
 
 @asynccontextmanager
-async def _own_node(
-    config: Config, base_dir: Path, elsewhere: str, *, patient: bool
+async def _temporary_node(
+    config: Config, base_dir: Path, other_nodes: str, *, wait_for_all: bool
 ) -> AsyncIterator[Node]:
-    # Imported only now: with a running node none of it is needed.
+    # Imported late: a command that finds a running node does not need it.
     from interlock.app import Node
 
     logging.basicConfig(level=logging.CRITICAL)
     node = Node(config, base_dir=base_dir)
     try:
         node.start()
-        with _waiting_for(list(config.enabled_servers), elsewhere):
-            if patient:
-                longest = [one.start_timeout for one in config.enabled_servers.values()]
-                await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
+        with _show_waiting(list(config.enabled_servers), other_nodes):
+            if wait_for_all:
+                start_timeouts = [
+                    server.start_timeout for server in config.enabled_servers.values()
+                ]
+                await node.until_settled(max(start_timeouts, default=0.0) + _EXTRA_START_SECONDS)
             else:
                 await wait_for_tools(node)
         yield node
@@ -287,30 +314,30 @@ async def _own_node(
         await node.stop()
 
 
-def _tell_unready(node: Node) -> Iterator[str]:
-    for one in node.status().upstreams:
-        if one.state != "ready":
-            problem = one.problem or "it did not get ready in time"
-            output.print_problem(f"{one.key}: {redact_about(one.key, problem)}")
-            yield one.key
+def _report_unready(node: Node) -> Iterator[str]:
+    for upstream in node.status().upstreams:
+        if upstream.state != "ready":
+            problem = upstream.problem or "not ready in time"
+            output.print_problem(f"{upstream.key}: {redact_about(upstream.key, problem)}")
+            yield upstream.key
 
 
-async def _link_to(node: Node) -> UnixTransport:
+async def _connect_in_process(node: Node) -> UnixTransport:
     from interlock.core.server.mcp.stream import McpStreamServer
 
-    ours, theirs = socket.socketpair()
+    client_socket, server_socket = socket.socketpair()
     await asyncio.get_running_loop().create_unix_connection(
-        lambda: McpStreamServer(node.stream), sock=theirs
+        lambda: McpStreamServer(node.stream), sock=server_socket
     )
-    return await UnixTransport.over("the node", ours)
+    return await UnixTransport.over("the node", client_socket)
 
 
 @contextmanager
-def _waiting_for(keys: list[str], elsewhere: str) -> Iterator[None]:
-    text = f"no node is running; starting {', '.join(keys) or 'one without servers'} for this"
-    if elsewhere:
-        output.print_note(f"Note: {elsewhere}")
-        text = text.replace("no node is running", "no node of this config is running")
+def _show_waiting(keys: list[str], other_nodes: str) -> Iterator[None]:
+    no_node = "No node of this config is running" if other_nodes else "No node is running"
+    text = f"{no_node}. Starting {', '.join(keys) or 'a node without servers'} for this command"
+    if other_nodes:
+        output.print_note(f"Note: {other_nodes}")
     if not sys.stderr.isatty():
         output.print_note(text)
         yield

@@ -1,7 +1,7 @@
-"""The nodes of this user that run now: which one is target, where it is, and how it fares.
+"""Discovery of the user's running nodes: the node that a command targets, its address, its status.
 
-A node is found by its sockets, which stand in its state folder. One speaks MCP; the other tells how
-the node fares, without a token, since only this user can open it.
+A node is found by the sockets in its state folder. One socket speaks MCP. The other returns the
+status without a token, because only this user can open it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from interlock.core.paths import is_trusted, socket_path, state_dir, state_home,
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.terminal import config_source, output
 
-_WITHIN: Final = 5.0
-_WHERE_IT_IS: Final = ("listen", "state_dir")
-_SAME_MACHINE: Final = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "[::]")
+_TIMEOUT_SECONDS: Final = 5.0
+_LOCATION_KEYS: Final = ("listen", "state_dir")
+_LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "[::]")
 
 NodeOption = Annotated[
     str | None,
     typer.Option(
         "--node",
         metavar="ADDR",
-        help="The running node at this host:port or port, instead of the config's.",
+        help="Use the running node at this host:port or port, instead of the config's node.",
         show_default=False,
     ),
 ]
 
 
 class UpstreamSummary(Struct, frozen=True):
-    """What of an upstream's status matters to whoever looks for its tools."""
+    """The fields of an upstream's status that concern its tools."""
 
     key: str
     state: str
@@ -50,12 +50,12 @@ class UpstreamSummary(Struct, frozen=True):
 
 
 class NodeSummary(Struct, frozen=True):
-    """The same of a node."""
+    """The fields of a node's status that commands use."""
 
     url: str | None
     upstreams: list[UpstreamSummary]
     topics_url: str | UnsetType | None = UNSET
-    """Unset: a node of an earlier version does not say."""
+    """Unset: the node is of an earlier version, which does not send it."""
     policy: str = ""
     """The version of its policy."""
 
@@ -65,20 +65,20 @@ class NodeSummary(Struct, frozen=True):
 
 
 class NodeSelector(NamedTuple):
-    """How the node was named on the command line. A hint names it in the same way."""
+    """The options by which the user selected the node. Hints repeat the same options."""
 
     config: Path | None = None
     node: str | None = None
 
     @property
     def options(self) -> str:
-        """The options to append to a command, with a space in front; empty for the default."""
-        given = (("--config", self.config), ("--node", self.node))
-        return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given if value)
+        """The options to append to a command, with a leading space. Empty for the default node."""
+        values = (("--config", self.config), ("--node", self.node))
+        return "".join(f" {name} {shlex.quote(str(value))}" for name, value in values if value)
 
-    def format_command(self, words: str) -> str:
-        """A command about the same node, such as `interlock keys admit ID --node 8555`."""
-        return f"interlock {words}{self.options}"
+    def format_command(self, command: str) -> str:
+        """Return a command for the same node, such as `interlock keys admit ID --node 8555`."""
+        return f"interlock {command}{self.options}"
 
     @property
     def up_command(self) -> str:
@@ -87,28 +87,32 @@ class NodeSelector(NamedTuple):
 
 
 class TargetNode(Struct, frozen=True):
-    """The node that a command is about, whether it runs or not."""
+    """The node that a command is about. It may be stopped."""
 
     source: config_source.ConfigSource | None
     config: Config
     base_dir: Path
     socket: Path
     config_error: ConfigError | None = None
-    """Why the config as it stands cannot be used. A node may run by what it was before."""
+    """The error in the present config file. A running node can still use an earlier version."""
     selector: NodeSelector = NodeSelector()
 
     def fetch_summary(self) -> NodeSummary | None:
-        """How it fares; None when it does not run."""
-        told = fetch_status(self.socket)
-        return None if told is None else msgspec.json.decode(told, type=NodeSummary)
+        """Return the status of the node, or None if it is not running."""
+        body = fetch_status(self.socket)
+        return None if body is None else msgspec.json.decode(body, type=NodeSummary)
 
 
-def find_node(given: Path | None, node: str | None = None) -> TargetNode:
-    """The node of the config that is found, or the one at the address that is given.
+def find_node(config_path: Path | None, node: str | None = None) -> TargetNode:
+    """Find the node of a config, or the node at an address.
 
-    Raises ConfigError for a config that is named and is not there: it says nothing of any node.
+    Args:
+        config_path: the value of --config.
+        node: the value of --node.
+
+    Raises ConfigError if the named config file does not exist, because then no node is selected.
     """
-    source = config_source.find_source_or_none(given)
+    source = config_source.find_source_or_none(config_path)
     config, base_dir, problem = Config(), Path.cwd(), None
     if source is not None:
         base_dir = source.base_dir
@@ -121,53 +125,65 @@ def find_node(given: Path | None, node: str | None = None) -> TargetNode:
     address = config_source.read_listen_address(node)
     if address is None or address == config.listen:
         path = socket_path(config, os.environ, base_dir)
-        return TargetNode(source, config, base_dir, path, problem, NodeSelector(given, node))
-    config = Config(listen=_as_listened(address))
+        return TargetNode(source, config, base_dir, path, problem, NodeSelector(config_path, node))
+    config = Config(listen=_find_listen_address(address))
     path = socket_path(config, os.environ, Path.cwd())
-    return TargetNode(None, config, Path.cwd(), path, selector=NodeSelector(given, node))
+    return TargetNode(None, config, Path.cwd(), path, selector=NodeSelector(config_path, node))
 
 
-def find_local_node(given: Path | None, node: str | None = None) -> TargetNode:
-    """The node whose files a command reads or changes, whether it runs or not.
+def find_local_node(config_path: Path | None, node: str | None = None) -> TargetNode:
+    """Find the node whose state files a command reads or changes. The node may be stopped.
 
-    While it runs, a config that has become wrong does not stand in the way: what must be done now
-    can be done. Where nothing says which node is target, and one runs elsewhere, that is told.
-    Raises ConfigError, InterlockError.
+    An invalid config is accepted while its node runs, so that urgent changes are possible.
+    If neither a config nor an address selects a node, and another node is running, this raises an
+    error that names the running node. Raises ConfigError, InterlockError.
     """
-    one = find_node(given, node)
-    if one.config_error is None and one.source is not None and node is None:
-        return one
-    if one.fetch_summary() is not None and (node is not None or can_locate_node(one.config_error)):
-        if one.config_error is not None:
-            output.print_note(
-                f"Note: the node runs by an earlier config: {one.config_error.problems[0]}"
-            )
-        return one
-    if one.config_error is not None:
-        hint = describe_other_nodes(one)
+    target = find_node(config_path, node)
+    if target.config_error is None and target.source is not None and node is None:
+        return target
+    if target.fetch_summary() is not None and (
+        node is not None or can_locate_node(target.config_error)
+    ):
+        if target.config_error is not None:
+            print_earlier_config_note(target.config_error)
+        return target
+    if target.config_error is not None:
+        hint = describe_other_nodes(target)
         if hint:
             output.print_note(f"Note: {hint}")
-        raise one.config_error
-    never_ran = not state_dir(one.config, os.environ, one.base_dir).exists()
-    if never_ran if node is not None else describe_other_nodes(one):
-        raise not_running_error(one, named=node is not None)
-    return one
+        raise target.config_error
+    never_ran = not state_dir(target.config, os.environ, target.base_dir).exists()
+    if never_ran if node is not None else describe_other_nodes(target):
+        raise not_running_error(target, selected_by_address=node is not None)
+    return target
+
+
+def print_earlier_config_note(error: ConfigError) -> None:
+    """Tell the user that the node still uses an earlier config, because the file is invalid."""
+    output.print_note(
+        f"Note: the config file is invalid; the node uses an earlier version: {error.problems[0]}"
+    )
 
 
 def can_locate_node(problem: ConfigError | None) -> bool:
-    """Whether a config with this problem still says which node is its own. Otherwise the one at
-    the usual address may be another: nothing is changed there by mistake."""
+    """Return whether a config with this error still identifies its node.
+
+    Otherwise the node at the default address can be another one, which must not be changed by
+    mistake.
+    """
     return problem is None or not any(
-        not one.path
-        or one.path in _WHERE_IT_IS
-        or any(f'"{name}"' in one.hint for name in _WHERE_IT_IS)
-        for one in problem.problems
+        not problem.path
+        or problem.path in _LOCATION_KEYS
+        or any(f'"{name}"' in problem.hint for name in _LOCATION_KEYS)
+        for problem in problem.problems
     )
 
 
 def unreachable_error(target: TargetNode) -> InterlockError:
-    """The error for a node that does not answer. A config that cannot be used comes first: it may
-    be the reason, and nodes that run elsewhere are only a note."""
+    """Create the error for a node that does not respond.
+
+    A config error comes first, because it can be the reason. Other running nodes are then a note.
+    """
     hint = describe_other_nodes(target)
     if target.config_error is not None:
         if hint:
@@ -175,86 +191,95 @@ def unreachable_error(target: TargetNode) -> InterlockError:
         return target.config_error
     return InterlockError(
         UPSTREAM_UNAVAILABLE,
-        f"no node answers at {target.config.listen}"
-        + (f", but {hint}" if hint else f". Start one with: {target.selector.up_command}"),
+        f"No node is running at {target.config.listen}"
+        + (f", but {hint}" if hint else f". Start it: {target.selector.up_command}"),
     )
 
 
-def not_running_error(target: TargetNode, *, named: bool = False) -> InterlockError:
-    """No node answers where one was looked for: what to do instead."""
+def not_running_error(target: TargetNode, *, selected_by_address: bool = False) -> InterlockError:
+    """Create the error for a node that is not running, with the next step.
+
+    Args:
+        selected_by_address: True if the user selected the node with --node.
+    """
     if target.config_error is not None or describe_other_nodes(target):
         return unreachable_error(target)
-    if named:
+    if selected_by_address:
         address = target.config.listen
         message = (
-            f"no node of this user answers at {address}. "
-            f"Start one there with: interlock up --listen {address}"
+            f"No node of this user is running at {address}. "
+            f"Start one there: interlock up --listen {address}"
         )
         return InterlockError(UPSTREAM_UNAVAILABLE, message)
     return config_source.no_config_error()
 
 
 def describe_other_nodes(target: TargetNode) -> str:
-    """`a node runs at X; use --node X`, when one does; else nothing."""
-    found = [now.address for _, now in _live(os.environ)]
-    if not found:
+    """Return a hint about other running nodes, such as `a node runs at X; use --node X`.
+
+    Empty: no other node is running.
+    """
+    addresses = [summary.address for _, summary in _running_nodes(os.environ)]
+    if not addresses:
         return ""
-    if len(found) == 1:
-        return f"a node runs at {found[0]}; use --node {found[0]}"
-    return f"nodes run at {', '.join(sorted(found))}; choose one with --node"
+    if len(addresses) == 1:
+        return f"a node runs at {addresses[0]}; use --node {addresses[0]}"
+    return f"nodes run at {', '.join(sorted(addresses))}; choose one with --node"
 
 
 def fetch_status(path: Path) -> bytes | None:
-    """The status of the node whose MCP socket is at `path`, as JSON; None when it does not run."""
+    """Return the status of the node with this MCP socket, as JSON. None: it is not running."""
     return read_socket(status_path(path))
 
 
 def read_socket(path: Path) -> bytes | None:
-    """What a node tells whoever connects to this socket of its own; None when it does not run."""
+    """Connect to a Unix socket of a node and read all data. None: the node is not running."""
     if not is_trusted(path.parent):
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_WITHIN)
+        connection.settimeout(_TIMEOUT_SECONDS)
         try:
             connection.connect(str(path))
-            told = bytearray()
+            body = bytearray()
             while data := connection.recv(65536):
-                told += data
+                body += data
         except OSError:
-            # Nobody is there, or a killed node left its socket behind.
+            # No socket, or a killed node left its socket behind.
             return None
-    return bytes(told) or None
+    return bytes(body) or None
 
 
-def _as_listened(address: str) -> str:
-    """The address as the node that runs there spells it: its state folder goes by that."""
+def _find_listen_address(address: str) -> str:
+    """Return the address as the running node spells it. Its state folder has that name."""
     host, _, port = address.rpartition(":")
     spellings = [address]
-    if host in _SAME_MACHINE:
-        spellings += [f"{one}:{port}" for one in _SAME_MACHINE]
-    for one in spellings:
-        if os.path.exists(socket_path(Config(listen=one), os.environ, Path.cwd())):
-            return one
-    # One whose port the system chose goes by another name.
-    live = (listen for listen, now in _live(os.environ) if now.address == address)
-    return next(live, address)
+    if host in _LOCAL_HOSTS:
+        spellings += [f"{listen}:{port}" for listen in _LOCAL_HOSTS]
+    for listen in spellings:
+        if os.path.exists(socket_path(Config(listen=listen), os.environ, Path.cwd())):
+            return listen
+    # The folder of a node whose port was chosen by the system has another name.
+    addresses_in_use = (
+        listen for listen, summary in _running_nodes(os.environ) if summary.address == address
+    )
+    return next(addresses_in_use, address)
 
 
-def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeSummary]]:
-    """Every node of this user that runs by a state folder in the usual place: `listen`, status."""
+def _running_nodes(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeSummary]]:
+    """Yield every running node of this user with a default state folder: `listen` and status."""
     try:
         names = sorted(os.listdir(state_home(environ)))
     except OSError:
         return
     for name in names:
-        listen = _address(name)
-        told = fetch_status(socket_path(Config(listen=listen), environ, Path.cwd()))
-        if told is not None:
-            yield listen, msgspec.json.decode(told, type=NodeSummary)
+        listen = _folder_address(name)
+        body = fetch_status(socket_path(Config(listen=listen), environ, Path.cwd()))
+        if body is not None:
+            yield listen, msgspec.json.decode(body, type=NodeSummary)
 
 
-def _address(folder: str) -> str:
-    """The address of which a state folder has its name."""
+def _folder_address(folder: str) -> str:
+    """Return the address from which the name of a state folder was made."""
     host, _, port = folder.rpartition("-")
     try:
         return f"[{ip_address(host.replace('-', ':'))}]:{port}"

@@ -1,4 +1,4 @@
-"""Requests to a node over HTTP: its certificate, the token of the config, one GET."""
+"""HTTP requests to a node: its certificate, the token of the config, a GET request."""
 
 from __future__ import annotations
 
@@ -11,41 +11,50 @@ from interlock.terminal.node_discovery import TargetNode
 if TYPE_CHECKING:
     import ssl
 
-_WITHIN: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 
 
 def fetch_over_http(target: TargetNode, path: str) -> bytes:
-    """What the node answers at this path, with the config's first token. Raises InterlockError."""
+    """Send a GET request to the node, with a token of the config, and return the response body.
+
+    Raises InterlockError.
+    """
     import http.client
 
     from interlock.errors import INTERNAL, InterlockError
 
     listen, address = target.config.listen, target.config.address
     if target.config.tls is None:
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
+        connection = http.client.HTTPConnection(
+            address.host, address.port, timeout=_TIMEOUT_SECONDS
+        )
     else:
         connection = http.client.HTTPSConnection(
-            address.host, address.port, timeout=_WITHIN, context=create_ssl_context(target)
+            address.host, address.port, timeout=_TIMEOUT_SECONDS, context=create_ssl_context(target)
         )
     try:
         connection.request("GET", path, headers=authorization_header(target))
-        answer = connection.getresponse()
-        body = answer.read()
+        response = connection.getresponse()
+        body = response.read()
     except (OSError, http.client.HTTPException):
         raise node_discovery.unreachable_error(target) from None
     finally:
         connection.close()
-    if answer.status == 401:
-        raise InterlockError(INTERNAL, f"the node at {listen} refused the token (HTTP 401).")
-    if answer.status != 200:
+    if response.status == 401:
         raise InterlockError(
-            INTERNAL, f"{listen} answered with HTTP {answer.status}; is it a node?"
+            INTERNAL,
+            f"The node at {listen} rejected the token (HTTP 401). Check `tokens` of the config.",
+        )
+    if response.status != 200:
+        raise InterlockError(
+            INTERNAL,
+            f"{listen} responded with HTTP {response.status}. Check that it is an Interlock node.",
         )
     return body
 
 
 def create_ssl_context(target: TargetNode) -> ssl.SSLContext:
-    """Takes the certificate of the config and no other, whatever name is in it."""
+    """Create an SSL context that accepts only the certificate of the config, with any host name."""
     import ssl
 
     from interlock.core.config import ConfigError
@@ -59,26 +68,27 @@ def create_ssl_context(target: TargetNode) -> ssl.SSLContext:
         context.load_verify_locations(path)
     except OSError as error:
         raise ConfigError.of(
-            f"tls.certificate: {path} cannot be read: {error.strerror or error}",
-            "name the certificate by which the node is known",
+            f"tls.certificate: cannot read {path}: {error.strerror or error}",
+            "name the certificate file of the node",
         ) from None
     return context
 
 
-def authorization_header(target: TargetNode, may: str = "call") -> dict[str, str]:
-    """The header with the first token of the config that may do this, else its first."""
+def authorization_header(target: TargetNode, permission: str = "call") -> dict[str, str]:
+    """Return the header with the first token of the config that has the permission, else the first
+    token. Raises ConfigError."""
     from interlock.core.config import ConfigError, resolve
 
     tokens = target.config.tokens
     if not tokens:
         return {}
-    first = next((one for one in tokens if may in one.may), tokens[0]).token
+    first = next((entry for entry in tokens if permission in entry.may), tokens[0]).token
     try:
         token = resolve(first, environ=os.environ, base_dir=target.base_dir)
     except ConfigError as error:
         raise ConfigError.of(
-            f"no node of this user runs at {target.config.listen}, and to ask over HTTP takes the "
-            f"token {first}: {error.problems[0].message}",
-            f"set it, or start a node with: {target.selector.up_command}",
+            f"no node of this user is running at {target.config.listen}, and an HTTP request needs "
+            f"the token {first}: {error.problems[0].message}",
+            f"set the token, or start a node: {target.selector.up_command}",
         ) from None
     return {"Authorization": f"Bearer {token}"}

@@ -1,7 +1,7 @@
-"""What the command line says, and the exit codes by which scripts understand it.
+"""Output of the command line, and its exit codes.
 
-Results go to stdout, everything about them to stderr. The codes are part of the interface: they
-are in `--help` and do not change.
+Results go to stdout. Notes, warnings and errors go to stderr. The exit codes are a public
+interface: they are in `--help` and do not change.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ BAD_CONFIG: Final = 3
 UNREACHABLE: Final = 4
 INTERRUPTED: Final = 130
 
-_WIDE: Final = 10_000
+_PIPE_WIDTH: Final = 10_000
 
 EXIT_CODES_HELP: Final = (
-    "Exit codes: 0 done · 1 it failed (a tool's error, a check that found problems) · "
-    "2 wrong usage · 3 a problem with the config · 4 a node or an upstream cannot be reached · "
+    "Exit codes: 0 success · 1 failure (a tool error, or a check found problems) · "
+    "2 wrong usage · 3 config error · 4 cannot reach a node or an upstream · "
     "130 interrupted"
 )
 
 
 def print_problem(message: str) -> None:
-    """A sentence about what went wrong, on stderr. Whoever else is quoted in it takes over nothing:
-    here as in a note, what a terminal would obey is left out."""
+    """Print an error on stderr.
+
+    The message can quote text of other programs, so control characters are removed.
+    """
     print(f"interlock: {sanitize(message)}", file=sys.stderr)
 
 
 def print_note(message: str) -> None:
-    """Something worth knowing that is not the result, on stderr."""
+    """Print a message that is not the result on stderr, without control characters."""
     print(sanitize(message), file=sys.stderr)
 
 
 def print_failure(error: InterlockError) -> int:
-    """Tell a person about an error; returns the exit code that tells a script."""
+    """Print an error and return its exit code."""
     problems = (error.data or {}).get("problems") or []
-    if any(one["file"] for one in problems):
-        # Every problem starts with its place, so that editors and terminals can jump there.
+    if any(problem["file"] for problem in problems):
+        # Each problem begins with `file:line:column`, so that editors and terminals can jump to it.
         print_note(error.message)
     else:
         print_problem(error.message)
@@ -61,14 +63,14 @@ def exit_code(error: InterlockError) -> int:
 
 
 def sanitize(text: str) -> str:
-    """Text that came from elsewhere, without what could take over a terminal."""
+    """Replace control characters in untrusted text, so that it cannot control the terminal."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
 def confirm(question: str) -> bool:
-    """Whether whoever sits there says yes. Ctrl-C ends the command, and nothing was decided."""
+    """Ask the user a yes-or-no question. Ctrl-C ends the command without a decision."""
     import typer
 
     try:
@@ -79,20 +81,20 @@ def confirm(question: str) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """A result for a program, on stdout."""
+    """Print a result as JSON on stdout."""
     import msgspec
 
     encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    # JSON escapes only some of what a terminal obeys.
+    # JSON escapes only some of the control characters.
     print(sanitize(encoded) if sys.stdout.isatty() else encoded)
 
 
 def create_console(*, stderr: bool = False) -> Console:
-    """Where coloured output goes. It is plain text when nobody looks at it."""
+    """Create a console for coloured output. The output is plain text if it is not a terminal."""
     from rich.console import Console
 
-    out = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not out.is_terminal:
-        # A pipe has no width: whoever reads it wants the whole line.
-        out.width = _WIDE
-    return out
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        # A pipe has no width, and programs need complete lines.
+        console.width = _PIPE_WIDTH
+    return console

@@ -1,4 +1,4 @@
-"""Results of tool calls, printed for a person or for a program."""
+"""Output of tool results, for a person or for a program."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any, Final
 
 from interlock.terminal import node_discovery, output
 
-_HERE: Final = node_discovery.NodeSelector()
+_DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 
 
 def print_result(
     raw: bytes,
     *,
     json_output: bool = False,
-    at: node_discovery.NodeSelector = _HERE,
-    stopped: bool = False,
+    selector: node_discovery.NodeSelector = _DEFAULT_SELECTOR,
+    node_stopped: bool = False,
 ) -> int:
-    """Print what a tool answered; the exit code that says whether it failed. `at`: how
-    the node was named, which the next command needs too. `stopped`: the node ended with the call.
+    """Print the result of a tool call and return the exit code.
+
+    Args:
+        selector: the options that selected the node, for the commands in hints.
+        node_stopped: True if the node was temporary and has stopped.
     """
     import msgspec
 
@@ -26,71 +29,80 @@ def print_result(
 
     result = msgspec.json.decode(raw)
     if sys.stderr.isatty():
-        # Progress may have left half a line.
+        # Clear an incomplete progress line.
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     failed = result.get("isError") is True
     meta = result.get("_meta")
-    held = result.get("structuredContent")
+    structured = result.get("structuredContent")
     if isinstance(meta, dict) and APPROVAL in meta:
-        when, id = (output.sanitize(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL))
+        executed_at, id = (
+            output.sanitize(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL)
+        )
         output.print_note(
-            f"this is the result of the call that was approved and made at {when} ({id})."
+            f"This is the result of the approved call {id}, which ran at {executed_at}."
         )
         content = result.get("content")
         if isinstance(content, list) and content and id in str(content[-1]):
-            # The same, for models.
+            # The last block says the same to a model.
             content.pop()
     if json_output:
         output.print_json(result.get("structuredContent", result))
-    elif isinstance(meta, dict) and STATUS in meta and isinstance(held, dict):
-        nobody = held.get("operators_enrolled") is False
-        _print_held(held, at, nobody=nobody, stopped=stopped)
+    elif isinstance(meta, dict) and STATUS in meta and isinstance(structured, dict):
+        no_operator = structured.get("operators_enrolled") is False
+        _print_pending(structured, selector, no_operator=no_operator, node_stopped=node_stopped)
     else:
-        out = sys.stderr if failed else sys.stdout
+        stream = sys.stderr if failed else sys.stdout
         content = result.get("content")
         for block in content if isinstance(content, list) else ():
-            text = _shown(block)
-            # A file or a pipe gets what the tool said, to the letter; a terminal obeys some of it.
-            print(output.sanitize(text) if out.isatty() else text, file=out)
+            text = _format_block(block)
+            # A file or a pipe gets the exact text. For a terminal, control characters are removed.
+            print(output.sanitize(text) if stream.isatty() else text, file=stream)
         if not result.get("content") and "structuredContent" in result:
             output.print_json(result["structuredContent"])
     return output.FAILED if failed else output.OK
 
 
-def _print_held(
-    held: dict[str, Any], at: node_discovery.NodeSelector, *, nobody: bool, stopped: bool
+def _print_pending(
+    structured: dict[str, Any],
+    selector: node_discovery.NodeSelector,
+    *,
+    no_operator: bool,
+    node_stopped: bool,
 ) -> None:
-    """Tell a person at a terminal what to do about a call that needs approval."""
+    """Tell a person at a terminal how to approve or reject a pending call."""
     import shlex
 
-    def word(name: str) -> str:
-        return " ".join(output.sanitize(str(held.get(name, ""))).split())
+    def field_text(name: str) -> str:
+        return " ".join(output.sanitize(str(structured.get(name, ""))).split())
 
-    id = shlex.quote(word("confirmation_id"))
-    tool, reason, url = word("tool"), word("reason"), word("url")
+    id = shlex.quote(field_text("confirmation_id"))
+    tool, reason, url = field_text("tool"), field_text("reason"), field_text("url")
     output.print_problem(
         f"{tool} was not called: approval required.{f' {reason}' if reason else ''}"
     )
-    if stopped:
-        # The approval is kept, but only a running node can take the decision and make the call.
+    if node_stopped:
+        # The approval is stored, but only a running node can accept the decision and run the call.
         output.print_note(
-            f"No node is running that could take the approval. Start one first: {at.up_command}"
+            "No node is running that can accept the approval. "
+            f"Start one first: {selector.up_command}"
         )
     output.print_note(
-        f"Approve: {at.format_command(f'approve {id}')}" + (f", or {url}" if url else "")
+        f"Approve: {selector.format_command(f'approve {id}')}" + (f", or {url}" if url else "")
     )
-    output.print_note(f"Reject:  {at.format_command(f'refuse {id}')}")
+    output.print_note(f"Reject:  {selector.format_command(f'reject {id}')}")
     output.print_note(
-        "It runs once approved, and `interlock approve` prints the result. "
-        f"Pending until {word('expires_at')}; after that, repeat the call."
+        "The call runs when it is approved, and `interlock approve` prints the result. "
+        f"It is pending until {field_text('expires_at')}. After that, repeat the call."
     )
-    if nobody:
-        enrol = at.format_command("keys new NAME")
-        output.print_note(f"Nobody can approve calls at this node yet. Enrol first: {enrol}")
+    if no_operator:
+        enrol_command = selector.format_command("keys new NAME")
+        output.print_note(
+            f"This node has no operator who can approve calls. Enrol one: {enrol_command}"
+        )
 
 
-def _shown(block: Any) -> str:
-    """Whatever stands there: nobody has checked what a participant of a topic answers."""
+def _format_block(block: Any) -> str:
+    """Format a content block. The block is untrusted: a topic participant can send any value."""
     if not isinstance(block, dict):
         return "[?]"
     kind = block.get("type")

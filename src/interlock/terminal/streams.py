@@ -1,10 +1,8 @@
-"""The three standard streams, made safe to use: one that is closed leads nowhere, a reader that
-has gone changes nothing, and what cannot be written is told in a sentence. And how large the
-terminal behind one is.
+"""The three standard streams, made safe to use, and the size of the terminal.
 
-Whoever reads a pipe may stop reading (`interlock tools | head`): that is not a failure, so the
-command goes on to its end, and its exit code says what it always says. One that has no end of its
-own asks whether anybody `is_read`.
+A closed stream is redirected to the null device. A failed write ends in an error message. If the
+reader of a pipe stops (`interlock tools | head`), that is not a failure: the command continues to
+its end, with its normal exit code. A command that runs without end checks `is_stdout_open`.
 """
 
 from __future__ import annotations
@@ -19,107 +17,118 @@ from typing import IO, Any, Final
 _STDIN: Final = 0
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_UNWRITTEN: Final = "backslashreplace"
-"""What becomes of a character that the encoding of a stream does not have."""
+_ENCODING_ERRORS: Final = "backslashreplace"
+"""The error handler for characters that the encoding of a stream does not have."""
 FAILED: Final = 1
 
 
-_left: Final[set[int]] = set()
-"""Streams whose readers have gone."""
+_closed_streams: Final[set[int]] = set()
+"""File descriptors of streams whose readers have closed them."""
 
 
 class OutputError(OSError):
-    """Something could not be written to stdout or stderr."""
+    """A failed write to stdout or stderr."""
 
 
-class _Patient(io.FileIO):
-    """A stream whose reader may leave, or whose terminal may be closed."""
+class _TolerantWriter(io.FileIO):
+    """A stream that ignores a closed reader or a closed terminal."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd, "w", closefd=False)
-        self._gone = {errno.EPIPE, errno.EIO} if os.isatty(fd) else {errno.EPIPE}
+        self._closed_reader_errors = {errno.EPIPE, errno.EIO} if os.isatty(fd) else {errno.EPIPE}
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            # What is still in buffers must not fail once more when the process ends.
+            # Buffered data must not cause a second error when the process ends.
             redirect_to_null(self.fileno())
-            if error.errno in self._gone:
-                _left.add(self.fileno())
+            if error.errno in self._closed_reader_errors:
+                _closed_streams.add(self.fileno())
                 return len(data)
             raise OutputError(error.errno, error.strerror) from None
 
 
 def prepare_streams() -> None:
-    """Make the streams of this process safe. Those that were replaced already stay as they are."""
+    """Make the streams of this process safe. Streams that were replaced before stay unchanged."""
     for fd in (_STDIN, _STDOUT, _STDERR):
         try:
             os.fstat(fd)
         except OSError:
-            # The lowest free number is the missing one: they are looked at in order.
+            # `open` returns the lowest free number. Because the order is ascending, it is `fd`.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = open(_STDIN, encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _opened(_STDOUT, sys.stdout, _UNWRITTEN)
+        sys.stdout = _open_stream(_STDOUT, sys.stdout, _ENCODING_ERRORS)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _opened(_STDERR, sys.stderr, _UNWRITTEN)
+        sys.stderr = _open_stream(_STDERR, sys.stderr, _ENCODING_ERRORS)
 
 
 def is_stdout_open() -> bool:
-    """Whether stdout leads anywhere still. What was written last has to be flushed before."""
-    return _STDOUT not in _left
+    """Return whether stdout still has a reader. Flush the last output before."""
+    return _STDOUT not in _closed_streams
 
 
 def terminal_size(terminal: int) -> tuple[int, int]:
-    """Its columns and lines, as it says itself: $COLUMNS may be another's, and what is laid out for
-    a wider one is not seen."""
+    """Return the columns and lines of a terminal, as the terminal itself reports them.
+
+    $COLUMNS is not used first: it can belong to another terminal, and output for a wider terminal
+    is cut off.
+    """
     try:
         columns, lines = os.get_terminal_size(terminal)
     except OSError:
         columns = lines = 0
     if not columns or not lines:
-        # A serial line does not know.
+        # A serial line does not report its size.
         columns, lines = shutil.get_terminal_size()
     return columns, lines
 
 
 def redirect_to_null(fd: int) -> None:
-    """Whatever is written there from now on is gone."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, fd)
-    os.close(nowhere)
+    """Redirect a file descriptor to the null device, so that later writes are discarded."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, fd)
+    os.close(null)
 
 
 def print_os_error(error: OSError) -> int:
-    """Tell of something that the system refused; returns the exit code."""
+    """Print an error of the operating system and return the exit code."""
     reason = error.strerror or str(error)
     if isinstance(error, OutputError):
-        message = f"the output cannot be written: {reason}."
+        message = f"Cannot write the output: {reason}."
     else:
-        where = f"{error.filename}: " if error.filename else ""
-        message = f"{where}{reason}."
+        file_prefix = f"{error.filename}: " if error.filename else ""
+        message = f"{file_prefix}{reason}."
     try:
         print(f"interlock: {message}", file=sys.stderr, flush=True)
     except OSError:
-        # stderr itself is what cannot be written: the exit code is all that is left.
+        # The failed stream is stderr itself. Only the exit code can report the error.
         return FAILED
     return FAILED
 
 
-def _opened(fd: int, old: IO[str] | None, errors: str) -> io.TextIOWrapper:
-    eager = fd == _STDERR or os.isatty(fd)
-    if isinstance(old, io.TextIOWrapper):
-        # Whoever chose what becomes of characters that an encoding lacks has their way; an error
-        # in the middle of a line is nobody's choice.
-        lacking = {"strict", "surrogateescape"} if old.encoding.lower() != "utf-8" else {"strict"}
-        errors = errors if (old.errors or "strict") in lacking else old.errors or errors
-        # As $PYTHONUNBUFFERED asks for.
-        eager = eager or old.write_through
+def _open_stream(fd: int, replaced_stream: IO[str] | None, errors: str) -> io.TextIOWrapper:
+    line_buffered = fd == _STDERR or os.isatty(fd)
+    if isinstance(replaced_stream, io.TextIOWrapper):
+        # Keep an error handler that the user chose. The default handlers are replaced, because they
+        # raise an error in the middle of a line.
+        default_handlers = (
+            {"strict", "surrogateescape"}
+            if replaced_stream.encoding.lower() != "utf-8"
+            else {"strict"}
+        )
+        errors = (
+            errors
+            if (replaced_stream.errors or "strict") in default_handlers
+            else replaced_stream.errors or errors
+        )
+        # $PYTHONUNBUFFERED is set.
+        line_buffered = line_buffered or replaced_stream.write_through
     return io.TextIOWrapper(
-        io.BufferedWriter(_Patient(fd)),
-        encoding=getattr(old, "encoding", None) or "utf-8",
+        io.BufferedWriter(_TolerantWriter(fd)),
+        encoding=getattr(replaced_stream, "encoding", None) or "utf-8",
         errors=errors,
-        line_buffering=eager,
+        line_buffering=line_buffered,
     )

@@ -1,6 +1,6 @@
-"""Tools as the command line shows them: which server they are of, what they do, what they cost.
+"""The tools of a node for display: server, effect and token cost of each.
 
-Works on what a node lists and on its config. Pure.
+Pure functions over the tool list of a node and its config.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from interlock.terminal.node_discovery import UpstreamSummary
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """One line of a listing."""
+    """One tool of a list."""
 
     server: str
     name: str
@@ -39,11 +39,11 @@ class ListedTool(msgspec.Struct, frozen=True):
     tokens: int
     schema: dict[str, Any] = {}
     availability: str = ""
-    """What it says of itself, such as `degraded`; empty when it says nothing."""
-    classified: Effect = UNKNOWN
-    """Its whole effect: who said so, and why it was assumed."""
-    own: str = ""
-    """Its name at its server, as far as the listing tells."""
+    """The availability that the tool declares, such as `degraded`. Empty: none."""
+    effect_details: Effect = UNKNOWN
+    """The effect with its source, and the reason if it was assumed."""
+    upstream_name: str = ""
+    """The name of the tool at its server, as far as it is known."""
 
 
 class _Capability(msgspec.Struct):
@@ -63,27 +63,27 @@ class _Definition(msgspec.Struct, rename="camel"):
 
 
 def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
-    """The tools that a node listed, in its order."""
-    everybody = {**config.enabled_servers, **collect_other_servers(config).servers}
-    prefixes = _prefixes(everybody, config.root_segment)
-    read = [(raw, msgspec.json.decode(raw, type=_Definition)) for raw in definitions]
-    owners = [_owner(definition.name, prefixes) for _, definition in read]
-    alike = Counter(
+    """Read the tool definitions of a node, in their order."""
+    servers = {**config.enabled_servers, **collect_other_servers(config).servers}
+    prefixes = _prefixes(servers, config.root_segment)
+    decoded = [(raw, msgspec.json.decode(raw, type=_Definition)) for raw in definitions]
+    owners = [_find_owner(definition.name, prefixes) for _, definition in decoded]
+    boilerplate_counts = Counter(
         key
-        for (_, definition), (key, _, _) in zip(read, owners, strict=True)
+        for (_, definition), (key, _, _) in zip(decoded, owners, strict=True)
         if is_boilerplate(definition.annotations)
     )
     listed = []
-    for (raw, definition), (key, server, own) in zip(read, owners, strict=True):
+    for (raw, definition), (key, server, upstream_name) in zip(decoded, owners, strict=True):
         effect = classify(
-            own,
+            upstream_name,
             definition.annotations,
             server.effects,
             trusted=server.trust_annotations,
             unannotated=server.unannotated or config.unannotated,
             description=definition.description or "",
             schema=definition.input_schema,
-            boilerplate=alike[key] >= BOILERPLATE_FROM,
+            boilerplate=boilerplate_counts[key] >= BOILERPLATE_FROM,
         )
         listed.append(
             ListedTool(
@@ -94,8 +94,8 @@ def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]
                 tokens=definition_tokens(raw),
                 schema=definition.input_schema,
                 availability=_availability(definition.meta),
-                classified=effect,
-                own=own,
+                effect_details=effect,
+                upstream_name=upstream_name,
             )
         )
     return listed
@@ -107,68 +107,77 @@ def _availability(meta: Raw | UnsetType) -> str:
     try:
         return msgspec.json.decode(meta, type=_Meta).capability.availability
     except msgspec.DecodeError:
-        # An upstream may write there what it likes.
+        # `_meta` is untrusted data of the upstream.
         return ""
 
 
-def is_same_name(listed: str, asked: str) -> bool:
-    """Whether two names mean one tool: both forms of a name are accepted on a call."""
-    return listed == asked or _dotted(listed) == _dotted(asked)
+def is_same_name(first_name: str, other_name: str) -> bool:
+    """Return whether two names are forms of one tool name: `a.b` and `a__b`."""
+    return first_name == other_name or _normalize_name(first_name) == _normalize_name(other_name)
 
 
 def find_servers_by_tool(config: Config, tool: str) -> list[str]:
-    """The servers that a tool of this name can be of; all of them when its name does not tell."""
+    """Return the servers that can have a tool with this name. Without a match: all servers."""
     by_prefix = [
         key
         for prefix, key, _ in _prefixes(config.enabled_servers, config.root_segment)
-        if prefix and _dotted(tool).startswith(_dotted(prefix))
+        if prefix and _normalize_name(tool).startswith(_normalize_name(prefix))
     ]
     return list(dict.fromkeys(by_prefix)) or list(config.servers)
 
 
 def has_segment(tool: str, segment: str, root_segment: str | None) -> bool:
-    """Whether a tool of this name is one of the upstream with this segment."""
-    whole = f"{root_segment}.{segment}." if root_segment else f"{segment}."
-    return _dotted(tool).startswith((_dotted(whole), _dotted(f"{segment}.")))
+    """Return whether the name of a tool begins with this segment."""
+    full_prefix = f"{root_segment}.{segment}." if root_segment else f"{segment}."
+    return _normalize_name(tool).startswith(
+        (_normalize_name(full_prefix), _normalize_name(f"{segment}."))
+    )
 
 
-def _dotted(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.replace("__", ".").lower()
 
 
 def _prefixes(
     servers: Mapping[str, ServerConfig], root_segment: str | None
 ) -> list[tuple[str, str, ServerConfig]]:
-    """(prefix, key, server), the longest prefix first; a transparent server has none."""
-    found = []
+    """Return (prefix, key, server), the longest prefix first. A transparent server has none."""
+    prefixes = []
     for key, server in servers.items():
         if server.expose == "transparent":
-            found.append(("", key, server))
+            prefixes.append(("", key, server))
             continue
         segment = server.segment
-        whole = f"{root_segment}.{segment}" if root_segment else segment
-        found += [(f"{whole}.", key, server), (f"{whole.replace('.', '__')}__", key, server)]
-    return sorted(found, key=lambda one: -len(one[0]))
+        full_prefix = f"{root_segment}.{segment}" if root_segment else segment
+        prefixes += [
+            (f"{full_prefix}.", key, server),
+            (f"{full_prefix.replace('.', '__')}__", key, server),
+        ]
+    return sorted(prefixes, key=lambda entry: -len(entry[0]))
 
 
-def _owner(
+def _find_owner(
     name: str, prefixes: list[tuple[str, str, ServerConfig]]
 ) -> tuple[str, ServerConfig, str]:
-    """The server of a tool, and the tool's name there."""
+    """Return the server of a tool, and the tool's name at the server."""
     for prefix, key, server in prefixes:
         if name.startswith(prefix):
             shown = name[len(prefix) :]
-            for own, renamed in server.rename.items():
+            for upstream_name, renamed in server.rename.items():
                 if names.LeafNames().take(renamed) == names.LeafNames().take(shown):
-                    return key, server, own
+                    return key, server, upstream_name
             return key, server, shown
-    # A node may run by another config than the one that was read.
+    # The node can use another config than the one that was read.
     return name.partition(".")[0], ServerConfig(), name
 
 
-def describe_unready(one: UpstreamSummary) -> str:
-    """Why the tools of an upstream are missing, or may not answer."""
+def describe_unready(upstream: UpstreamSummary) -> str:
+    """Describe why an upstream is not ready, so that its tools are missing or do not respond."""
     from interlock.core.config import redact_about
 
-    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
-    return output.sanitize(f"{one.key} is not ready: {problem}")
+    problem = (
+        redact_about(upstream.key, upstream.problem)
+        if upstream.problem
+        else f"it is {upstream.state}"
+    )
+    return output.sanitize(f"{upstream.key} is not ready: {problem}")

@@ -69,7 +69,7 @@ class Office(Running):
         OperatorStore(self.approving.operators.store.path).remove(name, self.sign)
 
     def admit(self, id: str) -> None:
-        """What `interlock keys admit` does."""
+        """What `interlock keys approve` does."""
         store = OperatorStore(self.approving.operators.store.path)
         draft = store.draft(enrol=[store.find_pending(id).one])
         store.admit(id, draft.entry, self.sign(draft))

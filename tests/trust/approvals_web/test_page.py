@@ -76,7 +76,7 @@ def enrol(office: Office, browser: Browser, kind: str, name: str = "bea") -> Non
     code = office.approving.operators.store.invite(Invitation(name))
     browser.open(f"{office.page}/enrol#{code}")
     browser.click(f"#make-{kind}")
-    browser.until_text("#enrolled", "interlock keys admit")
+    browser.until_text("#enrolled", "interlock keys approve")
     office.admit(browser.text("#enrolled code").split()[-1])
     # The code is not left in the address, nor does it work again.
     assert browser.url == f"{office.page}/enrol"

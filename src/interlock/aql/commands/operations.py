@@ -63,10 +63,10 @@ async def fetch_listing(
         return replace(whole, servers={server: whole.servers[server]})
 
     async with connect_to_node(
-        config, node=node, narrow=narrow, patient=server is not None
+        config, node=node, narrow=narrow, wait_for_all=server is not None
     ) as reached:
         listed = await reached.list_tools()
-        trouble = reached.trouble()
+        trouble = reached.list_unready_upstreams()
         try:
             names = await reached.operation_names()
         except (InterlockError, TimeoutError):

@@ -152,7 +152,7 @@ def ask_node(
         raise meant.config_error
     told = node_discovery.fetch_status(meant.socket)
     if told is None and node is not None:
-        raise node_discovery.not_running_error(meant, named=True)
+        raise node_discovery.not_running_error(meant, selected_by_address=True)
     # A node that was started with --listen runs by this config all the same.
     project = project_of(meant.config, meant.base_dir) if meant.source else open_project(config)
     if told is None:

@@ -67,11 +67,11 @@ class DriversReports(FeatureReports, ContractSource):
 
         return status_lines.summary(report.part(DriversStatus).drivers)
 
-    def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
+    def server_problems(self, report: StatusReport, max_problems: int | None = None) -> list[str]:
         from interlock.drivers.commands import status_lines
         from interlock.drivers.status import DriversStatus
 
-        return status_lines.troubles(report.part(DriversStatus).drivers, most)
+        return status_lines.troubles(report.part(DriversStatus).drivers, max_problems)
 
 
 REPORTS: Final = DriversReports()

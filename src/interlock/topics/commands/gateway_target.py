@@ -329,9 +329,7 @@ def _place_of(meant: TargetNode, *, named: bool) -> _Place:
             if hint:
                 output.print_note(f"Note: {hint}")
             raise meant.config_error
-        output.print_note(
-            f"Note: the node runs by an earlier config: {meant.config_error.problems[0]}"
-        )
+        node_discovery.print_earlier_config_note(meant.config_error)
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
         told = urlsplit(now.topics_url)

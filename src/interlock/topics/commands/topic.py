@@ -12,7 +12,7 @@ from interlock.terminal import config_source, output
 from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
-    WordsArgument,
+    KeyValueArgument,
     check_argument_form,
     read_timeout,
 )
@@ -238,7 +238,7 @@ def call(
     name: Name,
     to: Annotated[str, typer.Argument(metavar="ID", help="Whose tool.", show_default=False)],
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool.", show_default=False)],
-    arguments: WordsArgument = None,
+    arguments: KeyValueArgument = None,
     propose: Annotated[
         bool, typer.Option("--propose", help="Propose it, even if one may call.")
     ] = False,

@@ -82,7 +82,7 @@ class ChildTrial(Trial):
         self._key = key
         self._registrar = registrar
 
-    def registered(self) -> Registered:
+    def registration(self) -> Registered:
         info = self._registrar.subserver(self._key)
         if info is None:
             return ""

@@ -1,4 +1,4 @@
-"""`interlock claims`: which authority owns which segment of a node, and giving one up."""
+"""`interlock claims`: the segments of a node that belong to an authority."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 claims = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @claims.callback()
 def _claims() -> None:
-    """Show which authority owns which segment of a node, or give one up.
+    """Show which authority owns which segment of a node, or remove a claim.
 
-    Who registers with an authority keeps its segment, also when it is gone: for ever if the
-    authority was proven, else for a day.
+    A server that registers with an authority claims its segment. The claim stays when the server is
+    gone: without a limit if the authority was proven, otherwise for a day.
     """
 
 
@@ -32,53 +32,57 @@ def _claims() -> None:
 def list_claims(
     config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
-    """Show every claim that holds.
+    """List the valid claims.
 
     \b
     Example:
       interlock claims list
     """
-    store = _store(node_discovery.find_local_node(config, node))
+    store = _open_store(node_discovery.find_local_node(config, node))
     try:
-        found = store.claims()
+        claims_list = store.claims()
     finally:
         store.close()
     if json:
-        output.print_json([one._asdict() for one in found])
+        output.print_json([claim._asdict() for claim in claims_list])
         return
-    for one in found:
-        used = format_local(one.used)
-        proven = "proven" if one.verified else "not proven"
-        print(f"{one.segment:<20}  {one.authority:<40}  {proven:<10}  last used {used}")
-    if not found:
-        output.print_note("no segment is claimed.")
+    for claim in claims_list:
+        last_used = format_local(claim.used)
+        proof_text = "proven" if claim.verified else "not proven"
+        print(
+            f"{claim.segment:<20}  {claim.authority:<40}  {proof_text:<10}  last used {last_used}"
+        )
+    if not claims_list:
+        output.print_note("No segment is claimed.")
 
 
 @claims.command()
-def forget(
-    segment: Annotated[str, typer.Argument(help="The segment that anybody may have again.")],
+def remove(
+    segment: Annotated[str, typer.Argument(help="Segment to release.")],
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Give a segment up, to whoever registers next. A running node heeds it at once.
+    """Remove the claim on a segment, so that another server can register it.
+
+    A running node applies it at once.
 
     \b
     Example:
-      interlock claims forget edge01
+      interlock claims remove edge01
     """
-    store = _store(node_discovery.find_local_node(config, node))
+    store = _open_store(node_discovery.find_local_node(config, node))
     try:
-        had = store.forget_claim(segment)
+        was_claimed = store.forget_claim(segment)
     finally:
         store.close()
-    if not had:
-        output.print_note(f"nobody has claimed {segment}.")
+    if not was_claimed:
+        output.print_note(f"{segment} is not claimed.")
         raise typer.Exit(1)
-    print(f"{segment} belongs to nobody any more.")
+    print(f"The claim on {segment} is removed.")
 
 
-def _store(target: node_discovery.TargetNode) -> TreeStore:
-    """What the node that is target remembers of its tree. Raises ConfigError, InterlockError."""
+def _open_store(target: node_discovery.TargetNode) -> TreeStore:
+    """Open the tree store of the target node. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.tree.store import TreeStore, tree_path
 
@@ -86,6 +90,7 @@ def _store(target: node_discovery.TargetNode) -> TreeStore:
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {target.config.listen} has ever run here.",
+            f"{path} does not exist: no node with the address {target.config.listen} has run here. "
+            f"Start one: {target.selector.up_command}",
         )
     return TreeStore(path)

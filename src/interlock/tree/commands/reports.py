@@ -66,7 +66,7 @@ class TreeReports(FeatureReports):
 
     # -- a running node
 
-    def child(self) -> ChildRunner:
+    def create_child_runner(self) -> ChildRunner:
         from interlock.tree.commands.children import StdioChild
 
         return StdioChild()
@@ -103,7 +103,7 @@ class TreeReports(FeatureReports):
     def diagnoses(self, report: StatusReport) -> Iterator[Diagnosis]:
         yield from map(diagnose_subserver, filter(is_subserver, report.node.upstreams))
 
-    def trial(
+    def open_trial(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> AbstractContextManager[Trial] | None:
         if server.transport != "ax":

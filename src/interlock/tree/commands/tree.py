@@ -290,9 +290,7 @@ def tree(
     target = node_discovery.find_node(config, node)
     body = _ask(target)
     if target.config_error is not None:
-        output.print_note(
-            f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
-        )
+        node_discovery.print_earlier_config_note(target.config_error)
     if json:
         import msgspec
 

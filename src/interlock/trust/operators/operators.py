@@ -245,12 +245,12 @@ class OperatorWatch:
                     when = f"at {format_local(ends)}"
                 found.append(
                     f"Recovery: {who} becomes an operator {when}, without the proof of another. "
-                    f"Refuse it with: interlock keys refuse {id}"
+                    f"Reject it: interlock keys reject {id}"
                 )
             else:
                 found.append(
                     f"Enrolment pending: {who} wants to become an operator. An operator confirms "
-                    f"it with: interlock keys admit {id}"
+                    f"it with: interlock keys approve {id}"
                 )
         return found
 

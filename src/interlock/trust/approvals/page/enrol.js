@@ -54,7 +54,7 @@ export async function enrol() {
         drawing("clock"), make("div", {}, make("h1", {}, "Waiting for confirmation"),
           make("p", {}, visible(`An existing operator must confirm that ${name} can approve calls with `),
             `${what}: under Pending calls, or with `,
-            make("code", {}, visible(`interlock keys admit ${pending}`)), "."))),
+            make("code", {}, visible(`interlock keys approve ${pending}`)), "."))),
         make("p", {}, make("a", { href: "./" }, "Pending calls")));
       return;
     }
