@@ -239,7 +239,7 @@ def search_operations(
         output.print_json({"found": told})
         return
     if not hits:
-        listed = node_discovery.NodeSelector(config, node).command("operations list")
+        listed = node_discovery.NodeSelector(config, node).format_command("operations list")
         output.print_problem(f"Nothing fits. Try other words, or `{listed}`.")
         raise typer.Exit(1)
     console = output.create_console()
@@ -269,7 +269,7 @@ def explain_operation(
     found = _listing(config, node, None)
     one = found.operation_catalog.find(name)
     if one is None:
-        listed = node_discovery.NodeSelector(config, node).command("operations list")
+        listed = node_discovery.NodeSelector(config, node).format_command("operations list")
         near = ", ".join(found.operation_catalog.near(name)) or listed
         raise typer.BadParameter(f"there is no operation {name!r}; see {near}")
     details = OperationDescriber(
