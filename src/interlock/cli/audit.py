@@ -230,7 +230,7 @@ def export(
         first = list(islice(rows, 1))
         with _open_output(output_file) as file:
             count = _write_rows(file, format, chain(first, rows))
-    output_file.print_note(f"{format_count(count, 'entry', 'entries')}.")
+    output.print_note(f"{format_count(count, 'entry', 'entries')}.")
 
 
 def _journal_path(config: Path | None, node: str | None) -> Path:

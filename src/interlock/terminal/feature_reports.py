@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.connection import Connector, ConnectorOptions
     from interlock.terminal.config_source import ConfigSource, ConfigWarning
 
-ComponentType = TypeVar("Kind", bound=FeatureComponent)
+ComponentType = TypeVar("ComponentType", bound=FeatureComponent)
 
 
 class StatusLine(NamedTuple):

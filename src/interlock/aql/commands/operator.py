@@ -103,7 +103,7 @@ class CodeInbox(ApprovalsClient):
     def shown(self) -> list[tuple[Path | None, OperatorView]]:
         """Of every node that has a safety loop. Raises InterlockError."""
         found = []
-        for way in self._ways():
+        for way in self._routes():
             try:
                 body = self._signed_in(way, "GET", _CODES)
             except InterlockError as error:
@@ -123,7 +123,7 @@ class CodeInbox(ApprovalsClient):
 
     def _answered(self, sent: dict[str, str]) -> bytes:
         unknown: InterlockError | None = None
-        for way in self._ways():
+        for way in self._routes():
             try:
                 return self._signed_in(way, "POST", _CODES, sent)
             except InterlockError as error:
@@ -228,7 +228,7 @@ def show(
     known: set[str] = set()
     _print(desk, known, json=json, all=True)
     if watch:
-        for _ in desk.changes():
+        for _ in desk.watch_pending():
             _print(desk, known, json=json, all=False)
         output.print_note("the node has stopped.")
 

@@ -146,7 +146,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
         state_dir=str(folder),
     )
     otherwise = "end that one first, or choose another --segment"
-    with segment_lock(folder / "join.lock", parent.segment, parent.url, otherwise=otherwise):
+    with segment_lock(folder / "join.lock", parent.segment, parent.url, advice=otherwise):
         stopping = _heed_signals()
         node = Node(config, base_dir=Path.cwd(), leaf=True)
         try:

@@ -97,7 +97,7 @@ def known_as(parent: ParentConfig, given: str | None) -> Iterator[str]:
         place = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
         lock = state_home(os.environ) / "subservers" / f"{parent.segment}-{place}.lock"
         otherwise = "end that one first, or give this one another segment or a subserver_id"
-        with segment_lock(lock, parent.segment, parent.url, otherwise=otherwise):
+        with segment_lock(lock, parent.segment, parent.url, advice=otherwise):
             yield _kept_id(parent)
 
 
