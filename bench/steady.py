@@ -38,7 +38,8 @@ class Client:
         client = cls(reader, writer)
         hello = {
             "protocolVersion": SESSION_REVISION,
-            "capabilities": {},
+            # Only clients that declare it see which tools are degraded.
+            "capabilities": {"experimental": {"mcpax": {}}},
             "clientInfo": {"name": "interlock-bench", "version": "1"},
         }
         await client.request("initialize", hello)
