@@ -1,7 +1,6 @@
-"""Who comes in? Authentication, whose session it is, and whether the node takes calls at all.
+"""Admission of requests: authentication, session ownership, and limits of the node.
 
-A request that is answered by its face alone, such as `initialize`, passes here too: there is no
-side door.
+A request to which its server responds alone, such as `initialize`, passes admission too.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from interlock.protocol.mcpax import CONFIRM, REGISTER
 from interlock.protocol.mcpx_terms import TOPIC_SERVER as TOPIC
 
 MAX_PENDING_IDENTITIES: Final = 100
-"""So many requests may wait until it is known who sent them. Anybody can send such, so they are
-kept apart: they take no room from callers who are known."""
+"""Maximum number of requests that wait for the identity of their caller. Everybody can send such
+requests, so they do not count against the limit of running calls."""
 
 
 def pending_identities_error() -> InterlockError:
-    """For one more than that."""
+    """Return the error for a request beyond `MAX_PENDING_IDENTITIES`."""
     return InterlockError(
-        TOO_BUSY, "Too many requests wait until it is known who sent them; try again."
+        TOO_BUSY, "Too many requests wait for the identity of their caller. Try again."
     )
 
 
 class CallStarter(Protocol):
-    """Sends a call on its way."""
+    """Begins a call."""
 
     def __call__(self, call: Call, *, again: bool) -> None: ...
 
@@ -55,114 +54,122 @@ class Admission:
         concurrent_calls: int,
         recall: Callable[[Caller], Caller | None] = lambda caller: caller,
     ) -> None:
-        """Args:
-        recall: the caller of an earlier call, with its rights of now. None: it has none any more.
+        """
+        Args:
+            recall: returns the caller of an earlier call with its current rights. None: the caller
+                has no rights any more.
         """
         self.authenticate = authenticate
         self.concurrent_calls = concurrent_calls
         self.closed = False
-        """Whether the node stops, and takes nobody any more."""
+        """True if the node shuts down and accepts no more calls."""
         self.recall = recall
         self._audit = audit
         self._under_way = under_way
-        self._asking: set[asyncio.Task[None]] = set()
-        self.unsettled: dict[Call, None] = {}
-        """Calls that came in, but nobody knows yet whose they are. They are not under way."""
+        self._lookups: set[asyncio.Task[None]] = set()
+        self.pending_identities: dict[Call, None] = {}
+        """Calls whose caller is not identified yet. They do not count as running calls."""
 
     def __call__(self, call: Call) -> Caller:
-        """Let the call in: it learns whose it is. Raises InterlockError."""
+        """Admit the call and set its caller. Raises InterlockError."""
         if call.approval_id and call.caller is not None:
-            # Made by the gate, for somebody who called earlier. No face can say this.
-            known = self.recall(call.caller)
-            if known is None:
+            # A call that the gate made for an earlier caller. No server can create such a call.
+            recalled = self.recall(call.caller)
+            if recalled is None:
                 raise InterlockError(
                     UNAUTHENTICATED,
-                    f"{call.caller.name} is not known here any more: the call is not made.",
+                    f"The caller {call.caller.name} has no valid credentials any more, so its "
+                    "approved call was not made.",
                 )
-            caller = call.caller = known
+            caller = call.caller = recalled
         else:
-            # By its method: to call an object costs more than to call a method of it.
+            # A direct `__call__` is faster than calling the object.
             caller = call.caller = self.authenticate.__call__(call.credentials)
-        if not caller.can_call and not _is_for(call, caller):
-            only = "for topics alone" if caller.can_join else "not for calling"
+        if not caller.can_call and not _is_allowed_without_call(call, caller):
+            limit = "for topics only" if caller.can_join else "not for calls"
             raise InterlockError(
-                FORBIDDEN, f"The token of {caller.name} is {only}: `may: [call]` lets it call."
+                FORBIDDEN,
+                f"The token of {caller.name} is {limit}. Add `call` to its `may` to allow calls.",
             )
         if call.session_owner and call.session_owner != caller.name:
             raise InterlockError(
                 UNKNOWN_SESSION,
-                "This session has ended or never was: send `initialize` to start a new one.",
+                "Unknown or expired session. Send `initialize` to start a new session.",
             )
         if self.closed:
             raise InterlockError(SHUTTING_DOWN, "The node is shutting down.")
         if len(self._under_way) > self.concurrent_calls:
             raise InterlockError(
-                TOO_BUSY, "The node has as many calls under way as it may; try again."
+                TOO_BUSY, "The node has reached its limit of concurrent calls. Try again."
             )
         return caller
 
     def settle(
-        self, call: Call, unsettled: PendingIdentity, begin: CallStarter
+        self, call: Call, pending: PendingIdentity, begin: CallStarter
     ) -> InterlockError | None:
-        """Ask what has to be asked about its caller, and begin it again. What is returned says why
-        not."""
-        # Counted is who is asked about: hanging up makes no room for the next.
-        if len(self._asking) >= MAX_PENDING_IDENTITIES:
+        """Look up the caller in a task, and begin the call again. Return an error if that is not
+        possible now."""
+        # Lookups are counted and not calls: a client that disconnects frees no slot.
+        if len(self._lookups) >= MAX_PENDING_IDENTITIES:
             return pending_identities_error()
 
-        async def ask() -> None:
-            await unsettled.settle()
-            if call in self.unsettled:
-                del self.unsettled[call]
+        async def look_up() -> None:
+            await pending.settle()
+            if call in self.pending_identities:
+                del self.pending_identities[call]
                 begin(call, again=True)
 
         del self._under_way[call]
-        self.unsettled[call] = None
-        task = asyncio.get_running_loop().create_task(ask())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self.pending_identities[call] = None
+        task = asyncio.get_running_loop().create_task(look_up())
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
         return None
 
     def give_up(self, call: Call) -> bool:
-        """Let it be over though nobody knows whose it is. False: that is known, or it is over."""
-        if call not in self.unsettled:
+        """Make a call with an unknown caller running, so that it can be ended. Return False if it
+        does not wait for its identity."""
+        if call not in self.pending_identities:
             return False
-        del self.unsettled[call]
+        del self.pending_identities[call]
         self._under_way[call] = None
         return True
 
     def give_up_all(self) -> list[Call]:
-        """The same for all of them."""
-        return [call for call in list(self.unsettled) if self.give_up(call)]
+        """Call `give_up` for all waiting calls, and return them."""
+        return [call for call in list(self.pending_identities) if self.give_up(call)]
 
     def admit(self, call: Call) -> Caller:
-        """The caller of a request that is answered by its face alone, such as `initialize`.
+        """Admit a request to which its server responds alone, such as `initialize`, and return its
+        caller.
 
-        Raises InterlockError; PendingIdentity, when the face has to wait and ask again.
+        Raises:
+            PendingIdentity: the server has to wait and call this again.
+            InterlockError: the request is rejected.
         """
-        word, detail = INTERNAL.name, ""
+        outcome_name, detail = INTERNAL.name, ""
         try:
             caller = self(call)
-            word = OK
+            outcome_name = OK
             return caller
         except PendingIdentity:
-            # It is not refused yet, nor let in: the face asks again.
-            word = ""
+            # Neither rejected nor admitted: the server calls this again.
+            outcome_name = ""
             raise
         except InterlockError as error:
-            word, detail = error.failure.name, error.message
+            outcome_name, detail = error.failure.name, error.message
             raise
         finally:
-            if word:
-                self._audit.record(call, word, 0, detail)
+            if outcome_name:
+                self._audit.record(call, outcome_name, 0, detail)
 
     def refused(self, call: Call, error: InterlockError) -> None:
-        """A face refused a request before it became a call: that is recorded too."""
+        """Record a request that a server rejected before it became a call."""
         self._audit.record(call, error.failure.name, 0, error.message)
 
 
-def _is_for(call: Call, caller: Caller) -> bool:
-    """Whether somebody who may not call may do this all the same."""
+def _is_allowed_without_call(call: Call, caller: Caller) -> bool:
+    """Return whether a caller without the right to call may make this request."""
     if call.server == TOPIC and caller.can_join:
         return True
     return call.method == REGISTER or (call.method == CONFIRM and caller.can_view_approvals)

@@ -1,7 +1,7 @@
-"""Who is calling? The first stage: a stranger learns nothing, not even which tools exist.
+"""Authentication: the first stage. An unknown caller learns nothing, not even which tools exist.
 
-It never waits. What has to be asked of somebody else first (an issuer's keys, a server that knows
-opaque tokens) is an `PendingIdentity`: whoever called waits for its `settle`, and asks again.
+It never blocks. If an external server must be asked first (keys of an issuer, introspection of an
+opaque token), it raises `PendingIdentity`. Then await its `settle` and authenticate again.
 """
 
 from __future__ import annotations
@@ -19,70 +19,71 @@ from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
 LOCAL_PEER: Final = LOCAL
 LOCAL_CALLER: Final = Caller("local")
 PARENT_KIND: Final = "parent"
-_NEEDED: Final = (
-    "A bearer token is needed: send `Authorization: Bearer …` with a token from the node's "
-    "`tokens`, from `interlock token create`, or of an issuer that it believes."
+_TOKEN_NEEDED: Final = (
+    "A bearer token is required. Send `Authorization: Bearer …` with a token from the `tokens` "
+    "of the config, from `interlock token create`, or from a trusted issuer."
 )
 _WHY: Final = {
     OTHER_USER: "This connection does not belong to the user who runs the node. ",
     FORWARDED: "A proxy forwarded this request. ",
 }
-_MOST_KEPT: Final = 10_000
-"""So many tokens are known by their digest; beyond that all are looked at anew."""
+_MAX_CACHED_TOKENS: Final = 10_000
+"""Maximum number of cached tokens, by digest. Beyond that the cache is emptied."""
 
 Settle = Callable[[], Awaitable[None]]
 
 
 class PendingIdentity(InterlockError):
-    """Who calls cannot be said before something was asked of somebody else.
+    """The caller cannot be identified before an external server was asked.
 
-    `settle` asks, and never raises. Afterwards the same credentials have an answer; if they are
-    still unsettled then, that is a refusal.
+    `settle` asks it and never raises. Afterwards authenticate the same credentials again. If they
+    are still pending, reject the request.
     """
 
     def __init__(
         self,
         settle: Settle,
-        message: str = "Whose token this is could not be found out in time: try again.",
+        message: str = "The owner of this token could not be determined in time. Try again.",
     ) -> None:
         super().__init__(UNAUTHENTICATED, message)
         self.settle = settle
 
 
 class KnownToken(msgspec.Struct, frozen=True):
-    """Whose a bearer token is, and for how long that need not be looked at again."""
+    """The caller of a bearer token, and for how long this may be cached."""
 
     caller: Caller
     until: float | None = None
-    """On the wall clock. None: until somebody says otherwise."""
+    """When to check the token again (wall clock). None: only after `Authenticator.forget`."""
     ends: float | None = None
-    """When the token itself is over. None: it does not say."""
+    """When the token expires. None: unknown."""
 
 
 class BearerSource(Protocol):
-    """Somebody who knows bearer tokens of one kind."""
+    """A verifier of one kind of bearer tokens."""
 
     @property
     def demands(self) -> bool:
-        """Whether it has given out any: then everybody who comes over the network needs one."""
+        """True if it has issued tokens. Then every caller from the network needs one."""
         ...
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is; None when it is of another kind. Raises InterlockError, PendingIdentity."""
+        """Return the owner of a token. None: it is a token of another kind. Raises InterlockError,
+        PendingIdentity."""
         ...
 
 
 class CertificateSource(Protocol):
-    """Somebody who knows callers by the names in their certificates."""
+    """A lookup of callers by the names in their certificates."""
 
     def find(self, names: tuple[str, ...]) -> Caller | None: ...
 
 
 class Authenticator:
-    """Accepts this machine's own user, the bearer of a token, or who shows a certificate.
+    """Authenticates the local user, bearer tokens and client certificates.
 
-    Once there are tokens they are demanded of everybody who comes over the network, loopback
-    included: a token is there to tell callers apart, and an open side door would undo that.
+    If there are tokens, every caller from the network needs one, including loopback: tokens
+    distinguish callers, and an unauthenticated connection would defeat that.
     """
 
     def __init__(
@@ -96,17 +97,23 @@ class Authenticator:
         on_known: Callable[[KnownToken], None] | None = None,
         on_unread: Callable[[], None] | None = None,
     ) -> None:
-        """`tokens`: whose each token of the config is. `on_known` is told of everybody whom a
-        source knew, `on_unread` when somebody shows a token and nobody looks at any. Raises
-        InterlockError for an empty token."""
+        """
+        Args:
+            tokens: the tokens of the config, with their callers.
+            on_known: called for every token that a source verified.
+            on_unread: called when a request has a token, but the node verifies no tokens.
+
+        Raises:
+            InterlockError: a token is empty.
+        """
         if "" in tokens:
             # An unset secret must not become a password that everybody knows.
             raise InterlockError(
                 CONFIG,
-                f"The token of {tokens[''].name} is empty: put the secret into the variable or "
+                f"The token of {tokens[''].name} is empty. Put the secret into the variable or "
                 "file that the config names.",
             )
-        # Kept and looked up by digest: comparing digests leaks nothing about the token.
+        # Stored and looked up by digest: comparing digests leaks nothing about the token.
         self._configured = {
             sha256(token.encode()).digest(): KnownToken(caller) for token, caller in tokens.items()
         }
@@ -116,57 +123,60 @@ class Authenticator:
         self._clock = wall_clock
         self._on_known = on_known
         self._on_unread = on_unread
-        self._known: dict[bytes, KnownToken] = {}
-        self._demands = False
+        self._cache: dict[bytes, KnownToken] = {}
+        self._needs_token = False
         self.forget()
         self.minted: Callable[[Credentials], Caller | None] | None = None
-        """Reads the token that the node above made for a call. None: there is none to read."""
+        """Verifies the hop token that the parent minted for a call. None: there are no hop
+        tokens."""
 
     def __call__(self, credentials: Credentials) -> Caller:
-        """The caller. Raises InterlockError; PendingIdentity, when it has to be asked for first."""
+        """Return the caller. Raises InterlockError, PendingIdentity."""
         if credentials.assigned_name:
-            reads = self.minted
-            minted = None if reads is None else reads(credentials)
-            return minted or Caller(credentials.assigned_name, kind=PARENT_KIND)
+            verify = self.minted
+            caller = None if verify is None else verify(credentials)
+            return caller or Caller(credentials.assigned_name, kind=PARENT_KIND)
         bearer = credentials.bearer
-        if bearer is not None and self._demands:
+        if bearer is not None and self._needs_token:
             digest = sha256(bearer.encode()).digest()
-            known = self._known.get(digest)
-            if known is None or not (known.until is None or self._clock() < known.until):
-                known = self._find(bearer, digest)
-            return known.caller
+            token = self._cache.get(digest)
+            if token is None or not (token.until is None or self._clock() < token.until):
+                token = self._find(bearer, digest)
+            return token.caller
         if credentials.certificate_names and self._certificates is not None:
             caller = self._certificates.find(credentials.certificate_names)
             if caller is not None:
                 return caller
         if credentials.peer == LOCAL_PEER:
             return self._local
-        if credentials.peer != LOOPBACK or self._demands:
-            raise InterlockError(UNAUTHENTICATED, _WHY.get(credentials.peer, "") + _NEEDED)
+        if credentials.peer != LOOPBACK or self._needs_token:
+            raise InterlockError(UNAUTHENTICATED, _WHY.get(credentials.peer, "") + _TOKEN_NEEDED)
         if bearer is not None and self._on_unread is not None:
             self._on_unread()
         return self._local
 
     def forget(self) -> None:
-        """Something was made, revoked or rotated: look at every token anew."""
-        self._known = dict(self._configured)
-        self._demands = (
+        """Empty the cache, after tokens were created, revoked or rotated."""
+        self._cache = dict(self._configured)
+        self._needs_token = (
             bool(self._configured)
             or self._certificates is not None
             or any(source.demands for source in self._sources)
         )
 
     def _find(self, bearer: str, digest: bytes) -> KnownToken:
-        self._known.pop(digest, None)
+        self._cache.pop(digest, None)
         for source in self._sources:
-            known = source.find(bearer)
-            if known is not None:
+            token = source.find(bearer)
+            if token is not None:
                 break
         else:
-            raise InterlockError(UNAUTHENTICATED, "This bearer token is not known here.")
-        if len(self._known) >= _MOST_KEPT:
-            self._known = dict(self._configured)
-        self._known[digest] = known
+            raise InterlockError(
+                UNAUTHENTICATED, "Unknown bearer token. Check the token, or get a new one."
+            )
+        if len(self._cache) >= _MAX_CACHED_TOKENS:
+            self._cache = dict(self._configured)
+        self._cache[digest] = token
         if self._on_known is not None:
-            self._on_known(known)
-        return known
+            self._on_known(token)
+        return token

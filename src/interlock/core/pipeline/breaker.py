@@ -1,7 +1,7 @@
-"""Is it worth trying? A circuit breaker per upstream.
+"""A circuit breaker for each upstream.
 
-It counts what a connection cannot show: an upstream that is there but hangs, or answers nonsense.
-An upstream that went away is not its business, its supervisor sees to that.
+It counts failures of a connected upstream: timeouts and invalid responses. Lost connections are
+handled by the supervisor of the upstream.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ class _Breaker:
 
 
 class Breakers:
-    """The breaker of every upstream."""
+    """The circuit breakers of all upstreams."""
 
     def __init__(self, clock: Clock, *, failures: int, cooldown: float) -> None:
         self._clock = clock
         self._failures = failures
         self._cooldown = cooldown
         self.failing: dict[str, _Breaker] = {}
-        """Those that have failed lately. Empty: nobody need ask."""
+        """The breakers of upstreams with recent failures, by key."""
 
     def configure(self, *, failures: int, cooldown: float) -> None:
         self._failures = failures
         self._cooldown = cooldown
 
     def admit(self, upstream: str) -> None:
-        """Let the call pass, or raise. After the cooldown one call may try."""
+        """Admit a call, or raise InterlockError. After the cooldown one trial call passes."""
         breaker = self.failing.get(upstream)
         if breaker is None or breaker.circuit is Circuit.CLOSED:
             return
         wait = breaker.opened + self._cooldown - self._clock()
         if breaker.circuit is Circuit.OPEN and wait <= 0:
             breaker.circuit = Circuit.HALF_OPEN
-            # A trial that never reports back must not block the upstream for ever.
+            # A trial call without a result must not block the upstream permanently.
             breaker.opened = self._clock()
             return
         if breaker.circuit is Circuit.HALF_OPEN and wait <= 0:
             breaker.opened = self._clock()
             return
-        # Sums of times are a hair off: nobody is told to wait longer than the cooldown.
+        # Limited, since sums of times are not exact: the wait is never longer than the cooldown.
         retry_ms = max(1, ceil(min(wait, self._cooldown) * 1000))
         raise InterlockError(
             CIRCUIT_OPEN,
-            f"{upstream} failed {breaker.failures} times in a row and is left alone for now; "
-            f"try again in {retry_ms / 1000:.1f} s.",
+            f"The upstream {upstream} failed {breaker.failures} times in a row. "
+            f"Try again in {retry_ms / 1000:.1f} s.",
             {"upstream": upstream, "retry_after_ms": retry_ms},
         )
 
@@ -81,18 +81,18 @@ class Breakers:
             del self.failing[upstream]
 
     def blame(self, call: Call, error: InterlockError) -> None:
-        """Hold a failed call against its upstream, if that is to blame."""
+        """Count the error of a call, if its upstream caused it."""
         if isinstance(error, RelayedError):
-            # Something below it failed; it is well, and said so.
+            # The failure is below the upstream: the upstream itself works.
             self.succeeded(call.upstream)
         elif not (call.has_caller_timeout and error.failure is DEADLINE_EXCEEDED):
-            # Who is in a greater hurry than the node must not speak for the others.
+            # A timeout that a caller chose says nothing about the upstream.
             self.failed(call.upstream, error.failure)
 
     def failed(self, upstream: str, failure: Failure) -> None:
-        """Count a failure, if it is one that an upstream is to blame for.
+        """Count a failure, if an upstream can cause it.
 
-        An error that the upstream itself answered with shows that it is there and well.
+        A JSON-RPC error of the upstream counts as a success: it shows that the upstream works.
         """
         if failure.name not in _COUNTED:
             if failure.name == UPSTREAM_ERROR.name:
@@ -102,7 +102,7 @@ class Breakers:
         if breaker is None:
             breaker = self.failing[upstream] = _Breaker()
         breaker.failures += 1
-        # Calls that were under way when it opened say nothing new: callers were told when to retry.
+        # Calls that were running when it opened do not extend the wait that callers were told.
         if breaker.circuit is Circuit.HALF_OPEN or (
             breaker.circuit is Circuit.CLOSED and breaker.failures >= self._failures
         ):
@@ -110,7 +110,7 @@ class Breakers:
             breaker.opened = self._clock()
 
     def reset(self, upstream: str) -> None:
-        """The upstream came back new: it starts with a clean slate."""
+        """Remove the failures of an upstream that was connected again."""
         self.failing.pop(upstream, None)
 
     def state(self, upstream: str) -> Circuit:

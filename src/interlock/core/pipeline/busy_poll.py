@@ -1,10 +1,10 @@
-"""Staying awake for a lonely call.
+"""Busy polling while one call is in flight.
 
-To be woken takes a process longer than everything the node does with a call. So while a single
-call is under way, and for a moment after its answer, the loop looks again instead of sleeping.
-That costs a core at most a few ten thousandths of a second for every such call. With more calls
-under way nobody need be woken; with one core only it would take the time of those it waits for.
-And a call is lonely only if those before it were: between two waves of many there is a first one.
+Waking a process takes longer than all the work of the node for a call. So while a single call is
+running, and for a moment after its response, the event loop polls instead of sleeping. That costs
+at most a few ten-thousandths of a second of one core per call. With several running calls the loop
+is awake anyway. With one core, polling would take time from the server that it waits for. Polling
+starts only after several single calls in a row: every burst of calls also begins with one call.
 """
 
 from __future__ import annotations
@@ -16,25 +16,33 @@ from typing import Any, Final
 from interlock.core.ports import Clock
 
 ANSWER_SECONDS: Final = 100e-6
-"""How long it looks out for the answer. A server that takes longer is slept on."""
+"""How long the loop polls for the response. After this time it sleeps normally."""
 NEXT_SECONDS: Final = 60e-6
-"""How long, after that, for the next call of the same client."""
+"""How long it polls for the next call of the same client, after the response."""
 
-ALONE_BEFORE: Final = 8
-"""So many calls in a row must have been alone before the loop stays awake for one."""
+MIN_SINGLE_CALLS: Final = 8
+"""Number of single calls in a row before the loop polls."""
 
 
 def can_busy_poll() -> bool:
-    """Whether the process has more than one core, and may give one away for a moment."""
+    """Return whether the process has several cores, so that one can be used for polling."""
     if not hasattr(os, "sched_getaffinity") or not hasattr(os, "sched_yield"):
         return False
     return len(os.sched_getaffinity(0)) > 1
 
 
 class BusyPoll:
-    """Keeps the loop from sleeping for a moment."""
+    """Keeps the event loop from sleeping for a moment."""
 
-    __slots__ = ("_again", "_awake", "_call_soon", "_clock", "_under_way", "_until", "alone")
+    __slots__ = (
+        "_call_soon",
+        "_clock",
+        "_is_polling",
+        "_poll_callback",
+        "_under_way",
+        "_until",
+        "alone",
+    )
 
     def __init__(
         self, under_way: Sized, clock: Clock, call_soon: Callable[[Callable[[], None]], Any]
@@ -42,28 +50,28 @@ class BusyPoll:
         self._under_way = under_way
         self._clock = clock
         self._call_soon = call_soon
-        self._awake = False
+        self._is_polling = False
         self._until = 0.0
         self.alone = 0
-        """How many calls in a row were the only ones. Set back by whoever sends one of several."""
-        self._again = self._look_again
+        """Number of single calls in a row. The pipeline resets it when several calls run."""
+        self._poll_callback = self._poll
 
     def sent(self, now: float) -> None:
-        """The only call under way has just been sent."""
+        """Start to poll. Called after the only running call was sent."""
         self.alone += 1
-        if self.alone <= ALONE_BEFORE:
+        if self.alone <= MIN_SINGLE_CALLS:
             return
         self._until = now + ANSWER_SECONDS
-        if not self._awake:
-            self._awake = True
-            self._call_soon(self._again)
+        if not self._is_polling:
+            self._is_polling = True
+            self._call_soon(self._poll_callback)
 
-    def _look_again(self) -> None:
+    def _poll(self) -> None:
         calls = len(self._under_way)
         left = self._until - self._clock()
         if calls < 2 and (left > 0 or (calls == 0 and left > -NEXT_SECONDS)):
-            # Somebody else may want this core: the one that is waited for, even.
+            # Other processes may need this core, even the server that is polled for.
             os.sched_yield()
-            self._call_soon(self._again)
+            self._call_soon(self._poll_callback)
         else:
-            self._awake = False
+            self._is_polling = False

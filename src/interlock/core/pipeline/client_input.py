@@ -9,8 +9,8 @@
 
 The classes are in `client_requests.py`.
 
-The decision is made from what each side speaks. A call that may have been executed is never made
-again by the node: only a server that asked for it gets the same request once more.
+The protocol generation of each side decides. The node never repeats a call that may have been
+executed: only a server that requested input gets the same request again.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ from interlock.protocol.mcp import (
 )
 
 INPUT_SECONDS: Final = 600.0
-"""How long the answer to a question may take, and how long a held call waits for its client."""
-_ONE_BREATH: Final = 0.03
-"""How long after a question others may follow that are put to the client together with it."""
-_URL_FIRST: Final = -32042
-"""A session server that cannot even begin before its user has been somewhere."""
+"""How long a client response may take, and how long a suspended call waits for its client."""
+_BATCH_SECONDS: Final = 0.03
+"""How long to wait for more client requests of a call, to send them to the client together."""
+_URL_ELICITATION_REQUIRED: Final = -32042
+"""The error of a session server whose user must visit a URL before the call can start."""
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 class ClientInput:
-    """Brings questions to callers, and their answers back."""
+    """Routes client requests to clients, and their responses to upstreams."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ClientInput:
         self._clock = clock
         self._call_later = call_later
         self._seconds = seconds
-        self._held = SuspendedCalls(clock=clock, call_later=call_later, seconds=seconds)
+        self._suspended = SuspendedCalls(clock=clock, call_later=call_later, seconds=seconds)
         self.tasks = Tasks(
             host,
             questions=questions,
@@ -114,108 +114,116 @@ class ClientInput:
             seconds=seconds,
         )
         self._rounds = InputRounds(
-            questions=questions, send=self._make_again, fail=self._fail, call_later=call_later
+            questions=questions, send=self._send_again, fail=self._fail, call_later=call_later
         )
 
     def _fail(self, call: Call, error: InterlockError) -> None:
         self._host.finish(call, None, error)
 
     @property
-    def held(self) -> int:
-        """How many calls wait for their clients to come back."""
-        return len(self._held)
+    def suspended(self) -> int:
+        """The number of calls that wait for their clients."""
+        return len(self._suspended)
 
     def asks_for(self, call: Call) -> bool:
-        """Whether a call waits for its client, and not for its server."""
+        """Return whether a call waits for its client, and not for its server."""
         return isinstance(call.upstream_request, ClientInputWait | InputRound)
 
     def drop_all(self, reason: str) -> None:
-        self._held.drop_all(reason)
+        self._suspended.drop_all(reason)
         self.tasks.drop_all(reason)
 
-    # -- a session server asks
+    # -- client requests of a session server
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        """Put a session server's question to whom it is for."""
+    def asked(
+        self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        """Send a client request of a session server to its client."""
         client = call.client if call is not None else session.client if session else None
         if client is None:
-            ask.reject(-32601, f"Nobody is here who could answer {ask.method}.")
+            client_request.reject(-32601, f"No client is connected for {client_request.method}.")
             return
-        self._questions.follow(ask, call, session)
-        if not self._may_be_put(ask, client):
+        self._questions.follow(client_request, call, session)
+        if not self._check(client_request, client):
             return
         if client.era is Era.SESSION:
-            self._relay.put(ask, call, session)
+            self._relay.put(client_request, call, session)
         elif call is not None:
-            self._hold(ask, call)
+            self._suspend(client_request, call)
         else:
-            ask.reject(-32601, "The client has no request under way that this could be about.")
+            client_request.reject(
+                -32601, "The client has no running request for this client request."
+            )
 
-    def _may_be_put(self, ask: ClientRequest, client: Client) -> bool:
-        refusal = self._questions.look_at(ask, client, ask.upstream)
-        if refusal is not None:
-            ask.reject(refusal.code, refusal.message)
-        return refusal is None
+    def _check(self, client_request: ClientRequest, client: Client) -> bool:
+        """Reject a request that is not allowed. Return whether it is allowed."""
+        rejection = self._questions.look_at(client_request, client, client_request.upstream)
+        if rejection is not None:
+            client_request.reject(rejection.code, rejection.message)
+        return rejection is None
 
-    def _hold(self, ask: ClientRequest, call: Call) -> None:
+    def _suspend(self, client_request: ClientRequest, call: Call) -> None:
+        """Suspend a call of a stateless client, to respond with the client request."""
         if call.method not in INPUT_METHODS:
-            ask.reject(-32602, f"The answer to {call.method} cannot be a question on this wire.")
+            client_request.reject(
+                -32602, f"A stateless client cannot get a client request during {call.method}."
+            )
             return
-        exchange = call.upstream_request
-        if exchange is None or self._held.full:
-            ask.reject(-32603, "Too many calls wait for their clients already.")
+        request = call.upstream_request
+        if request is None or self._suspended.full:
+            client_request.reject(-32603, "Too many calls already wait for their clients.")
             return
 
-        def may_be_put(other: ClientRequest) -> bool:
+        def check(other: ClientRequest) -> bool:
             self._questions.follow(other, call, None)
-            return self._may_be_put(other, call.client)
+            return self._check(other, call.client)
 
-        held = SuspendedCall(call, self._host, may_be_put)
-        held.add(ask)
-        self._held.keep(held)
-        exchange.reassign(call, held)
-        # What is asked in one breath is answered in one, also when it comes on two streams.
-        self._call_later(_ONE_BREATH, lambda: self._ask_client(held, call))
+        suspended = SuspendedCall(call, self._host, check)
+        suspended.add(client_request)
+        self._suspended.keep(suspended)
+        request.reassign(call, suspended)
+        # Client requests that arrive together are sent together, also if they use two streams.
+        self._call_later(_BATCH_SECONDS, lambda: self._ask_client(suspended, call))
 
-    def _ask_client(self, held: SuspendedCall, call: Call) -> None:
-        """The breath is over: the client is told what its server wants to know."""
-        waiting, held.waiting = held.waiting, None
+    def _ask_client(self, suspended: SuspendedCall, call: Call) -> None:
+        """Respond to the client with the open client requests of a suspended call."""
+        waiting, suspended.waiting = suspended.waiting, None
         if waiting is None:
-            # It has answered meanwhile.
-            self._held.fetch(held.handle)
+            # The server has responded meanwhile.
+            self._suspended.fetch(suspended.handle)
         elif not self._host.is_pending(call):
-            self._held.fetch(held.handle)
-            held.give_up("The caller waits no longer.")
-        elif held.open_questions():
-            self._answer_with(held, call)
+            self._suspended.fetch(suspended.handle)
+            suspended.give_up("The call was cancelled.")
+        elif suspended.open_questions():
+            self._answer_with(suspended, call)
         else:
-            # It does not want to know any more.
-            self._held.fetch(held.handle)
-            self._host.attach_request(call, held.exchange)
+            # The server has withdrawn its requests.
+            self._suspended.fetch(suspended.handle)
+            self._host.attach_request(call, suspended.exchange)
 
-    def _answer_with(self, held: SuspendedCall, call: Call) -> None:
-        """Answer a call with the questions of its server. Never raises."""
+    def _answer_with(self, suspended: SuspendedCall, call: Call) -> None:
+        """Respond to a call with the client requests of its server. Never raises."""
         try:
-            outcome = self.tasks.adopt(held, call)
+            outcome = self.tasks.adopt(suspended, call)
             if outcome is not None:
-                self._held.fetch(held.handle)
+                self._suspended.fetch(suspended.handle)
             else:
-                state = self._seals.seal(call, self._held.seconds, held=held.handle)
-                outcome = input_required_outcome(held, state)
+                state = self._seals.seal(call, self._suspended.seconds, suspended=suspended.handle)
+                outcome = input_required_outcome(suspended, state)
         except Exception as bug:
-            self._held.fetch(held.handle)
-            held.give_up("The client could not be asked.")
+            self._suspended.fetch(suspended.handle)
+            suspended.give_up("The request to the client failed.")
             self._fail(call, internal_error(call, bug))
             return
         call.upstream_request = None
         self._host.finish(call, outcome, None, INPUT_REQUIRED)
 
-    # -- a stateless server asks
+    # -- client requests of a stateless server
 
     def needed(self, call: Call, outcome: Outcome) -> Outcome | None:
-        """A result that is none yet, or about a task. None: the call goes on.
+        """Handle an `input_required` result, or a result about a task.
 
-        Raises InterlockError.
+        Return the outcome for the client. None: the call continues. Raises InterlockError.
         """
         result_type = "" if outcome.glance is None else outcome.glance.result_type
         if result_type != INPUT_REQUIRED:
@@ -224,7 +232,9 @@ class ClientInput:
             return self.tasks.created(call, outcome) if result_type == TASK else outcome
         if call.method not in INPUT_METHODS:
             raise InterlockError(
-                UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.method} with a question."
+                UPSTREAM_PROTOCOL,
+                f"The upstream {call.upstream} requested input for {call.method}, which MCP does "
+                "not allow.",
             )
         if call.client.era is Era.SESSION:
             self._host.pause_deadline(call, self._seconds)
@@ -239,25 +249,29 @@ class ClientInput:
         return Outcome(result, outcome.era, outcome.glance)
 
     def _pass_on(self, call: Call, questions: dict[str, tuple[str, bytes]]) -> dict[str, bytes]:
-        """Look at questions that go to the client in an answer. Raises InterlockError.
+        """Check client requests that are sent to the client in a result. Raises InterlockError.
 
-        Returns the params of those that may be asked only within limits, by key.
+        Return the new params of requests that the policy limits, by key.
         """
         asks = {
             key: probe_request(method, params, call.upstream)
             for key, (method, params) in questions.items()
         }
-        for ask in asks.values():
-            refusal = self._questions.look_at(ask, call.client, call.upstream)
-            if refusal is not None:
-                self._questions.follow(ask, call, None)
-                ask.reject(refusal.code, refusal.message)
-                raise refusal.as_error()
-        for ask in asks.values():
-            self._questions.passed_on(ask, call)
-        return {key: ask.params for key, ask in asks.items() if ask.params != questions[key][1]}
+        for client_request in asks.values():
+            rejection = self._questions.look_at(client_request, call.client, call.upstream)
+            if rejection is not None:
+                self._questions.follow(client_request, call, None)
+                client_request.reject(rejection.code, rejection.message)
+                raise rejection.as_error()
+        for client_request in asks.values():
+            self._questions.passed_on(client_request, call)
+        return {
+            key: client_request.params
+            for key, client_request in asks.items()
+            if client_request.params != questions[key][1]
+        }
 
-    def _make_again(self, call: Call) -> None:
+    def _send_again(self, call: Call) -> None:
         limit = call.deadline if call.has_caller_timeout else 0.0
         try:
             self._host.send(call, self._clock())
@@ -266,13 +280,14 @@ class ClientInput:
         except Exception as bug:
             self._fail(call, internal_error(call, bug))
         if limit:
-            # The time that a caller gives is for all the rounds together.
+            # The timeout of the caller is for all input rounds together.
             call.deadline = call.hard_deadline = limit
 
     def needed_first(self, call: Call, error: UpstreamResponseError) -> Outcome | None:
-        """A session server wants its user to go somewhere before it begins. None: it does not."""
+        """Convert the error of a session server that requires URL elicitation first. None: another
+        error."""
         if (
-            error.code != _URL_FIRST
+            error.code != _URL_ELICITATION_REQUIRED
             or call.client.era is not Era.STATELESS
             or call.method not in INPUT_METHODS
         ):
@@ -282,11 +297,13 @@ class ClientInput:
         except ProtocolError:
             data = None
         listed = data.get("elicitations") if isinstance(data, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        if not isinstance(listed, list) or not all(
+            isinstance(elicitation, dict) for elicitation in listed
+        ):
             return None
         questions = {
-            f"input-{number}": (ELICITATION, encode_value({**one, "mode": "url"}))
-            for number, one in enumerate(listed, 1)
+            f"input-{number}": (ELICITATION, encode_value({**elicitation, "mode": "url"}))
+            for number, elicitation in enumerate(listed, 1)
         }
         if not questions:
             return None
@@ -294,58 +311,61 @@ class ClientInput:
         state = self._seals.seal(call, self._seconds, again=True)
         return Outcome(write_input_request(questions, state), Era.STATELESS)
 
-    # -- a client comes back
+    # -- responses of a stateless client
 
     def brought(self, call: Call) -> bool:
-        """Take what a client brought back with its request.
+        """Read the client responses in a request.
 
-        True: it continues a call that was held. Raises InterlockError for forged or stale state.
+        Return True if the request continues a suspended call. Raises InterlockError for forged or
+        expired state.
         """
         extra = call.extra_params
         if extra is not None and "task" in extra and call.method == TOOLS_CALL:
-            # The session wire's own way to ask for a task, which no node offers: it is ignored.
-            extra = {key: one for key, one in extra.items() if key != "task"}
+            # Tasks of the session generation are not supported: the member is ignored.
+            extra = {key: value for key, value in extra.items() if key != "task"}
             call.extra_params = extra or None
         if extra is None or (INPUT_RESPONSES not in extra and REQUEST_STATE not in extra):
             return False
-        answers = read_input_responses(extra.get(INPUT_RESPONSES))
+        responses = read_input_responses(extra.get(INPUT_RESPONSES))
         state = extra.get(REQUEST_STATE)
         if state is None:
             return False
         text = decode_value(state)
         if not isinstance(text, str):
             raise stale_state_error()
-        inside = self._seals.open(text, call)
-        call.extra_params = given = {key: one for key, one in extra.items() if key != REQUEST_STATE}
-        if inside.upstream is not None:
-            given[REQUEST_STATE] = Raw(encode_value(inside.upstream))
+        content = self._seals.open(text, call)
+        call.extra_params = remaining = {
+            key: value for key, value in extra.items() if key != REQUEST_STATE
+        }
+        if content.upstream is not None:
+            remaining[REQUEST_STATE] = Raw(encode_value(content.upstream))
             return False
-        given.pop(INPUT_RESPONSES, None)
-        if not given:
+        remaining.pop(INPUT_RESPONSES, None)
+        if not remaining:
             call.extra_params = None
-        if inside.again:
+        if content.again:
             return False
-        # Anything wrong with this request is found before the held call is touched.
+        # Errors of this request are found before the suspended call is changed.
         self._host.resume_deadline(call)
-        held = self._held.fetch(inside.held)
-        if held is None:
+        suspended = self._suspended.fetch(content.suspended)
+        if suspended is None:
             raise stale_state_error()
         try:
-            self._resume(call, held, answers)
+            self._resume(call, suspended, responses)
         except Exception:
-            held.give_up("The node failed to pass the answers on.")
+            suspended.give_up("The node failed to pass the responses on.")
             raise
         return True
 
-    def _resume(self, call: Call, held: SuspendedCall, answers: dict[str, Raw]) -> None:
-        held.answer(answers)
-        # What a client can do is said anew with every request.
-        held.look_again(lambda ask: self._may_be_put(ask, call.client))
-        if held.over is not None:
-            self._host.on_result(call, *held.over)
-        elif held.open_questions():
-            # Something is still unanswered, or new: it is asked for once more.
-            self._held.keep(held)
-            self._answer_with(held, call)
+    def _resume(self, call: Call, suspended: SuspendedCall, responses: dict[str, Raw]) -> None:
+        suspended.answer(responses)
+        # A stateless client declares its capabilities with every request.
+        suspended.look_again(lambda client_request: self._check(client_request, call.client))
+        if suspended.over is not None:
+            self._host.on_result(call, *suspended.over)
+        elif suspended.open_questions():
+            # Some requests are new or have no response: send them to the client again.
+            self._suspended.keep(suspended)
+            self._answer_with(suspended, call)
         else:
-            self._host.attach_request(call, held.exchange)
+            self._host.attach_request(call, suspended.exchange)

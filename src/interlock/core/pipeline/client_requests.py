@@ -1,8 +1,7 @@
-"""May this be asked of the caller? What an upstream wants to know, held against what was promised.
+"""Client requests of upstreams: checks, relay to clients, suspended calls and input rounds.
 
-An upstream may ask its caller for a sample of its model, for the answers to a form, or for its
-roots. It may do so only of a client that said it can, and only where the config lets it. What was
-asked, and what came of it, is written down.
+An upstream may send client requests: sampling, elicitation and roots. The client must have declared
+the capability, and the config must allow it. Requests and their results are journaled.
 """
 
 from __future__ import annotations
@@ -50,84 +49,90 @@ from interlock.protocol.mcp import CLIENT_REQUESTS, ELICITATION, SAMPLING, TASKS
 
 _METHOD_NOT_FOUND: Final = -32601
 _INVALID_PARAMS: Final = -32602
-_REFUSED: Final = -1
-"""What a client says when its user did not want to."""
+_REJECTED: Final = -1
+"""The error code of a client whose user rejected the request."""
 _ACTIONS: Final = frozenset({"accept", "decline", "cancel"})
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 class ClientRequestPolicy(msgspec.Struct, frozen=True):
-    """What the servers behind a node may ask of its callers."""
+    """The client requests that an upstream may send."""
 
     sampling: bool = True
     elicitation: bool = True
     roots: bool = True
     max_tokens: int | None = None
-    """More tokens than this are not sampled at once, whatever the server asks for."""
+    """The maximum of `maxTokens` in a sampling request."""
 
 
 ALLOW_ALL: Final = ClientRequestPolicy()
 
 
 class ClientRequestRefusal(msgspec.Struct, frozen=True):
-    """Why a question is not put, in the words of JSON-RPC."""
+    """The reason why a client request is rejected, as a JSON-RPC error."""
 
     code: int
     message: str
     missing: dict[str, Any] | None = None
-    """The capability that the client would need, as the client would declare it."""
+    """The capability that the client would have to declare."""
 
     def as_error(self) -> InterlockError:
-        """What a caller is told whose request was answered with such a question."""
+        """Return the error for the call that led to the client request."""
         if self.missing is not None:
             data = {"requiredCapabilities": self.missing}
             return InterlockError(MISSING_CLIENT_CAPABILITY, self.message, data)
-        if self.code == _REFUSED:
+        if self.code == _REJECTED:
             return InterlockError(FORBIDDEN, self.message)
-        return InterlockError(UPSTREAM_PROTOCOL, f"The server asks what it cannot: {self.message}")
+        return InterlockError(
+            UPSTREAM_PROTOCOL, f"The server sent an invalid client request: {self.message}"
+        )
 
 
 class ClientRequestFilter:
-    """Looks at questions before they are put. `policy` is asked for by the upstream's key."""
+    """Checks client requests before they are sent, and journals their results."""
 
     def __init__(
         self, policy: Callable[[str], ClientRequestPolicy], audit: Audit, clock: Clock
     ) -> None:
+        """
+        Args:
+            policy: returns the policy of an upstream, by its key.
+        """
         self._policy = policy
         self._audit = audit
         self._clock = clock
 
     def follow(
         self,
-        ask: ClientRequest,
+        client_request: ClientRequest,
         call: Call | None,
         session: ClientSession | None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Write down what comes of a question. `then` is run when it is over."""
+        """Journal the end of a client request. `then` is called afterwards."""
         began = self._clock()
 
-        def over(answer: ClientResponse | str) -> None:
-            if isinstance(answer, str):
-                outcome, detail = WITHDRAWN, answer
-            elif answer.is_error:
-                outcome, detail = REFUSED, answer.message
+        def on_end(response: ClientResponse | str) -> None:
+            if isinstance(response, str):
+                outcome, detail = WITHDRAWN, response
+            elif response.is_error:
+                outcome, detail = REFUSED, response.message
             else:
-                outcome, detail = ANSWERED, _action(ask.method, answer.result)
-            self._write(ask, call, session, outcome, began, detail)
+                outcome, detail = ANSWERED, _action(client_request.method, response.result)
+            self._write(client_request, call, session, outcome, began, detail)
             if then is not None:
                 then()
 
-        ask.on_end = over
+        client_request.on_end = on_end
 
-    def passed_on(self, ask: ClientRequest, call: Call) -> None:
-        """Write down a question that its server is answered in another request."""
-        self._write(ask, call, None, ASKED, self._clock(), "")
+    def passed_on(self, client_request: ClientRequest, call: Call) -> None:
+        """Journal a client request whose response comes with a later request of the client."""
+        self._write(client_request, call, None, ASKED, self._clock(), "")
 
     def _write(
         self,
-        ask: ClientRequest,
+        client_request: ClientRequest,
         call: Call | None,
         session: ClientSession | None,
         outcome: str,
@@ -135,128 +140,139 @@ class ClientRequestFilter:
         detail: str,
     ) -> None:
         caller = "" if session is None else session.owner
-        face = about = ""
+        server = about = ""
         if call is not None:
             caller = caller if call.caller is None else call.caller.name
-            face, about = call.server, call.name if call.route is None else call.route.canonical
+            server, about = call.server, call.name if call.route is None else call.route.canonical
         try:
             self._audit.record_question(
-                ask.method,
+                client_request.method,
                 caller=caller,
-                face=face,
+                face=server,
                 about=about,
-                upstream=ask.upstream,
+                upstream=client_request.upstream,
                 outcome=outcome,
                 duration_us=int((self._clock() - began) * 1e6),
                 detail=detail,
             )
         except Exception:
-            # The answer is waited for, whatever the journal is up to.
-            _log.exception("%.100r could not be recorded", ask.method)
+            # The response must reach the server, even if the journal fails.
+            _log.exception(
+                "client request %.100r: writing the journal entry failed", client_request.method
+            )
 
     def look_at(
-        self, ask: ClientRequest, client: Client, upstream: str
+        self, client_request: ClientRequest, client: Client, upstream: str
     ) -> ClientRequestRefusal | None:
-        """None: it may be put, within the limits that it has now."""
-        capability = CLIENT_REQUESTS.get(ask.method)
+        """Check a client request, and limit its params. Return the rejection. None: allowed."""
+        capability = CLIENT_REQUESTS.get(client_request.method)
         if capability is None:
             return ClientRequestRefusal(
-                _METHOD_NOT_FOUND, f"{ask.method} is not something to ask a client."
+                _METHOD_NOT_FOUND, f"{client_request.method} is not a client request."
             )
         policy = self._policy(upstream)
         if not getattr(policy, capability):
             return ClientRequestRefusal(
-                _REFUSED, f"This node does not let servers ask for {capability}."
+                _REJECTED, f"This node does not allow {capability} requests of this server."
             )
         try:
-            params = decode_members(ask.params) if ask.params else {}
+            params = decode_members(client_request.params) if client_request.params else {}
         except ProtocolError:
             return ClientRequestRefusal(_INVALID_PARAMS, "`params` must be an object.")
-        lacking = _lacking(ask.method, params, capabilities_of(client.capabilities))
-        if lacking is not None:
-            return lacking
-        if ask.method == SAMPLING and policy.max_tokens is not None:
-            _cap(ask, params, policy.max_tokens)
+        rejection = _find_missing(
+            client_request.method, params, capabilities_of(client.capabilities)
+        )
+        if rejection is not None:
+            return rejection
+        if client_request.method == SAMPLING and policy.max_tokens is not None:
+            _limit_tokens(client_request, params, policy.max_tokens)
         return None
 
 
 def probe_request(method: str, params: bytes, upstream: str) -> ClientRequest:
-    """A question that is answered elsewhere, and only held against the rules here."""
-    return ClientRequest(method, params, _nowhere, upstream)
+    """Return a client request that is only checked. Its response arrives in another request."""
+    return ClientRequest(method, params, _ignore_response, upstream)
 
 
-def _nowhere(answer: ClientResponse) -> None:
-    """The answer comes in another request."""
+def _ignore_response(response: ClientResponse) -> None:
+    """Ignore the response: it arrives in another request."""
 
 
 @lru_cache(maxsize=4096)
 def capabilities_of(raw: bytes) -> dict[str, Any]:
-    """What a client can do. What cannot be read counts as nothing."""
+    """Decode the capabilities of a client. Empty if they are invalid."""
     try:
-        said = decode_value(raw)
+        capabilities = decode_value(raw)
     except ProtocolError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return capabilities if isinstance(capabilities, dict) else {}
 
 
 def supports_tasks(client: Client) -> bool:
-    """Whether the client can be given a task in place of an answer."""
+    """Return whether the client accepts a task in place of a result."""
     extensions = capabilities_of(client.capabilities).get("extensions")
     return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
 
 
 def shared_capabilities(call: Call, offered: Mapping[str, Any]) -> bool:
-    """Whether client and server know an extension that a method unknown here may belong to."""
+    """Return whether client and server share an extension to which an unknown method may belong."""
     declared = capabilities_of(call.client.capabilities)
-    extensions, theirs = declared.get("extensions"), offered.get("extensions")
-    if not isinstance(extensions, dict) or not isinstance(theirs, dict):
+    client_extensions, server_extensions = declared.get("extensions"), offered.get("extensions")
+    if not isinstance(client_extensions, dict) or not isinstance(server_extensions, dict):
         return False
-    # Tasks are known here: whatever is not, does not belong to them.
-    return bool(extensions.keys() & theirs.keys() - {TASKS_EXTENSION})
+    # The node knows all methods of tasks: an unknown method does not belong to them.
+    return bool(client_extensions.keys() & server_extensions.keys() - {TASKS_EXTENSION})
 
 
-def _lacking(
+def _find_missing(
     method: str, params: dict[str, Raw], declared: dict[str, Any]
 ) -> ClientRequestRefusal | None:
+    """Return the rejection if the client lacks the capability for a request."""
     capability = CLIENT_REQUESTS[method]
-    able = declared.get(capability)
+    supported = declared.get(capability)
     mode = _text(params.get("mode")) or "form"
-    if not isinstance(able, dict):
+    if not isinstance(supported, dict):
         by_url = method == ELICITATION and mode == "url"
         missing: dict[str, Any] = {capability: {"url": {}} if by_url else {}}
         return ClientRequestRefusal(
             _METHOD_NOT_FOUND, f"The client does not support {capability}.", missing
         )
-    if method == SAMPLING and ("tools" in params or "toolChoice" in params) and "tools" not in able:
+    if (
+        method == SAMPLING
+        and ("tools" in params or "toolChoice" in params)
+        and "tools" not in supported
+    ):
         missing = {"sampling": {"tools": {}}}
         return ClientRequestRefusal(
-            _INVALID_PARAMS, "The client does not sample with tools.", missing
+            _INVALID_PARAMS, "The client does not support sampling with tools.", missing
         )
-    # To name no mode at all is the old way to say `form`.
-    if method == ELICITATION and mode not in able and not (mode == "form" and "url" not in able):
+    # A capability without modes means `form`, as in older revisions.
+    if (
+        method == ELICITATION
+        and mode not in supported
+        and not (mode == "form" and "url" not in supported)
+    ):
         if mode not in ("form", "url"):
-            return ClientRequestRefusal(
-                _INVALID_PARAMS, f"There is no elicitation by {mode[:20]!r}."
-            )
+            return ClientRequestRefusal(_INVALID_PARAMS, f"Unknown elicitation mode {mode[:20]!r}.")
         missing = {"elicitation": {mode: {}}}
         return ClientRequestRefusal(
-            _INVALID_PARAMS, f"The client does not support elicitation by {mode}.", missing
+            _INVALID_PARAMS, f"The client does not support elicitation mode {mode}.", missing
         )
     return None
 
 
-def _cap(ask: ClientRequest, params: dict[str, Raw], most: int) -> None:
+def _limit_tokens(client_request: ClientRequest, params: dict[str, Raw], limit: int) -> None:
     try:
-        wanted = decode_value(params["maxTokens"])
+        tokens = decode_value(params["maxTokens"])
     except (KeyError, ProtocolError):
-        wanted = None
-    if not isinstance(wanted, int | float) or isinstance(wanted, bool) or wanted > most:
-        params["maxTokens"] = Raw(b"%d" % most)
-        ask.params = encode_members(params)
+        tokens = None
+    if not isinstance(tokens, int | float) or isinstance(tokens, bool) or tokens > limit:
+        params["maxTokens"] = Raw(b"%d" % limit)
+        client_request.params = encode_members(params)
 
 
 def _action(method: str, result: bytes) -> str:
-    """What somebody did with a form: that much of an answer is no secret."""
+    """Return the action of an elicitation response. Only the action is not confidential."""
     if method != ELICITATION:
         return ""
     try:
@@ -276,95 +292,107 @@ def _text(raw: Raw | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# -- A stateless client in front of a session server: calls that wait for the client to come back.
+# -- A stateless client in front of a session server: suspended calls.
 #
-# A session server asks in the middle of a call and waits for the answer. A stateless client
-# cannot be asked: its request is answered with the question, while the call to the server stays
-# open, held under a handle that the client brings back with its answer. Who brings it, and with
-# which request, is in the seal around the handle. What is not fetched in time is given up, and
-# the server told so.
+# A session server sends a client request during a call and waits for the response. A stateless
+# client cannot receive it. So the node responds to the client with the client request, while the
+# call to the server stays open. The client sends its response together with the handle of the
+# suspended call. The handle is sealed with the caller and the request to which it belongs. A call
+# that is not continued in time is ended, and the server is notified.
 
 MAX_SUSPENDED_CALLS: Final = 10_000
-_SWEEP: Final = 1.0
-_GONE: Final = "The client did not come back with an answer in time."
+_SWEEP_SECONDS: Final = 1.0
+_NO_RESPONSE: Final = "The client did not respond in time."
 
 
 class SuspendedCall:
-    """One call that waits. It is the way back for its server until somebody fetches it."""
+    """A call that waits for its client. It is the response handler of its server meanwhile."""
 
     def __init__(
-        self, call: Call, back: ResponseHandler, may_be_put: Callable[[ClientRequest], bool]
+        self, call: Call, handler: ResponseHandler, check: Callable[[ClientRequest], bool]
     ) -> None:
-        """`may_be_put` looks at every further question, and refuses what may not be asked."""
+        """
+        Args:
+            handler: gets the result if the server responds before the client was asked.
+            check: checks further client requests, and rejects those that are not allowed.
+        """
         self.handle = ""
         assert call.upstream_request is not None
         self.exchange: UpstreamRequest = call.upstream_request
         self.until = 0.0
         self.waiting: Call | None = call
-        """The call for as long as its client has not been told: until then nothing is held back."""
+        """The call until its client gets the response. Until then results pass through."""
         self.asks: dict[str, ClientRequest] = {}
         self.over: tuple[Outcome | None, InterlockError | None] | None = None
-        """What became of it while nobody waited."""
-        self._back = back
-        self._may_be_put = may_be_put
-        self._asked = 0
+        """The result of the server, if it arrived while the call was suspended."""
+        self._handler = handler
+        self._check = check
+        self._request_count = 0
 
-    def add(self, ask: ClientRequest) -> None:
-        self._asked += 1
-        self.asks[f"input-{self._asked}"] = ask
+    def add(self, client_request: ClientRequest) -> None:
+        self._request_count += 1
+        self.asks[f"input-{self._request_count}"] = client_request
 
     def open_questions(self) -> dict[str, tuple[str, bytes]]:
-        """What nobody has answered, and the server still wants to know."""
-        return {key: (ask.method, ask.params) for key, ask in self.asks.items() if ask.is_open}
+        """Return the method and the params of the open client requests, by key."""
+        return {
+            key: (client_request.method, client_request.params)
+            for key, client_request in self.asks.items()
+            if client_request.is_open
+        }
 
-    def answer(self, answers: dict[str, Raw]) -> None:
-        for key, answer in answers.items():
-            ask = self.asks.get(key)
-            if ask is not None:
-                ask.respond(answer)
-        self.asks = {key: ask for key, ask in self.asks.items() if ask.is_open}
+    def answer(self, responses: dict[str, Raw]) -> None:
+        for key, response in responses.items():
+            client_request = self.asks.get(key)
+            if client_request is not None:
+                client_request.respond(response)
+        self.asks = {
+            key: client_request
+            for key, client_request in self.asks.items()
+            if client_request.is_open
+        }
 
-    def look_again(self, may_be_put: Callable[[ClientRequest], bool]) -> None:
-        """Somebody else waits now: what it may not be asked is refused."""
-        self._may_be_put = may_be_put
-        for ask in list(self.asks.values()):
-            if ask.is_open:
-                may_be_put(ask)
+    def look_again(self, check: Callable[[ClientRequest], bool]) -> None:
+        """Check the open client requests again, for the client of the new call."""
+        self._check = check
+        for client_request in list(self.asks.values()):
+            if client_request.is_open:
+                check(client_request)
 
     def give_up(self, reason: str) -> None:
-        """Nobody will answer, and nobody waits: the server is told both. Never raises."""
+        """End the call: reject its client requests and cancel it at the server. Never raises."""
         try:
-            for ask in self.asks.values():
-                ask.reject(-32603, reason)
+            for client_request in self.asks.values():
+                client_request.reject(-32603, reason)
             if self.over is None:
                 self.exchange.abandon(reason)
         except Exception:
-            # A link in a bad way must not keep the others from being given up.
-            _log.exception("a server could not be told that a call is given up")
+            # A broken connection must not prevent the end of the other calls.
+            _log.exception("cancelling a suspended call at its server failed")
 
-    # -- Back
+    # -- ResponseHandler
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         waiting, self.waiting = self.waiting, None
         if waiting is None:
             self.over = (outcome, error)
         else:
-            # It has answered after all, before anybody was asked.
-            self._back.on_result(waiting, outcome, error)
+            # The server responded before the client was asked.
+            self._handler.on_result(waiting, outcome, error)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if self.waiting is not None:
-            self._back.on_notification(self.waiting, method, params)
+            self._handler.on_notification(self.waiting, method, params)
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        if self._may_be_put(ask):
-            self.add(ask)
+        if self._check(request):
+            self.add(request)
 
 
 class SuspendedCalls:
-    """Every call that waits for its client."""
+    """The suspended calls, by handle."""
 
     def __init__(
         self,
@@ -376,65 +404,65 @@ class SuspendedCalls:
         self._clock = clock
         self._call_later = call_later
         self.seconds = seconds
-        """How long a client may take to come back."""
-        self._held: dict[str, SuspendedCall] = {}
+        """How long a call stays suspended."""
+        self._calls: dict[str, SuspendedCall] = {}
         self._sweeping = False
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._calls)
 
     @property
     def full(self) -> bool:
-        """Whether no more calls can be held."""
-        return len(self._held) >= MAX_SUSPENDED_CALLS
+        """True if no more calls can be suspended."""
+        return len(self._calls) >= MAX_SUSPENDED_CALLS
 
-    def keep(self, held: SuspendedCall) -> None:
-        """Keep it under a new handle: one that was used is never good again."""
-        held.handle = secrets.token_urlsafe(18)
-        held.until = self._clock() + self.seconds
-        self._held[held.handle] = held
+    def keep(self, call: SuspendedCall) -> None:
+        """Add a call under a new handle. Every handle can be used once."""
+        call.handle = secrets.token_urlsafe(18)
+        call.until = self._clock() + self.seconds
+        self._calls[call.handle] = call
         if not self._sweeping:
             self._sweeping = True
-            self._call_later(_SWEEP, self._sweep)
+            self._call_later(_SWEEP_SECONDS, self._sweep)
 
     def fetch(self, handle: str) -> SuspendedCall | None:
-        """The call with this handle, which is nobody else's to fetch from then on."""
-        return self._held.pop(handle, None)
+        """Remove and return the call with this handle."""
+        return self._calls.pop(handle, None)
 
     def drop_all(self, reason: str) -> None:
-        held, self._held = self._held, {}
-        for one in held.values():
-            one.give_up(reason)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.give_up(reason)
 
     def _sweep(self) -> None:
         now = self._clock()
-        for handle in [handle for handle, one in self._held.items() if one.until <= now]:
-            self._held.pop(handle).give_up(_GONE)
-        self._sweeping = bool(self._held)
+        for handle in [handle for handle, call in self._calls.items() if call.until <= now]:
+            self._calls.pop(handle).give_up(_NO_RESPONSE)
+        self._sweeping = bool(self._calls)
         if self._sweeping:
-            self._call_later(_SWEEP, self._sweep)
+            self._call_later(_SWEEP_SECONDS, self._sweep)
 
 
-def input_required_outcome(held: SuspendedCall, state: str) -> Outcome:
-    """The answer that asks the client."""
-    return Outcome(write_input_request(held.open_questions(), state), Era.STATELESS)
+def input_required_outcome(call: SuspendedCall, state: str) -> Outcome:
+    """Return the result that sends the open client requests to the client."""
+    return Outcome(write_input_request(call.open_questions(), state), Era.STATELESS)
 
 
-# -- A session client in front of a session server: questions are put as they come.
+# -- A session client in front of a session server: client requests are relayed.
 #
-# The call stays open while its client is asked. People are asked there, so the deadline is theirs
-# for that long, and a server is not to blame when nobody answers.
+# The call stays open during a client request. A person may have to respond, so the deadline of the
+# call is extended meanwhile, and a missing response does not count as a failure of the server.
 
 MAX_CLIENT_REQUESTS: Final = 100
-"""In one call: a server that asks and asks must not keep it open for ever."""
-_LATE: Final = "The deadline has passed."
-_AFTER_ITS_CALL: Final = 5.0
-"""A call that waits for an answer ends by its own deadline first."""
-_NOT_ANSWERED: Final = "The question was not answered in time."
+"""Maximum number per call, so that a server cannot keep a call open without a limit."""
+_DEADLINE_PASSED: Final = "The deadline has passed."
+_GRACE_SECONDS: Final = 5.0
+"""A client request expires this long after its call, so that the deadline of the call is first."""
+_REQUEST_EXPIRED: Final = "The client did not respond in time."
 
 
 class ClientRequestRelay:
-    """Puts questions to clients that can be asked while they wait."""
+    """Relays client requests to connected clients during a call."""
 
     def __init__(
         self,
@@ -453,45 +481,49 @@ class ClientRequestRelay:
         self._go_on = go_on
         self._fail = fail
 
-    def put(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        """Put a question that may be put."""
-        asked = session
+    def put(
+        self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        """Send a client request that was checked."""
+        target = session
         if call is not None:
             call.input_rounds += 1
             if call.input_rounds > MAX_CLIENT_REQUESTS:
-                ask.reject(-32603, f"More than {MAX_CLIENT_REQUESTS} questions in one call.")
+                client_request.reject(
+                    -32603, f"More than {MAX_CLIENT_REQUESTS} client requests in one call."
+                )
                 return
-        # Also when its call is long over: a client that never answers holds nobody up.
-        end = self._call_later(
-            self._seconds + _AFTER_ITS_CALL, lambda: ask.fail(-32603, _NOT_ANSWERED)
+        # The timer also runs after the end of the call: the server always gets a response.
+        timer = self._call_later(
+            self._seconds + _GRACE_SECONDS, lambda: client_request.fail(-32603, _REQUEST_EXPIRED)
         )
         if call is None or call.upstream_request is None:
-            self._questions.follow(ask, call, session, end.cancel)
+            self._questions.follow(client_request, call, session, timer.cancel)
         else:
-            asked = call.session or session
-            over = self._asking(call).add()
+            target = call.session or session
+            on_end = self._input_wait(call).add()
 
             def then() -> None:
-                # A server that asks and takes back must not fill the memory with timers.
-                end.cancel()
-                over()
+                # Withdrawn client requests must not fill the memory with timers.
+                timer.cancel()
+                on_end()
 
-            self._questions.follow(ask, call, asked, then)
+            self._questions.follow(client_request, call, target, then)
             self._wait(call)
-        if asked is None or not asked.send_request(ask, call):
-            ask.reject(-32603, "There is no way to the client now.")
+        if target is None or not target.send_request(client_request, call):
+            client_request.reject(-32603, "The client cannot be reached now.")
 
-    def _asking(self, call: Call) -> ClientInputWait:
-        exchange = call.upstream_request
-        if isinstance(exchange, ClientInputWait):
-            return exchange
-        assert exchange is not None
-        call.upstream_request = asking = ClientInputWait(call, exchange, self._go_on, self._fail)
-        return asking
+    def _input_wait(self, call: Call) -> ClientInputWait:
+        request = call.upstream_request
+        if isinstance(request, ClientInputWait):
+            return request
+        assert request is not None
+        call.upstream_request = wait = ClientInputWait(call, request, self._go_on, self._fail)
+        return wait
 
 
 class ClientInputWait:
-    """Stands for the request of a call whose client is being asked."""
+    """The upstream request of a call with open client requests."""
 
     def __init__(
         self,
@@ -504,16 +536,16 @@ class ClientInputWait:
         self._exchange = exchange
         self._go_on = go_on
         self._fail = fail
-        self._questions = 0
+        self._open_requests = 0
 
     def add(self) -> Callable[[], None]:
-        """Another question. Returns what tells that it is over."""
-        self._questions += 1
-        return self._over
+        """Count a client request. Return the callback for its end."""
+        self._open_requests += 1
+        return self._on_request_end
 
-    def _over(self) -> None:
-        self._questions -= 1
-        if self._questions == 0 and self._call.upstream_request is self:
+    def _on_request_end(self) -> None:
+        self._open_requests -= 1
+        if self._open_requests == 0 and self._call.upstream_request is self:
             self._call.upstream_request = self._exchange
             self._go_on(self._call)
 
@@ -524,36 +556,36 @@ class ClientInputWait:
     def abandon(self, reason: str) -> None:
         self._exchange.abandon(reason)
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        self._exchange.reassign(call, back)
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
+        self._exchange.reassign(call, handler)
 
     def expire(self) -> None:
         call = self._call
-        self._exchange.abandon(_LATE)
+        self._exchange.abandon(_DEADLINE_PASSED)
         self._fail(
             call,
             InterlockError(
                 DEADLINE_EXCEEDED,
-                f"{call.upstream} asked for input that did not come in time.",
+                f"The client did not respond to {call.upstream} in time.",
                 {"upstream": call.upstream},
             ),
         )
 
 
-# -- A session client in front of a stateless server: the server's questions, put one by one.
+# -- A session client in front of a stateless server: input rounds.
 #
-# A stateless server that needs to know something answers with its questions, and expects the same
-# request again with the answers. A session client is asked them while its call stays open; then
-# the request is made again, and so on, up to a limit. A server that only hands out state ("try
-# again with this") gets its request again after a short wait.
+# A stateless server that needs input returns its client requests as a result, and expects the same
+# request again with the responses. The node sends the client requests to the session client while
+# its call stays open, and then sends the request again, up to a limit of rounds. If a server only
+# returns state, its request is sent again after a short wait.
 
 MAX_INPUT_ROUNDS: Final = 10
-_FIRST_WAIT: Final = 0.05
-_LONGEST_WAIT: Final = 0.25
+_FIRST_WAIT_SECONDS: Final = 0.05
+_MAX_WAIT_SECONDS: Final = 0.25
 
 
 class InputRounds:
-    """Takes calls whose server wants to know something, and sends them again with the answers."""
+    """Sends calls again with the input that their server requested."""
 
     def __init__(
         self,
@@ -569,31 +601,32 @@ class InputRounds:
         self._call_later = call_later
 
     def another(self, call: Call, result: bytes) -> None:
-        """The server asks. Raises InterlockError when the call cannot go on."""
+        """Start another input round. Raises InterlockError if the call cannot continue."""
         call.input_rounds += 1
         if call.input_rounds > MAX_INPUT_ROUNDS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
-                f"{call.upstream} still wants to know more after {MAX_INPUT_ROUNDS} rounds.",
+                f"The upstream {call.upstream} requested more input after {MAX_INPUT_ROUNDS} "
+                "rounds.",
             )
         needed = read_input_request(result)
-        call.upstream_request = exchange = InputRound(self, call, needed)
+        call.upstream_request = input_round = InputRound(self, call, needed)
         if needed.questions:
-            exchange.put(self._questions)
+            input_round.put(self._questions)
         else:
-            wait = exponential_delay(call.input_rounds - 1, _FIRST_WAIT, _LONGEST_WAIT)
-            self._call_later(wait, exchange.go_on)
+            wait = exponential_delay(call.input_rounds - 1, _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS)
+            self._call_later(wait, input_round.go_on)
 
-    def go_on(self, call: Call, needed: InputRequest, answers: dict[str, Raw]) -> None:
-        """Everything is answered: make the request again."""
-        given = dict(call.extra_params or {})
-        given.pop(INPUT_RESPONSES, None)
-        given.pop(REQUEST_STATE, None)
+    def go_on(self, call: Call, needed: InputRequest, responses: dict[str, Raw]) -> None:
+        """Send the request again, with all client responses."""
+        params = dict(call.extra_params or {})
+        params.pop(INPUT_RESPONSES, None)
+        params.pop(REQUEST_STATE, None)
         if needed.questions:
-            given[INPUT_RESPONSES] = Raw(encode_members(answers))
+            params[INPUT_RESPONSES] = Raw(encode_members(responses))
         if needed.state is not None:
-            given[REQUEST_STATE] = Raw(encode_value(needed.state))
-        call.extra_params = given or None
+            params[REQUEST_STATE] = Raw(encode_value(needed.state))
+        call.extra_params = params or None
         self._send(call)
 
     def stop(self, call: Call, error: InterlockError) -> None:
@@ -601,13 +634,13 @@ class InputRounds:
 
 
 class InputRound(PendingRequestBase):
-    """One round: stands for the request while its caller is being asked."""
+    """One input round: the upstream request of a call while its client is asked."""
 
     def __init__(self, rounds: InputRounds, call: Call, needed: InputRequest) -> None:
         self._rounds = rounds
         self._call = call
         self._needed = needed
-        self._answers: dict[str, Raw] = {}
+        self._responses: dict[str, Raw] = {}
         self._asks: list[ClientRequest] = []
         self.is_open = True
 
@@ -615,58 +648,60 @@ class InputRound(PendingRequestBase):
         call = self._call
         session = call.session
         for key, (method, params) in self._needed.questions.items():
-            worded = to_session_params(
+            session_params = to_session_params(
                 method, params, call.client.revision, secrets.token_urlsafe(12)
             )
-            ask = ClientRequest(method, worded, self._taker(key), call.upstream)
-            questions.follow(ask, call, session)
-            refusal = questions.look_at(ask, call.client, call.upstream)
-            if refusal is not None:
+            client_request = ClientRequest(
+                method, session_params, self._response_callback(key), call.upstream
+            )
+            questions.follow(client_request, call, session)
+            rejection = questions.look_at(client_request, call.client, call.upstream)
+            if rejection is not None:
                 self.is_open = False
-                ask.reject(refusal.code, refusal.message)
-                raise UpstreamResponseError(refusal.code, refusal.message, None)
-            self._asks.append(ask)
-        for ask in self._asks:
+                client_request.reject(rejection.code, rejection.message)
+                raise UpstreamResponseError(rejection.code, rejection.message, None)
+            self._asks.append(client_request)
+        for client_request in self._asks:
             if not self.is_open:
                 return
-            if session is None or not session.send_request(ask, call):
-                self._end("There is no way to the client.")
+            if session is None or not session.send_request(client_request, call):
+                self._end("The client cannot be reached.")
                 raise InterlockError(
                     UPSTREAM_PROTOCOL,
-                    f"{call.upstream} asks its caller for input, and the client cannot be reached "
-                    "for that.",
+                    f"The upstream {call.upstream} requested input, and the client cannot be "
+                    "reached.",
                 )
 
-    def _taker(self, key: str) -> Callable[[ClientResponse], None]:
-        def take(answer: ClientResponse) -> None:
+    def _response_callback(self, key: str) -> Callable[[ClientResponse], None]:
+        def on_response(response: ClientResponse) -> None:
             if not self.is_open:
                 return
-            if answer.is_error:
-                # The server cannot be told of a refusal on its wire: the call ends with it.
-                self._end("Another question was refused.")
-                error = UpstreamResponseError(answer.code, answer.message, answer.data)
+            if response.is_error:
+                # A stateless server cannot get an error response: the call ends with it.
+                self._end("Another client request was rejected.")
+                error = UpstreamResponseError(response.code, response.message, response.data)
                 self._rounds.stop(self._call, error)
                 return
-            if answer.result[:1] != b"{":
-                self._end("Another question was not answered.")
-                message = "The client's answer to the server's question is not an object."
+            if response.result[:1] != b"{":
+                self._end("Another client request got an invalid response.")
+                message = "The response of the client to a client request is not an object."
                 self._rounds.stop(self._call, UpstreamResponseError(-32602, message, None))
                 return
-            self._answers[key] = Raw(answer.result)
-            if len(self._answers) == len(self._needed.questions):
+            self._responses[key] = Raw(response.result)
+            if len(self._responses) == len(self._needed.questions):
                 self.go_on()
 
-        return take
+        return on_response
 
     def go_on(self) -> None:
         if self.is_open:
             self.is_open = False
-            self._rounds.go_on(self._call, self._needed, self._answers)
+            self._rounds.go_on(self._call, self._needed, self._responses)
 
     def _end(self, reason: str) -> None:
         self.is_open = False
-        for ask in self._asks:
-            ask.withdraw(reason)
+        for client_request in self._asks:
+            client_request.withdraw(reason)
 
     def abandon(self, reason: str) -> None:
         if self.is_open:
@@ -679,7 +714,7 @@ class InputRound(PendingRequestBase):
                 self._call,
                 InterlockError(
                     DEADLINE_EXCEEDED,
-                    f"{self._call.upstream} asked for input that did not come in time.",
+                    f"The client did not respond to {self._call.upstream} in time.",
                     {"upstream": self._call.upstream},
                 ),
             )

@@ -1,7 +1,7 @@
-"""How long may it take? One clock walks over every call under way.
+"""Deadlines of calls. One timer checks all running calls.
 
-A timer per call would cost more than the check is worth. Calls are few and short compared with
-the events that move them, so they are simply looked at, many times a second.
+A timer per call would cost more: calls are few and short compared with the events of the loop, so
+all of them are checked many times a second.
 """
 
 from __future__ import annotations
@@ -18,50 +18,54 @@ from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import META_TIMEOUT
 
 HOP_SECONDS: Final = 0.25
-"""So much longer waits each further hop, so that the innermost is the first to tell."""
+"""Additional time per hop in a tree, so that the innermost node reports a timeout first."""
 
 TICK_SECONDS: Final = 0.05
-MAX_CHECKED_CALLS: Final = 10_000
-"""With more calls than this under way they are looked at less often. Not by much: in a tree each
-hop waits a quarter of a second longer than the next, so that the one next to the trouble tells."""
+FULL_RATE_CALLS: Final = 10_000
+"""With more running calls than this, they are checked half as often. Not less often: in a tree
+each hop waits `HOP_SECONDS` longer than the next, so that the node next to the failure reports."""
 PROGRESS_EXTENSION_FACTOR: Final = 10
-"""Progress starts the wait again, but a call never lasts longer than this many timeouts."""
-_FAR_AWAY: Final = 10**15
-"""In milliseconds. A whole number in JSON can be too large for any arithmetic."""
+"""Progress restarts the timeout, but a call never takes longer than this many timeouts."""
+_MAX_TIMEOUT_MS: Final = 10**15
+"""An integer in JSON can be too large for arithmetic."""
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 def set_deadline(call: Call, now: float, limit: float) -> None:
-    """Give the call its deadline: the node's limit, or the caller's own when that is shorter."""
+    """Set the deadline of a call: the limit of the node, or a shorter timeout of the caller."""
     if call.meta is not None and META_TIMEOUT in call.meta:
-        asked = _asked_for(call)
-        if asked <= limit:
-            # What the caller itself asks for is meant as it stands: progress does not extend it.
-            call.timeout = asked
+        timeout = _read_caller_timeout(call)
+        if timeout <= limit:
+            # Progress does not extend a timeout of the caller.
+            call.timeout = timeout
             call.has_caller_timeout = True
-            call.deadline = call.hard_deadline = now + asked
+            call.deadline = call.hard_deadline = now + timeout
             return
     call.timeout = limit
     call.deadline = now + limit
     call.hard_deadline = now + limit * PROGRESS_EXTENSION_FACTOR
 
 
-def _asked_for(call: Call) -> float:
+def _read_caller_timeout(call: Call) -> float:
     assert call.meta is not None
     try:
-        asked = decode_value(call.meta[META_TIMEOUT])
+        timeout_ms = decode_value(call.meta[META_TIMEOUT])
     except ProtocolError:
-        asked = None
-    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
+        timeout_ms = None
+    if (
+        not isinstance(timeout_ms, int | float)
+        or isinstance(timeout_ms, bool)
+        or not timeout_ms > 0
+    ):
         raise InterlockError(
             INVALID_PARAMS, f"`_meta` {META_TIMEOUT} must be a number of milliseconds above 0."
         )
-    return min(asked, _FAR_AWAY) / 1000
+    return min(timeout_ms, _MAX_TIMEOUT_MS) / 1000
 
 
 class DeadlineWatch:
-    """Expires calls whose deadline has passed, for as long as any are under way."""
+    """Expires calls whose deadline has passed, while any call is running."""
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class DeadlineWatch:
         self.ticking = False
 
     def start(self) -> None:
-        """Calls are under way: look at them until there are none."""
+        """Check the running calls regularly, until there are none."""
         if not self.ticking:
             self.ticking = True
             self._call_later(TICK_SECONDS, self.tick)
@@ -88,27 +92,27 @@ class DeadlineWatch:
                 try:
                     call.upstream_request.expire()
                 except Exception:
-                    # Whatever it is, the others must still be ended, now and later.
-                    _log.exception("a call whose deadline has passed could not be ended")
+                    # The other calls must still be ended, now and later.
+                    _log.exception("ending a call after its deadline failed")
         if calls:
             self._call_later(
-                TICK_SECONDS if len(calls) < MAX_CHECKED_CALLS else TICK_SECONDS * 2, self.tick
+                TICK_SECONDS if len(calls) < FULL_RATE_CALLS else TICK_SECONDS * 2, self.tick
             )
         else:
             self.ticking = False
 
 
-def timeout_of(call: Call, own: float | None, others: float) -> float:
-    """How long a call may take: by its upstream's own limit, else by what the tool says of itself,
-    else as long as any. Infinity: as long as it takes."""
-    if own:
-        return own
+def timeout_of(call: Call, upstream_timeout: float | None, default_timeout: float) -> float:
+    """Return the timeout of a call: of its upstream, else as the tool declares, else the default.
+    Infinity: no limit."""
+    if upstream_timeout:
+        return upstream_timeout
     route = call.route
     if route is None:
-        return others
+        return default_timeout
     if route.declared_timeout is not None:
         return route.declared_timeout or inf
     if route.route_members:
-        # Nobody declared anything: the nodes below wait as long as this one, and begin later.
-        return others + HOP_SECONDS * route.upstream_name.count(".")
-    return others
+        # Nothing is declared: the child nodes have the same timeout, and start it later.
+        return default_timeout + HOP_SECONDS * route.upstream_name.count(".")
+    return default_timeout

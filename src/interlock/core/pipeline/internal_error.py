@@ -1,4 +1,4 @@
-"""A fault of the node's own: the log says where, the caller that it was not the caller's."""
+"""Internal errors of the node: the log has the traceback, the caller gets a short error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 def internal_error(call: Call, bug: Exception) -> InterlockError:
-    """What a caller is told of an exception. One that is meant to be told is told as it is."""
+    """Log an exception and return the error for the caller. An InterlockError is returned as it
+    is."""
     if isinstance(bug, InterlockError):
         return bug
-    _log.error(
-        "a call failed inside the node (%.100r %.100r)", call.method, call.name, exc_info=bug
-    )
-    return InterlockError(INTERNAL, "The node failed on this call; its log says where.")
+    _log.error("%.100r %.100r: internal error of the node", call.method, call.name, exc_info=bug)
+    return InterlockError(INTERNAL, "Internal error of the node. Its log has the details.")

@@ -1,4 +1,4 @@
-"""What the node answers by itself: its lists, the level of log messages, who follows a resource."""
+"""Methods to which the node responds itself: lists, log level, resource subscriptions."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from interlock.protocol.mcp import (
 )
 from interlock.protocol.mcpx_terms import TOPIC_SERVER
 
-_NEEDED: Final = {
-    verb: (method.capability, method.extension)
-    for verb, method in METHODS.items()
+_REQUIREMENTS: Final = {
+    name: (method.capability, method.extension)
+    for name, method in METHODS.items()
     if not method.to_client and (method.capability or method.extension)
-    # Tools are what a node is for.
+    # Every node has tools.
     if method.capability != "tools"
 }
-"""The capability and the extension that an upstream must have for a request."""
+"""The capability and the extension that at least one upstream must have for a method."""
 
 EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
-"""What there is to say about something that was simply done."""
+"""The outcome of a method without a result."""
 
-Over = Callable[[Call, Outcome | None, InterlockError | None], None]
+FinishCall = Callable[[Call, Outcome | None, InterlockError | None], None]
 
 
 class LocalMethods:
-    """Answers calls that need no upstream, or all of them."""
+    """Handles methods that concern no upstream, or all upstreams."""
 
     def __init__(
         self,
@@ -53,16 +53,17 @@ class LocalMethods:
         catalog: Catalog,
         upstreams: Mapping[str, Upstream],
         subscriptions: ResourceSubscriptions,
-        over: Over,
+        finish: FinishCall,
         names: str,
         view_of: Callable[[Call], View | None] = lambda _: None,
     ) -> None:
-        """Args:
-        names: which names clients see.
-        view_of: the tools that a caller sees. None: it sees all of them.
+        """
+        Args:
+            names: the style of the tool names that clients see.
+            view_of: returns the tools that a caller can see. None: all tools.
         """
         self.names = names
-        self.verbs: dict[str, Callable[[Call], None]] = {
+        self.handlers: dict[str, Callable[[Call], None]] = {
             **dict.fromkeys(LIST_METHODS, self._list),
             SET_LEVEL: self._set_level,
             SUBSCRIBE: self._subscribe,
@@ -71,43 +72,43 @@ class LocalMethods:
         self._catalog = catalog
         self._upstreams = upstreams
         self._subscriptions = subscriptions
-        self._over = over
+        self._finish = finish
         self._tasks: set[asyncio.Task[None]] = set()
         self._view_of = view_of
 
-    def must_be_offered(self, verb: str) -> None:
-        """What no upstream can do, the node cannot do either. Raises InterlockError."""
-        needed = _NEEDED.get(verb)
-        if needed is not None and not any(
-            declares_capability(upstream.capabilities, *needed)
+    def check_offered(self, method: str) -> None:
+        """Reject a method that no upstream supports. Raises InterlockError."""
+        requirement = _REQUIREMENTS.get(method)
+        if requirement is not None and not any(
+            declares_capability(upstream.capabilities, *requirement)
             for upstream in self._upstreams.values()
         ):
-            raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
+            raise InterlockError(METHOD_NOT_FOUND, f"No upstream of this node supports {method!r}.")
 
     def _list(self, call: Call) -> None:
         client = call.client
-        # A parent puts its own prefix before names: it needs them as they are.
+        # A parent adds its own prefix to names: it needs the original names.
         if call.credentials.assigned_name or supports_ax(client.capabilities):
             style = AX
         elif call.server == TOPIC_SERVER:
-            # Capabilities in a topic are by canonical names.
+            # Capabilities in a topic use canonical names.
             style = DOTTED
         else:
             style = style_for(client.name, self.names)
         view = self._view_of(call) if call.method == TOOLS_LIST else None
         page = self._catalog.current.page(call.method, client.era, style, call.cursor, view)
-        self._over(call, Outcome(page, client.era), None)
+        self._finish(call, Outcome(page, client.era), None)
 
     def _set_level(self, call: Call) -> None:
         level = read_level((call.extra_params or {}).get("level"))
         session = call.session
         if session is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} needs a session.")
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} requires a session.")
         session.log_level = level
         for upstream in self._upstreams.values():
             if "logging" in upstream.capabilities:
                 upstream.set_log_level(level, session)
-        self._over(call, EMPTY_OUTCOME, None)
+        self._finish(call, EMPTY_OUTCOME, None)
 
     def _subscribe(self, call: Call) -> None:
         session = call.session
@@ -115,22 +116,22 @@ class LocalMethods:
         offers = None if upstream is None else upstream.capabilities.get("resources")
         if session is None or not isinstance(offers, dict) or not offers.get("subscribe"):
             raise InterlockError(
-                METHOD_NOT_FOUND, f"{call.method!r} is not served for {call.name}."
+                METHOD_NOT_FOUND, f"The upstream of {call.name} does not support {call.method!r}."
             )
         uri = decode_value((call.extra_params or {})["uri"])
         if call.method == SUBSCRIBE:
             work = self._subscriptions.subscribe(session, call, call.upstream, uri)
         else:
             work = self._subscriptions.unsubscribe(session, call, call.upstream, uri)
-        task = asyncio.get_running_loop().create_task(self._answer_when_done(call, work))
+        task = asyncio.get_running_loop().create_task(self._finish_after(call, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_when_done(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+    async def _finish_after(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-            self._over(call, EMPTY_OUTCOME, None)
+            self._finish(call, EMPTY_OUTCOME, None)
         except InterlockError as error:
-            self._over(call, None, error)
+            self._finish(call, None, error)
         except Exception as bug:
-            self._over(call, None, internal_error(call, bug))
+            self._finish(call, None, internal_error(call, bug))

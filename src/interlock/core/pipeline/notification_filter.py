@@ -1,7 +1,7 @@
-"""What may a caller hear while its call is under way? The progress and the logs it asked for.
+"""Filter of notifications during a call: progress, and log messages of the requested level.
 
-A session client hears what its server says, from the level on that it set. A stateless client hears
-nothing that its own request did not ask for.
+A session client gets the log messages of the level that it set and above. A stateless client only
+gets what its request asked for.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _decode_log = msgspec.json.Decoder(_LogMessage).decode
 
 
 def is_wanted(call: Call, method: str, params: bytes | Raw) -> bool:
-    """Whether what an upstream says is for this call's client."""
+    """Return whether to pass a notification of an upstream to the client of a call."""
     if method == PROGRESS:
         return True
-    # A parent hears everything that no level keeps back: its own callers are for it to judge.
+    # A parent gets all notifications unless it set a level: it filters for its own callers.
     stateless = call.client.era is Era.STATELESS and not call.credentials.assigned_name
     if method != LOG_MESSAGE:
         return not stateless
     session = call.session
-    wanted = _wanted(call) if session is None else session.log_level
-    if wanted is None:
-        # A session server decides for itself until it is told.
+    min_level = _requested_level(call) if session is None else session.log_level
+    if min_level is None:
+        # Without a level, the session server decides which messages it sends.
         return not stateless
-    return is_level_at_least(params, wanted)
+    return is_level_at_least(params, min_level)
 
 
-def is_level_at_least(params: bytes | Raw, wanted: str) -> bool:
-    """Whether a log message is of the level that is wanted, or above."""
+def is_level_at_least(params: bytes | Raw, min_level: str) -> bool:
+    """Return whether a log message has this level or a higher one."""
     try:
-        said = _decode_log(params).level
+        level = _decode_log(params).level
     except (msgspec.DecodeError, RecursionError):
         return False
-    return _RANK.get(said, 0) >= _RANK.get(wanted, 0)
+    return _RANK.get(level, 0) >= _RANK.get(min_level, 0)
 
 
 def read_level(raw: Raw | None) -> str:
-    """A level that somebody names. Raises ProtocolError when there is no such level."""
+    """Read a log level. Raises ProtocolError for an unknown level."""
     level = None
     if raw is not None:
         try:
@@ -64,7 +64,7 @@ def read_level(raw: Raw | None) -> str:
     return level
 
 
-def _wanted(call: Call) -> str | None:
+def _requested_level(call: Call) -> str | None:
     raw = None if call.meta is None else call.meta.get(META_LOG_LEVEL)
     if raw is None:
         return None

@@ -1,17 +1,18 @@
-"""The pipeline: the fixed order in which every call is treated, on one screen.
+"""The pipeline: the fixed order of the stages that every call passes.
 
     audit( authenticate → aql → route check → resolve
-           → screen( scopes → what is always denied ) → validate
+           → check_tool( scopes → what is always denied ) → validate
            → authorize( pins → policy → danger → safety loop → budget )
-           → approval → journal → deadline → breaker → dispatch → measure → settle budget → aql )
+           → approval → journal → deadline → breaker → dispatch → measure → charge budget → aql )
 
-Listing, reading and subscribing go through the same authentication, policy and audit as calling:
-there is no side door. A call that changes something is on disk before it leaves.
+Listing, reading and subscribing pass the same authentication, policy and audit as tool calls. A
+call that changes something is written to disk before it is sent.
 
-A call goes out in `begin` and comes back in `settled`, each one straight line without a wait: what
-lies between them is the upstream's time. So a call costs no task and no trip through the event
-loop. `over` is the audit: it is passed exactly once, on every way out. What an upstream says or
-asks on the way comes in by `heard` and `asked`; `client_input.py` bridges the two eras there.
+`begin` sends a call and `on_result` handles its response. Both run without waiting: the time
+between them belongs to the upstream. So a call needs no task and no pass of the event loop.
+`finish` is the audit: every call passes it exactly once. Notifications and client requests of an
+upstream arrive in `on_notification` and `on_request`; `client_input.py` bridges the protocol
+generations.
 """
 
 from __future__ import annotations
@@ -108,88 +109,94 @@ from interlock.protocol.mcpax import CONFIRM
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
 
-# -- A call for those who can wait for it: a future stands between the pipeline and them.
+# -- Awaiting a call: a future connects the pipeline with a coroutine.
 
 
 async def run_call(
     call: Call, begin: Callable[[Call], None], cancel: Callable[[Call], None]
 ) -> Outcome:
-    """Begin the call and wait until it is over. Raises InterlockError, and nothing else."""
-    over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    """Begin the call and wait for its outcome. Raises InterlockError, and nothing else."""
+    outcome_future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if over.done():
+    def on_done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        if outcome_future.done():
             return
         if error is not None:
-            over.set_exception(error)
+            outcome_future.set_exception(error)
         elif outcome is not None:
-            over.set_result(outcome)
+            outcome_future.set_result(outcome)
 
-    call.on_done = done
+    call.on_done = on_done
     begin(call)
     try:
-        return await over
+        return await outcome_future
     except asyncio.CancelledError:
         cancel(call)
         raise
 
 
-# -- Send it once more, when its upstream went away and that does no harm.
+# -- Retry, if the connection to the upstream was lost and a second execution does no harm.
 
 RECONNECT_WAIT_SECONDS: Final = 5.0
-"""How long a call waits for a lost upstream to come back before it is failed."""
+"""How long a call waits for a lost upstream to reconnect before the call fails."""
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 class Dispatcher:
-    """Hands calls to upstreams that come back."""
+    """Retries calls after the upstream has reconnected."""
 
     def __init__(self, clock: Clock, on_dispatched: Callable[[Call], None]) -> None:
-        """`on_dispatched`: told of a call that is about to be sent again."""
+        """
+        Args:
+            on_dispatched: called before a call is sent again.
+        """
         self._clock = clock
         self._on_dispatched = on_dispatched
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def may_send_again(self, call: Call, gone: UpstreamLostError) -> bool:
-        """Whether a call whose upstream went away may be sent once more.
+    def may_send_again(self, call: Call, error: UpstreamLostError) -> bool:
+        """Return whether a call may be sent again after its upstream was lost.
 
-        It may when it never left, or when doing it twice is doing it once; and then only once.
+        It may be sent again, once, if it never left the node or is safe to execute twice.
         """
-        if call.is_retry or (gone.was_sent and not call.is_retryable):
+        if call.is_retry or (error.was_sent and not call.is_retryable):
             return False
         call.is_retry = True
         return True
 
     def send_again(
-        self, call: Call, upstream: Upstream, gone: UpstreamLostError, back: ResponseHandler
+        self, call: Call, upstream: Upstream, error: UpstreamLostError, handler: ResponseHandler
     ) -> None:
-        """Wait for the upstream to come back, and send the call then; else it failed as it did."""
-        waiting = DeferredRequest(call, back, gone, partial(self._wait_and_send, upstream, gone))
-        call.upstream_request = waiting
-        task = waiting.task
+        """Wait until the upstream is connected again and send the call. Otherwise the call fails
+        with `error`."""
+        request = DeferredRequest(
+            call, handler, error, partial(self._wait_and_send, upstream, error)
+        )
+        call.upstream_request = request
+        task = request.task
         assert task is not None
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _wait_and_send(
-        self, upstream: Upstream, gone: UpstreamLostError, call: Call, back: ResponseHandler
+        self, upstream: Upstream, error: UpstreamLostError, call: Call, handler: ResponseHandler
     ) -> UpstreamRequest:
         try:
-            patience = min(RECONNECT_WAIT_SECONDS, call.deadline - self._clock())
-            if patience <= 0 or not await upstream.wait_until_ready(patience):
-                raise gone
+            seconds = min(RECONNECT_WAIT_SECONDS, call.deadline - self._clock())
+            if seconds <= 0 or not await upstream.wait_until_ready(seconds):
+                raise error
             self._on_dispatched(call)
-            return upstream.start(call, back)
+            return upstream.start(call, handler)
         except InterlockError:
             raise
         except Exception:
-            _log.exception("%s could not be sent again", call.upstream)
-            raise gone from None
+            _log.exception("%s: retry of a call failed", call.upstream)
+            raise error from None
 
 
 class Pipeline:
-    """Takes calls from faces, and tells `call.on_done` what became of each."""
+    """Takes calls from servers, and passes the end of each call to its `on_done`."""
 
     def __init__(
         self,
@@ -216,20 +223,22 @@ class Pipeline:
         latency_in_results: bool = False,
         read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False,
     ) -> None:
-        """Args:
-        recall: the caller of an approved call, with its rights of now. None: it has none any more.
-        authorizer: decides about every call.
-        route_check: checks the way of calls that a parent sent. None: there is no tree.
-        observers: hear of every call, after the journal.
-        call_soon: given where the node may poll for the response of a single call.
-        latency_in_results: whether results say how long they took.
-        read_tools: lists the tools of an upstream again; see `ListReader.read_tools`.
+        """
+        Args:
+            recall: returns the caller of an approved call with its current rights. None: the caller
+                has no rights any more.
+            authorizer: decides about every call.
+            route_check: checks the route of calls that a parent sent. None: there is no tree.
+            observers: get the events of every call, after the journal.
+            call_soon: set if the node may poll for the response of a single call.
+            latency_in_results: True if results contain their latency.
+            read_tools: lists the tools of an upstream again; see `ListReader.read_tools`.
         """
         self._catalog = catalog
         self._breakers = breakers
         self._failing = breakers.failing
         self._upstreams = upstreams
-        self._dispatcher = Dispatcher(clock, self._again_dispatched)
+        self._dispatcher = Dispatcher(clock, self._notify_dispatch)
         self._audit = audit
         self._clock = clock
         self._timeout = timeout
@@ -240,11 +249,11 @@ class Pipeline:
         self._gate: Gate | None = None
         self._latency_in_results = latency_in_results
         self._read_tools = read_tools
-        self._on = ObserverMethods((audit, *observers))
+        self._observers = ObserverMethods((audit, *observers))
         self._under_way: dict[Call, None] = {}
-        self._wakeful = None if call_soon is None else BusyPoll(self._under_way, clock, call_soon)
+        self._busy_poll = None if call_soon is None else BusyPoll(self._under_way, clock, call_soon)
         self.operations: OperationsStage | None = None
-        """What makes calls of operations, for clients that see those. None: no client does."""
+        """The stage that translates operations to calls. None: no client uses operations."""
         self.enter = Admission(
             authenticate=authenticate,
             audit=audit,
@@ -253,7 +262,7 @@ class Pipeline:
             recall=recall,
         )
         self.admit, self.refused = self.enter.admit, self.enter.refused
-        self._empty: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.subscriptions = ResourceSubscriptions(
             catalog, upstreams, permitted=authorizer.authorize_method
@@ -268,57 +277,58 @@ class Pipeline:
             seconds=input_seconds,
         )
         self.tasks = self._input.tasks
-        self._here = LocalMethods(
+        self._local_methods = LocalMethods(
             catalog=catalog,
             upstreams=upstreams,
             subscriptions=self.subscriptions,
-            over=self.finish,
+            finish=self.finish,
             names=names,
             view_of=lambda call: authorizer.view_of(call),
         )
         self.transparent: str | None = None
-        """The one upstream that is shown as itself, when there is one."""
+        """The upstream that a transparent node shows as itself. None: it is not transparent."""
 
     def install_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
-        """Install the stage in which calls wait for an operator. Called once, at the start.
+        """Install the approval gate. Called once, at the start.
 
         Args:
-            gate: sends approved calls through this pipeline again, so it is made after it.
-            confirm: takes the proof that an operator approved a call.
+            gate: sends approved calls through this pipeline again, so it is created later.
+            confirm: handles the proof that an operator approved a call.
         """
         self._gate = gate
         gate.host = self
-        self._here.verbs[CONFIRM] = confirm
+        self._local_methods.handlers[CONFIRM] = confirm
 
     def install_operations(self, stage: OperationsStage) -> None:
-        """Install the stage of calls in a view. Called once, before the first call."""
+        """Install the stage for calls in a view. Called once, before the first call."""
         self.operations = stage
 
-    # -- out
+    # -- requests
 
     def begin(self, call: Call, again: bool = False, listed_again: bool = False) -> None:
-        """Send a call on its way. It may be over when this returns. Never raises.
+        """Start a call at the first stage. The call may have ended when this returns. Never raises.
 
         Args:
-            again: who calls was not known the first time, and had to be asked for.
-            listed_again: its tool was not known the first time, and the tools were listed again.
+            again: True for the second attempt, after the identity of the caller was looked up.
+            listed_again: True for the second attempt, after the tools were listed again, because
+                the tool was unknown.
         """
         self._under_way[call] = None
         clock = self._clock
         call.started_at = now = clock()
-        if self._on.on_start and not (again or listed_again):
-            notify(self._on.on_start, call)
+        if self._observers.on_start and not (again or listed_again):
+            notify(self._observers.on_start, call)
         try:
-            # By their methods: to call an object costs more than to call a method of it.
+            # A direct `__call__` is faster than calling the object.
             self.enter.__call__(call)
-            # In a view the stage often knows the tool already, and has held the arguments to it.
+            # In a view the stage often knows the tool, and has validated the arguments.
             checked: OperationMatch = False
             if call.view is not None and self.operations is not None:
                 checked = self.operations.resolve_operation(call)
                 if checked is None:
                     return
-            verb = call.method
-            if verb == TOOLS_CALL:
+            method = call.method
+            if method == TOOLS_CALL:
                 if call.hop is not None and self.route_check is not None:
                     self.route_check.check(call, call.hop)
                 authorizer = self.authorizer
@@ -331,14 +341,15 @@ class Pipeline:
                     authorizer.check_tool(call)
                     validate_arguments(call, tool)
                 decision = authorizer.authorize(call)
-                if self._on.on_decision:
-                    notify(self._on.on_decision, call, decision)
+                if self._observers.on_decision:
+                    notify(self._observers.on_decision, call, decision)
                 if decision.needs_approval or call.approval_id:
                     gate = self._gate
                     if gate is None:
                         raise InterlockError(
                             CONFIRMATION_REQUIRED,
-                            "A human has to confirm this call, and none can be asked.",
+                            "This call needs an approval, and this node has no approvals. Enable "
+                            "approvals in the config.",
                         )
                     gate.request_approval(call, authorizer.explain(call, decision))
                 elif call.effect == READ_ONLY:
@@ -349,28 +360,28 @@ class Pipeline:
                 else:
                     self.record_and_send(call)
             else:
-                here = self._here.verbs.get(verb)
-                self._here.must_be_offered(verb)
-                if verb in TASK_METHODS:
-                    here = self._input.tasks.find(call)
-                elif not resolve_method(call, self._catalog) and here is None:
+                local_handler = self._local_methods.handlers.get(method)
+                self._local_methods.check_offered(method)
+                if method in TASK_METHODS:
+                    local_handler = self._input.tasks.find(call)
+                elif not resolve_method(call, self._catalog) and local_handler is None:
                     key = self.transparent
                     route_transparently(
                         call, key, None if key is None else self._upstreams.get(key)
                     )
                 self.authorizer.authorize_method(call)
-                if self._on.on_decision:
-                    notify(self._on.on_decision, call, None)
-                if here is not None:
-                    here(call)
+                if self._observers.on_decision:
+                    notify(self._observers.on_decision, call, None)
+                if local_handler is not None:
+                    local_handler(call)
                 elif is_passed_on(call):
                     self.record_and_send(call)
                 else:
                     self.depart(call, now)
-        except PendingIdentity as unsettled:
-            refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
-            if refused is not None:
-                self.finish(call, None, refused)
+        except PendingIdentity as pending:
+            rejection = pending if again else self.enter.settle(call, pending, self.begin)
+            if rejection is not None:
+                self.finish(call, None, rejection)
         except InterlockError as error:
             if (
                 error.failure is not UNKNOWN_TOOL
@@ -383,30 +394,30 @@ class Pipeline:
             self.finish(call, None, internal_error(call, bug))
 
     def _list_again(self, call: Call, upstream: str) -> bool:
-        """Begin the call again when the server has listed its tools once more. False: there is no
-        reason to list them, or they were listed a moment ago."""
+        """Begin the call again after the server has listed its tools. Return False if there is no
+        reason to list them, or if they were listed a moment ago."""
 
-        def then() -> None:
+        def begin_again() -> None:
             if call in self._under_way:
                 self.begin(call, listed_again=True)
 
         if call.view is not None or not is_listing_outdated(call, upstream, self._catalog):
             return False
-        return self._read_tools(upstream, then)
+        return self._read_tools(upstream, begin_again)
 
     def record_and_send(self, call: Call) -> None:
-        """Let it leave once the journal has it on disk."""
-        self._audit.intend(call, partial(self._written, call))
+        """Send a call after the journal has written it to disk."""
+        self._audit.intend(call, partial(self._on_recorded, call))
 
-    def _written(self, call: Call, on_disk: bool) -> None:
+    def _on_recorded(self, call: Call, on_disk: bool) -> None:
         if call not in self._under_way:
             return
         try:
             if not on_disk:
                 raise InterlockError(
                     UNRECORDABLE,
-                    "The call was not made: the journal cannot be written, and what changes "
-                    "something must be on record first. `interlock status` says what is wrong.",
+                    "The call was not made: the journal cannot be written, and a call that changes "
+                    "something must be recorded first. `interlock status` shows the problem.",
                 )
             if faults.ARMED:
                 faults.reach("dispatch.recorded")
@@ -423,27 +434,32 @@ class Pipeline:
             self.finish(call, None, internal_error(call, bug))
 
     def depart(self, call: Call, now: float) -> None:
-        """Everything is settled: it goes to its upstream. Raises InterlockError."""
+        """Send a call to its upstream, or continue a suspended call. Raises InterlockError."""
         if call.extra_params is None or not self._input.brought(call):
             self.send(call, now)
 
     def send(self, call: Call, now: float) -> None:
-        """Send it to its upstream, now. Raises InterlockError."""
+        """Send a call to its upstream. Raises InterlockError."""
         upstream = self._upstreams.get(call.upstream)
         if upstream is None:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
+                UPSTREAM_UNAVAILABLE,
+                f"The upstream {call.upstream} was removed from this node. List the tools again.",
             )
-        own, others = upstream.timeout, self._timeout
-        limit = own or others
+        upstream_timeout, default_timeout = upstream.timeout, self._timeout
+        limit = upstream_timeout or default_timeout
         route, meta = call.route, call.meta
         if route is not None and (route.route_members or route.declared_timeout is not None):
-            what, by_own, by_others, limit = self._last_limit
-            if route is not what or own != by_own or others != by_others:
-                limit = timeout_of(call, own, others)
-                self._last_limit = route, own, others, limit
+            last_route, last_upstream_timeout, last_default_timeout, limit = self._last_limit
+            if (
+                route is not last_route
+                or upstream_timeout != last_upstream_timeout
+                or default_timeout != last_default_timeout
+            ):
+                limit = timeout_of(call, upstream_timeout, default_timeout)
+                self._last_limit = route, upstream_timeout, default_timeout, limit
         if meta is None:
-            # It asks for no progress, so nothing will ever renew its deadline.
+            # Without a progress token, nothing will extend its deadline.
             call.deadline = now + limit
         elif META_TIMEOUT in meta:
             set_deadline(call, now, limit)
@@ -455,20 +471,21 @@ class Pipeline:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
-        if self._on.on_dispatch:
-            notify(self._on.on_dispatch, call)
+        if self._observers.on_dispatch:
+            notify(self._observers.on_dispatch, call)
         call.upstream_request = upstream.start(call, self)
-        wakeful = self._wakeful
-        if wakeful is not None:
+        busy_poll = self._busy_poll
+        if busy_poll is not None:
             if len(self._under_way) == 1:
-                wakeful.sent(now)
+                busy_poll.sent(now)
             else:
-                wakeful.alone = 0
+                busy_poll.alone = 0
 
-    # -- back
+    # -- responses
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """The upstream has answered, or will not. Called by whatever read the answer."""
+        """Handle the result of the upstream, or the error that it will not respond. Called by the
+        reader of the response."""
         if error is None:
             if self._failing:
                 self._breakers.succeeded(call.upstream)
@@ -485,8 +502,8 @@ class Pipeline:
                         if glance.result_type == INPUT_REQUIRED:
                             self.finish(call, outcome, None, INPUT_REQUIRED)
                             return
-                    except InterlockError as refused:
-                        outcome, error = None, refused
+                    except InterlockError as rejection:
+                        outcome, error = None, rejection
                     except Exception as bug:
                         outcome, error = None, internal_error(call, bug)
                 if outcome is not None and self._catalog.collides:
@@ -501,38 +518,38 @@ class Pipeline:
                         self._breakers.succeeded(call.upstream)
                         self.finish(call, outcome, None, INPUT_REQUIRED)
                         return
-                if isinstance(error, UpstreamLostError) and self._sends_again(call, error):
+                if isinstance(error, UpstreamLostError) and self._try_again(call, error):
                     return
                 self._breakers.blame(call, error)
-            except InterlockError as refused:
-                error = refused
+            except InterlockError as rejection:
+                error = rejection
             except Exception as bug:
-                # Whoever read the answer serves others too: our faults are not theirs.
+                # The reader of the response serves other calls too: it must not fail.
                 error = internal_error(call, bug)
         self.finish(call, outcome, error)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """The upstream says something on the way: a sign of life at least."""
+        """Handle a notification of the upstream, which also proves that it is alive."""
         if call not in self._under_way:
             return
         if call.timeout:
-            # The wait starts again, up to the hard deadline. It never gets shorter: somebody may
-            # be asked meanwhile, who has longer.
-            renewed = min(self._clock() + call.timeout, call.hard_deadline)
-            call.deadline = max(call.deadline, renewed)
+            # The timeout starts again, up to the hard deadline. It never gets shorter, because an
+            # open client request may have extended it.
+            extended = min(self._clock() + call.timeout, call.hard_deadline)
+            call.deadline = max(call.deadline, extended)
         if call.on_notification is not None and is_wanted(call, method, params):
             call.on_notification(call, method, params)
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        """The upstream wants to know something of the caller."""
-        self._input.asked(ask, call, session)
+        """Pass a client request of the upstream to the client."""
+        self._input.asked(request, call, session)
 
     def finish_task(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> Outcome | None:
-        """What became of a call that was answered long ago, as its caller is to see it."""
+        """End a call that continued as a task. Return the outcome as the client sees it."""
         if error is None:
             if self._failing:
                 self._breakers.succeeded(call.upstream)
@@ -546,43 +563,43 @@ class Pipeline:
         return outcome
 
     def is_pending(self, call: Call) -> bool:
-        """Whether somebody still waits for the call."""
+        """Return whether the call is still running."""
         return call in self._under_way
 
     def pause_deadline(self, call: Call, seconds: float) -> None:
-        """A human may be asked: that takes as long as it takes, or as the caller said itself."""
+        """Extend the deadline while a person may be asked, unless the caller set a timeout."""
         if not call.has_caller_timeout:
             call.deadline = call.hard_deadline = self._clock() + seconds
         self._deadlines.start()
 
     def resume_deadline(self, call: Call) -> None:
-        """The upstream has what it wanted to know: now it is its time that passes."""
+        """Set the normal deadline again, after the upstream got its input."""
         if call.has_caller_timeout:
             return
         upstream = self._upstreams.get(call.upstream)
-        own = None if upstream is None else upstream.timeout
-        set_deadline(call, self._clock(), timeout_of(call, own, self._timeout))
+        upstream_timeout = None if upstream is None else upstream.timeout
+        set_deadline(call, self._clock(), timeout_of(call, upstream_timeout, self._timeout))
 
-    def attach_request(self, call: Call, exchange: UpstreamRequest) -> None:
-        """Wait, from now on, for a request that was made for an earlier call."""
-        exchange.reassign(call, self)
+    def attach_request(self, call: Call, request: UpstreamRequest) -> None:
+        """Make a call wait for a request that was sent for an earlier call."""
+        request.reassign(call, self)
         call.is_dispatched = True
-        call.upstream_request = exchange
+        call.upstream_request = request
         self.resume_deadline(call)
         self._deadlines.start()
 
-    def _sends_again(self, call: Call, gone: UpstreamLostError) -> bool:
+    def _try_again(self, call: Call, error: UpstreamLostError) -> bool:
         upstream = self._upstreams.get(call.upstream)
         if upstream is None or call not in self._under_way:
             return False
-        if not self._dispatcher.may_send_again(call, gone):
+        if not self._dispatcher.may_send_again(call, error):
             return False
-        self._dispatcher.send_again(call, upstream, gone, self)
+        self._dispatcher.send_again(call, upstream, error, self)
         return True
 
-    def _again_dispatched(self, call: Call) -> None:
-        if self._on.on_dispatch:
-            notify(self._on.on_dispatch, call)
+    def _notify_dispatch(self, call: Call) -> None:
+        if self._observers.on_dispatch:
+            notify(self._observers.on_dispatch, call)
 
     def finish(
         self,
@@ -591,67 +608,67 @@ class Pipeline:
         error: InterlockError | None,
         outcome_name: str = OK,
     ) -> None:
-        """The one exit: into the journal, and back to the face."""
+        """End a call: notify the observers, such as the journal, and pass the end to its server."""
         if self._under_way.pop(call, call) is not None:
             return
-        if self._empty is not None and not self._under_way and not self._empty.done():
-            self._empty.set_result(None)
+        if self._drained is not None and not self._under_way and not self._drained.done():
+            self._drained.set_result(None)
         clock, detail = self._clock, ""
         took = clock() - call.started_at
         if error is not None:
-            told = error.reason if isinstance(error, HiddenToolError) else error
-            detail = told.message
+            recorded_error = error.reason if isinstance(error, HiddenToolError) else error
+            detail = recorded_error.message
             if outcome_name != COLLECTED:
-                outcome_name = told.failure.name
+                outcome_name = recorded_error.failure.name
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
                 hop = "" if self.route_check is None else self.route_check.describe_position(call)
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             outcome_name = outcome_name if outcome_name == COLLECTED else TOOL_ERROR
         duration_us, route = trunc(took * 1e6), call.route
-        for settled in self._on.on_end:
+        for on_end in self._observers.on_end:
             try:
-                settled(call, outcome_name, duration_us, detail, outcome, error)
+                on_end(call, outcome_name, duration_us, detail, outcome, error)
             except Exception:
-                _log.exception("%.100r %.100r could not be recorded", call.method, call.name)
-        if route is not None and route.declared_timeout is not None and self._on.on_latency:
-            notify(self._on.on_latency, call, outcome_name, duration_us, detail, outcome, error)
+                _log.exception("%.100r %.100r: a call observer failed", call.method, call.name)
+        if route is not None and route.declared_timeout is not None and self._observers.on_latency:
+            notify(
+                self._observers.on_latency, call, outcome_name, duration_us, detail, outcome, error
+            )
         if call.reservations is not None:
             self.authorizer.charge_budget(call)
         if (call.approval_id or outcome_name == TOOL_ERROR) and self._gate is not None:
             self._gate.on_result(call, outcome, error)
-        # It, its exchange and its face point at each other: taken apart, they are freed at once.
+        # Break the reference cycle of call, request and server, so that they are freed at once.
         call.upstream_request = None
-        tell = call.on_done
-        if tell is not None:
+        on_done = call.on_done
+        if on_done is not None:
             try:
                 if call.view is not None and self.operations is not None:
                     outcome, error = self.operations.write_response(call, outcome, error, took)
-                tell(call, outcome, error)
+                on_done(call, outcome, error)
             except Exception:
-                _log.exception(
-                    "the answer of %.100r %.100r could not be given", call.method, call.name
-                )
+                _log.exception("%.100r %.100r: writing the response failed", call.method, call.name)
             call.context = None
 
-    # -- on the way
+    # -- running calls
 
     def cancel(self, call: Call, reason: str = "The caller cancelled the call.") -> None:
-        """Stop a call that is under way. Its upstream is told, its caller too."""
+        """Cancel a running call. Its upstream and its caller are notified."""
         if call not in self._under_way and not self.enter.give_up(call):
             return
         try:
             if call.upstream_request is not None:
                 call.upstream_request.abandon(reason)
         except Exception:
-            # A link in a bad way: the upstream may not know, but for the caller it is over.
-            _log.exception("%s could not be told of a cancelled call", call.upstream)
+            # The connection is broken: the upstream may not know, but the call of the caller ends.
+            _log.exception("%s: sending a cancellation failed", call.upstream)
         self.finish(call, None, InterlockError(CANCELLED, reason))
 
     async def drain(self, seconds: float) -> None:
-        """Take no more calls, give those under way this long, and tell the rest that it is over."""
+        """Accept no more calls, wait for running calls for this long, and end the others."""
         self.enter.closed = True
-        # Nobody will answer in the time that is left.
+        # No client will respond in the remaining time.
         self._input.drop_all("The node is shutting down.")
         gate = self._gate
         waiting = [
@@ -662,29 +679,29 @@ class Pipeline:
         ]
         self._shut_down([*waiting, *self.enter.give_up_all()])
         if self._under_way and seconds > 0:
-            self._empty = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._empty], timeout=seconds)
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained], timeout=seconds)
         self._input.drop_all("The node is shutting down.")
         self._shut_down(list(self._under_way))
 
     def _shut_down(self, calls: list[Call]) -> None:
         for call in calls:
-            exchange = call.upstream_request
+            request = call.upstream_request
             self.finish(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
-            if exchange is not None:
-                exchange.abandon("The node is shutting down.")
+            if request is not None:
+                request.abandon("The node is shutting down.")
 
     def under_way(self) -> Iterable[Call]:
-        """Every call that is not over, the oldest first."""
+        """Return the running calls, the oldest first."""
         return self._under_way
 
     async def run(self, call: Call) -> Outcome:
-        """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
+        """Begin a call and wait for its outcome. Raises InterlockError, and nothing else."""
         return await run_call(call, self.begin, self.cancel)
 
     def observe(self, observer: CallObserver) -> None:
-        """Let a feature hear of every call. Before the node accepts callers."""
-        self._on.add(observer)
+        """Add an observer of every call. Called before the node accepts callers."""
+        self._observers.add(observer)
 
     def configure(
         self,
@@ -695,9 +712,9 @@ class Pipeline:
         concurrent_calls: int,
         latency_in_results: bool,
     ) -> None:
-        """Apply node settings that may change while it runs."""
+        """Apply settings that can change while the node runs."""
         self._latency_in_results = latency_in_results
         self.enter.authenticate = authenticate
         self.enter.concurrent_calls = concurrent_calls
-        self._here.names = names
+        self._local_methods.names = names
         self._timeout = timeout

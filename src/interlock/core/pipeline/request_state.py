@@ -1,7 +1,7 @@
-"""State that the node gives to a caller to bring back: nobody can read, change or borrow it.
+"""Sealed `requestState` for clients: nobody can read or change it, or use it for another caller.
 
-What is sealed is encrypted and bound to a caller, to the request it belongs to, and to an hour.
-The key is the node's own; with the key kept, a seal outlives a restart.
+The state is encrypted, bound to a caller and to a request, and expires. The node stores its key, so
+that sealed state is still valid after a restart.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value
 
 KEY_BYTES: Final = 32
-_NONCE: Final = 12
-_LONGEST: Final = 1024 * 1024
-_MARK: Final = "i1."
+_NONCE_BYTES: Final = 12
+_MAX_STATE_LENGTH: Final = 1024 * 1024
+_PREFIX: Final = "i1."
 
 
 class SealedState(msgspec.Struct, array_like=True):
-    """What is inside."""
+    """The content of sealed state."""
 
     caller: str
     request: bytes
-    """A digest of the request that it may come back with."""
+    """The digest of the request in which it may be sent back."""
     until: float
-    """On the wall clock."""
+    """When it expires (wall clock)."""
     held: str = ""
-    """The handle of an upstream call that waits for answers; with `again`, the approval's id."""
+    """The handle of a suspended call. With `again`, the id of an approval."""
     upstream: str | None = None
-    """The upstream's own state, to be handed back to it."""
+    """The state of the upstream, which is sent back to it."""
     again: bool = False
-    """Nothing was done yet: the request is simply made again."""
+    """True if nothing was executed yet: the client makes the request again."""
 
 
 class StateSealer:
-    """Makes and opens seals. Encryption is loaded with the first of them."""
+    """Seals and opens state. The encryption library is imported at the first use."""
 
     def __init__(self, key: bytes, wall_clock: Callable[[], float]) -> None:
         self._key = key
@@ -57,54 +57,60 @@ class StateSealer:
         upstream: str | None = None,
         again: bool = False,
     ) -> str:
-        """State for the caller of this very request to bring back within this many seconds.
+        """Return sealed state for the caller of this request, valid for this many seconds.
 
-        Raises InterlockError for a server's state that is too long to be brought back.
+        Raises:
+            InterlockError: the state of the upstream is too long.
         """
         caller = "" if call.caller is None else call.caller.name
-        inside = SealedState(
+        content = SealedState(
             caller, digest_request(call), self._wall_clock() + seconds, held, upstream, again
         )
-        nonce = os.urandom(_NONCE)
-        sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(inside), None)
-        state = _MARK + _text(nonce + sealed)
-        if len(state) > _LONGEST:
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(content), None)
+        state = _PREFIX + _text(nonce + sealed)
+        if len(state) > _MAX_STATE_LENGTH:
             raise InterlockError(
-                UPSTREAM_PROTOCOL, f"The `requestState` of {call.upstream} is too long to be kept."
+                UPSTREAM_PROTOCOL,
+                f"The `requestState` of the upstream {call.upstream} is too long.",
             )
         return state
 
     def open(self, state: str, call: Call) -> SealedState:
-        """What a caller brought back. Raises InterlockError unless it is its own, here and now."""
+        """Open state that a caller sent back.
+
+        Raises:
+            InterlockError: the state is forged, expired, of another caller or another request.
+        """
         caller = "" if call.caller is None else call.caller.name
-        inside = self._decrypt(state)
+        content = self._decrypt(state)
         if (
-            inside is None
-            or inside.caller != caller
-            or inside.request != digest_request(call)
-            or inside.until < self._wall_clock()
+            content is None
+            or content.caller != caller
+            or content.request != digest_request(call)
+            or content.until < self._wall_clock()
         ):
-            # Which of these it is, is nobody's business who has to ask.
+            # One error for all cases: a client must not learn which check failed.
             raise stale_state_error()
-        return inside
+        return content
 
     def _decrypt(self, state: str) -> SealedState | None:
-        if not state.startswith(_MARK) or len(state) > _LONGEST:
+        if not state.startswith(_PREFIX) or len(state) > _MAX_STATE_LENGTH:
             return None
-        body = state[len(_MARK) :]
+        body = state[len(_PREFIX) :]
         try:
             raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
             if _text(raw) != body:
-                # The decoder overlooks what does not belong: there is one way to write a seal.
+                # The decoder ignores invalid characters: only the canonical form is accepted.
                 return None
-            opened = self._load().decrypt(raw[:_NONCE], raw[_NONCE:], None)
+            opened = self._load().decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None)
             return msgspec.msgpack.decode(opened, type=SealedState)
         except Exception:
-            # Forged bytes fail in as many ways as there are: none of them is worth telling apart.
+            # Forged bytes can fail in many ways. All of them mean that the state is invalid.
             return None
 
     def key_for(self, purpose: bytes) -> bytes:
-        """A key of its own for something else that is to be sealed by this node."""
+        """Derive a separate key for another purpose."""
         return blake2b(purpose, key=self._key, digest_size=KEY_BYTES).digest()
 
     def _load(self) -> Any:
@@ -120,20 +126,20 @@ def _text(raw: bytes) -> str:
 
 
 def digest_request(call: Call) -> bytes:
-    """What a request is, so far as bringing back state must not change it."""
+    """Return the digest of the parts of a request that must not change when state is sent back."""
     name = call.name if call.route is None else call.route.canonical
-    # Put in order: a client may write the same arguments in another one when it comes back.
+    # Sorted: a client may send the same arguments in another order the second time.
     arguments = msgspec.json.encode(decode_value(call.arguments), order="sorted")
     parts = (call.method.encode(), call.upstream.encode(), name.encode(), arguments)
-    whole = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for part in parts:
-        whole.update(b"%d:" % len(part) + part)
-    return whole.digest()
+        digest.update(b"%d:" % len(part) + part)
+    return digest.digest()
 
 
 def stale_state_error() -> InterlockError:
     return InterlockError(
         INVALID_STATE,
-        "Invalid or expired `requestState`: make the request again without it.",
+        "Invalid or expired `requestState`. Make the request again without it.",
         {"reason": "invalid_request_state"},
     )

@@ -1,4 +1,4 @@
-"""What is meant? Names and URIs in any accepted form become a way to one upstream."""
+"""Resolution of names and URIs, in every accepted form, to an upstream."""
 
 from __future__ import annotations
 
@@ -32,18 +32,24 @@ from interlock.protocol.mcp import (
 )
 from interlock.protocol.scopes import READ
 
-_MOST_COMPARED: Final = 20
-"""Comparing is slow, and a caller's typo must not hold up everybody else."""
-_MOST_CHARACTERS: Final = 100
-_READS: Final = frozenset(verb for verb, method in METHODS.items() if method.scope == READ)
-"""What goes to an upstream beside calls of tools, and is known to change nothing there."""
+_MAX_COMPARED_NAMES: Final = 20
+"""The comparison is slow, and a typo must not delay other calls."""
+_MAX_SHOWN_CHARACTERS: Final = 100
+_READ_METHODS: Final = frozenset(name for name, method in METHODS.items() if method.scope == READ)
+"""Methods, other than tool calls, that change nothing at an upstream."""
 
 
 def resolve_tool(
     call: Call, catalog: Catalog, view_of: Callable[[Call], View | None] = lambda _: None
 ) -> Tool:
-    """The tool that the call names; the call learns its route and effect. `view_of`: what its
-    caller sees of the tools: nothing else is suggested for a name that leads to none."""
+    """Find the tool of a call, and set the route and the effect of the call.
+
+    Args:
+        view_of: returns the tools that the caller can see. Only these are suggested for a typo.
+
+    Raises:
+        InterlockError: the tool is unknown.
+    """
     tool = catalog.by_name.get(call.name)
     if tool is None:
         tool = catalog.find(call.name)
@@ -57,27 +63,27 @@ def resolve_tool(
 
 
 def resolve_method(call: Call, catalog: Catalog) -> bool:
-    """Find the upstream of a request that is not about a tool, and say it in its words.
+    """Find the upstream of a request that is not a tool call, and set the names of the upstream.
 
-    False: this verb names nothing that the catalog knows.
+    Return False if the method names nothing in the catalog. Raises InterlockError.
     """
-    verb = call.method
-    if verb in PROMPT_METHODS:
+    method = call.method
+    if method in PROMPT_METHODS:
         prompt = catalog.current.prompt(call.name)
         if prompt is None:
             raise _unknown_prompt(call.name)
         call.upstream = prompt.upstream
-        _say(call, "name", prompt.upstream_name)
+        _set_text_member(call, "name", prompt.upstream_name)
         if bytes(call.arguments) != EMPTY_OBJECT:
-            _put(call, "arguments", Raw(call.arguments))
-    elif verb in RESOURCE_METHODS:
+            _set_member(call, "arguments", Raw(call.arguments))
+    elif method in RESOURCE_METHODS:
         call.upstream, own_uri = _resource(call.name, catalog)
-        _say(call, "uri", own_uri)
-    elif verb == COMPLETE_ARGUMENT:
+        _set_text_member(call, "uri", own_uri)
+    elif method == COMPLETE_ARGUMENT:
         _resolve_reference(call, catalog)
     else:
         return False
-    call.is_retryable = verb in RETRYABLE_METHODS
+    call.is_retryable = method in RETRYABLE_METHODS
     return True
 
 
@@ -85,13 +91,15 @@ def _resource(uri: str, catalog: Catalog) -> tuple[str, str]:
     route = catalog.current.resource(uri)
     if route is None:
         raise InterlockError(
-            UNKNOWN_RESOURCE, f"There is no resource {_shown(uri)!r}.", {"uri": uri}
+            UNKNOWN_RESOURCE,
+            f"Unknown resource {_truncate(uri)!r}. `resources/list` returns the URIs.",
+            {"uri": uri},
         )
     return route.upstream, route.own_uri
 
 
 def _resolve_reference(call: Call, catalog: Catalog) -> None:
-    """Completion is about a prompt or a resource: whose, is in the reference."""
+    """Find the upstream of a completion request, by its reference to a prompt or a resource."""
     try:
         reference = decode_members((call.extra_params or {})["ref"])
         about = {
@@ -99,7 +107,7 @@ def _resolve_reference(call: Call, catalog: Catalog) -> None:
         }
     except (KeyError, ProtocolError):
         raise ProtocolError(
-            "`ref` must be an object that names what is meant.", INVALID_PARAMS
+            "`ref` must be an object with a prompt or a resource.", INVALID_PARAMS
         ) from None
     name, uri = about.get("name"), about.get("uri")
     if about.get("type") == "ref/prompt" and isinstance(name, str):
@@ -113,65 +121,73 @@ def _resolve_reference(call: Call, catalog: Catalog) -> None:
         reference["uri"] = Raw(encode_value(own_uri))
     else:
         raise ProtocolError("`ref` must be a ref/prompt or a ref/resource.", INVALID_PARAMS)
-    _put(call, "ref", Raw(encode_members(reference)))
+    _set_member(call, "ref", Raw(encode_members(reference)))
 
 
 def _unknown_prompt(name: str) -> InterlockError:
     return InterlockError(
         UNKNOWN_PROMPT,
-        f"There is no prompt called {_shown(name)!r}. `prompts/list` has the names.",
-        {"prompt": _shown(name)},
+        f"Unknown prompt {_truncate(name)!r}. `prompts/list` returns the names.",
+        {"prompt": _truncate(name)},
     )
 
 
-def _say(call: Call, member: str, value: str) -> None:
-    _put(call, member, Raw(encode_value(value)))
+def _set_text_member(call: Call, member: str, value: str) -> None:
+    _set_member(call, member, Raw(encode_value(value)))
 
 
-def _put(call: Call, member: str, value: Raw) -> None:
+def _set_member(call: Call, member: str, value: Raw) -> None:
     call.extra_params = {
         member: value,
         **{k: v for k, v in (call.extra_params or {}).items() if k != member},
     }
 
 
-def _shown(name: str) -> str:
-    return name if len(name) <= _MOST_CHARACTERS else name[:_MOST_CHARACTERS] + "…"
+def _truncate(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN_CHARACTERS else name[:_MAX_SHOWN_CHARACTERS] + "…"
 
 
 def unknown_tool_error(name: str, snapshot: Snapshot, view: View | None) -> InterlockError:
-    """For a name that leads to nothing, or to nothing that the caller may know of."""
-    near = _near(name[:_MOST_CHARACTERS], snapshot, view)
-    shown = _shown(name)
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `tools/list` has the names."
+    """Return the error for a tool that does not exist, or that the caller cannot see."""
+    similar = _find_similar(name[:_MAX_SHOWN_CHARACTERS], snapshot, view)
+    shown_name = _truncate(name)
+    hint = (
+        f" Did you mean {' or '.join(similar)}?" if similar else " `tools/list` returns the names."
+    )
     return InterlockError(
-        UNKNOWN_TOOL, f"There is no tool called {shown!r}.{hint}", {"tool": shown, "near": near}
+        UNKNOWN_TOOL, f"Unknown tool {shown_name!r}.{hint}", {"tool": shown_name, "near": similar}
     )
 
 
-def _near(name: str, snapshot: Snapshot, view: View | None) -> list[str]:
-    """Names that may have been meant: those that end alike, and neighbours in the alphabet. Never
-    a tool whose effect cannot be undone: a model would call it instead. Where the nearest is such
-    a tool, nothing is suggested: another name would only mislead."""
-    asked = name.lower().replace("__", ".")
-    leaf = asked.rpartition(".")[2]
+def _find_similar(name: str, snapshot: Snapshot, view: View | None) -> list[str]:
+    """Return similar names: with the same last part, or close in the alphabet.
+
+    An irreversible tool is never suggested, since a model might call it. If the most similar tool
+    is irreversible, nothing is suggested, because another name would be misleading.
+    """
+    requested = name.lower().replace("__", ".")
+    leaf = requested.rpartition(".")[2]
     by_name = {tool.transparent_name or tool.canonical: tool for tool in snapshot.plain_tools}
     names = sorted(by_name)
-    alike = [known for known in names if leaf in known] if leaf else []
-    place = bisect_left(names, asked)
-    around = names[max(0, place - _MOST_COMPARED) : place + _MOST_COMPARED]
+    same_leaf = [candidate for candidate in names if leaf in candidate] if leaf else []
+    index = bisect_left(names, requested)
+    neighbours = names[max(0, index - _MAX_COMPARED_NAMES) : index + _MAX_COMPARED_NAMES]
     candidates = [
-        known
-        for known in dict.fromkeys([*alike[:_MOST_COMPARED], *around])
-        if view is None or view.sees(by_name[known])
+        candidate
+        for candidate in dict.fromkeys([*same_leaf[:_MAX_COMPARED_NAMES], *neighbours])
+        if view is None or view.sees(by_name[candidate])
     ]
-    found = get_close_matches(asked, candidates, n=3, cutoff=0.5)
-    held = [by_name[one].effect.level is EffectLevel.IRREVERSIBLE for one in found]
-    if held and held[0]:
+    matches = get_close_matches(requested, candidates, n=3, cutoff=0.5)
+    irreversible = [by_name[match].effect.level is EffectLevel.IRREVERSIBLE for match in matches]
+    if irreversible and irreversible[0]:
         return []
-    return [one for one, is_held in zip(found, held, strict=True) if not is_held]
+    return [
+        match
+        for match, is_irreversible in zip(matches, irreversible, strict=True)
+        if not is_irreversible
+    ]
 
 
 def is_passed_on(call: Call) -> bool:
-    """Whether nobody but its upstream knows what a request does that calls no tool."""
-    return bool(call.upstream) and call.method not in _READS
+    """Return whether a request that is not a tool call may change something at its upstream."""
+    return bool(call.upstream) and call.method not in _READ_METHODS

@@ -1,9 +1,9 @@
-"""Who wants to hear when a resource is not what it was: many callers, one subscription upstream.
+"""Resource subscriptions: many subscribers share one subscription at the upstream.
 
-However many follow a resource over one connection, its server is asked once; when the last one
-leaves, the server is told. What a server announces goes to those who follow it, under the URI by
-which they know it. A client with a connection of its own to a server follows over that one: some
-servers tell only those who are listening where something was done.
+For each resource and connection, the server gets one subscription. It is ended after the last
+subscriber has left. An update of a server is sent to all subscribers, with the URI that clients
+see. A client with its own connection to a server subscribes over that connection, since some
+servers notify only the connection that caused a change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import SUBSCRIBE
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-"""So many resources may one client follow."""
+"""Maximum number of subscriptions of one client."""
 SUBSCRIBE_TIMEOUT_SECONDS: Final = 10.0
 _METHOD_NOT_FOUND: Final = -32601
 
@@ -31,30 +31,30 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class ResourceSubscriber(Protocol):
-    """Somebody who follows resources."""
+    """A subscriber of resources."""
 
     def send_resource_update(self, uri: str) -> None:
-        """The resource that it knows by this URI is not what it was."""
+        """Notify it that the resource with this URI has changed."""
 
 
-class _Watch:
-    """What a server was asked to announce on one connection."""
+class _Subscription:
+    """A subscription at a server, over one connection."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        """Who asked first; the connection is theirs."""
-        self.followers: set[ResourceSubscriber] = set()
+        """The first call that subscribed. Its connection is used."""
+        self.subscribers: set[ResourceSubscriber] = set()
         self.agreed: asyncio.Future[None] | None = None
-        """Done when the server has said yes or no. It is nobody's own: whoever waits for it may go
-        without disturbing the others."""
+        """Done when the server has responded. All subscribers share it: one of them can stop to
+        wait without affecting the others."""
 
 
 _Key = tuple[str, str, object | None]
-"""An upstream, its own URI, and whose connection it is; None: everybody's."""
+"""An upstream, the URI there, and the key of the connection. None: the shared connection."""
 
 
 class ResourceSubscriptions:
-    """Who follows what."""
+    """The resource subscriptions of all clients."""
 
     def __init__(
         self,
@@ -63,189 +63,218 @@ class ResourceSubscriptions:
         *,
         permitted: Callable[[Call], None] = lambda _: None,
     ) -> None:
-        """Args:
-        permitted: raises InterlockError for a resource that a caller may not follow.
+        """
+        Args:
+            permitted: raises InterlockError for a resource to which a caller may not subscribe.
         """
         self._catalog = catalog
         self._upstreams = upstreams
-        self._watches: dict[_Key, _Watch] = {}
-        self._leaving: dict[_Key, asyncio.Future[None]] = {}
-        """What servers are just told that nobody follows any more."""
+        self._subscriptions: dict[_Key, _Subscription] = {}
+        self._ending: dict[_Key, asyncio.Future[None]] = {}
+        """Done when the server has ended a subscription."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._permitted = permitted
+        self._authorize = permitted
 
-    def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
-        """What is followed of one upstream over one connection, by its own URIs.
+    def watched(self, upstream: str, session_key: object | None = None) -> tuple[str, ...]:
+        """Return the upstream URIs of the active subscriptions over one connection.
 
-        What the server has not agreed to yet is still being asked for by whoever wants it.
+        Subscriptions to which the server has not responded yet are not included.
         """
         return tuple(
             uri
-            for (key, uri, whose), watch in self._watches.items()
-            if key == upstream and whose == apart and (watch.agreed is None or watch.agreed.done())
+            for (key, uri, connection), subscription in self._subscriptions.items()
+            if key == upstream
+            and connection == session_key
+            and (subscription.agreed is None or subscription.agreed.done())
         )
 
     async def subscribe(
         self,
-        follower: ResourceSubscriber,
+        subscriber: ResourceSubscriber,
         call: Call,
         upstream: str,
         uri: str,
         *,
         shared: bool = False,
     ) -> None:
-        """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be.
+        """Subscribe to one resource.
 
-        `shared`: over the connection that everybody shares.
+        Args:
+            shared: use the shared connection.
+
+        Raises:
+            InterlockError: the subscription is not possible.
         """
         served = self._upstreams.get(upstream)
         key = (upstream, uri, None if served is None or shared else served.session_key(call))
-        if sum(follower in one.followers for one in self._watches.values()) >= MAX_SUBSCRIPTIONS:
-            raise InterlockError(TOO_BUSY, f"More than {MAX_SUBSCRIPTIONS} resources are followed.")
-        watch = self._watches.get(key)
-        if watch is None:
-            watch = self._watches[key] = _Watch(call)
-            watch.agreed = asyncio.get_running_loop().create_task(self._watch(key, watch))
-            # Perhaps nobody waits for it in the end.
-            watch.agreed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        watch.followers.add(follower)
+        count = sum(
+            subscriber in subscription.subscribers for subscription in self._subscriptions.values()
+        )
+        if count >= MAX_SUBSCRIPTIONS:
+            raise InterlockError(
+                TOO_BUSY,
+                f"This client has {MAX_SUBSCRIPTIONS} subscriptions, which is the limit. End some "
+                "of them first.",
+            )
+        subscription = self._subscriptions.get(key)
+        if subscription is None:
+            subscription = self._subscriptions[key] = _Subscription(call)
+            subscription.agreed = asyncio.get_running_loop().create_task(
+                self._subscribe(key, subscription)
+            )
+            # Read the exception, in case that all waiting subscribers are cancelled.
+            subscription.agreed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        subscription.subscribers.add(subscriber)
         try:
-            if watch.agreed is not None:
-                await asyncio.shield(watch.agreed)
+            if subscription.agreed is not None:
+                await asyncio.shield(subscription.agreed)
         except asyncio.CancelledError:
-            self._soon(self._leave(follower, key))
+            self._run_in_background(self._remove_subscriber(subscriber, key))
             raise
         except BaseException as error:
-            watch.followers.discard(follower)
+            subscription.subscribers.discard(subscriber)
             if (
                 isinstance(error, UpstreamResponseError)
                 and error.code == _METHOD_NOT_FOUND
                 and key[2] is not None
             ):
-                # Some servers can do it on their newer wire only, which everybody shares.
-                await self.subscribe(follower, call, upstream, uri, shared=True)
+                # Some servers support subscriptions on the shared stateless connection only.
+                await self.subscribe(subscriber, call, upstream, uri, shared=True)
                 return
             raise
         if not shared and served is not None and served.session_key(call) != key[2]:
-            # Only now it is known that there is no connection of the client's own.
-            self._watches.pop(key, None)
-            await self.subscribe(follower, call, upstream, uri)
+            # Only now the node knows that the client has no own connection.
+            self._subscriptions.pop(key, None)
+            await self.subscribe(subscriber, call, upstream, uri)
 
-    async def _watch(self, key: _Key, watch: _Watch) -> None:
+    async def _subscribe(self, key: _Key, subscription: _Subscription) -> None:
         upstream, uri, _ = key
-        leaving = self._leaving.get(key)
+        leaving = self._ending.get(key)
         if leaving is not None:
-            # One after the other: the server must not hear it in the wrong order.
+            # One after the other: the server must get the requests in order.
             await asyncio.wait([leaving])
         served = self._upstreams.get(upstream)
         try:
             if served is not None:
-                await served.subscribe(uri, None if key[2] is None else watch.call)
+                await served.subscribe(uri, None if key[2] is None else subscription.call)
         except BaseException:
-            self._watches.pop(key, None)
+            self._subscriptions.pop(key, None)
             raise
-        if not watch.followers:
-            # They have all left before the server agreed.
-            await self._unwatch(key, watch)
+        if not subscription.subscribers:
+            # All subscribers have left before the server responded.
+            await self._unsubscribe(key, subscription)
 
     async def unsubscribe(
-        self, follower: ResourceSubscriber, call: Call, upstream: str, uri: str
+        self, subscriber: ResourceSubscriber, call: Call, upstream: str, uri: str
     ) -> None:
-        """Follow it no more. Harmless for whoever never did."""
+        """End a subscription. Does nothing if there is none."""
         served = self._upstreams.get(upstream)
-        apart = None if served is None else served.session_key(call)
-        await self._leave(follower, (upstream, uri, apart))
-        if apart is not None:
-            await self._leave(follower, (upstream, uri, None))
+        session_key = None if served is None else served.session_key(call)
+        await self._remove_subscriber(subscriber, (upstream, uri, session_key))
+        if session_key is not None:
+            await self._remove_subscriber(subscriber, (upstream, uri, None))
 
     async def follow(
-        self, follower: ResourceSubscriber, call: Call, uris: Iterable[str]
+        self, subscriber: ResourceSubscriber, call: Call, uris: Iterable[str]
     ) -> list[str]:
-        """Follow what these URIs mean now. Returns those that are followed from now on."""
-        followed: list[str] = []
+        """Subscribe to these URIs. Return the URIs with a subscription."""
+        subscribed: list[str] = []
         try:
-            # A server that does not answer must not keep the others from being acknowledged.
+            # A server that does not respond must not delay the acknowledgement of the others.
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_SECONDS):
                 for uri in uris:
                     try:
                         route = self._catalog.current.resource(uri)
-                        if route is not None and self._announces(route.upstream):
-                            self._permitted(_asked(call, uri, route.upstream, route.own_uri))
-                            await self.subscribe(follower, call, route.upstream, route.own_uri)
-                            followed.append(uri)
+                        if route is not None and self._supports_subscriptions(route.upstream):
+                            request = _subscribe_call(call, uri, route.upstream, route.own_uri)
+                            self._authorize(request)
+                            await self.subscribe(subscriber, call, route.upstream, route.own_uri)
+                            subscribed.append(uri)
                     except InterlockError as error:
-                        _log.info("a resource cannot be followed: %s", error.message)
+                        _log.info("resource %.200r: cannot subscribe: %s", uri, error.message)
         except TimeoutError:
-            _log.info("some resources were not agreed upon in time")
-        return followed
+            _log.info("resource subscriptions: some servers did not respond in time")
+        return subscribed
 
-    def unfollow(self, follower: ResourceSubscriber) -> None:
-        """Whoever it was is gone."""
-        for key in [key for key, one in self._watches.items() if follower in one.followers]:
-            self._soon(self._leave(follower, key))
+    def unfollow(self, subscriber: ResourceSubscriber) -> None:
+        """End all subscriptions of a subscriber that is gone."""
+        keys = [
+            key
+            for key, subscription in self._subscriptions.items()
+            if subscriber in subscription.subscribers
+        ]
+        for key in keys:
+            self._run_in_background(self._remove_subscriber(subscriber, key))
 
     def on_resource_update(
         self, upstream: str, uri: str, session_key: object | None = None
     ) -> None:
-        """An upstream announces, on one connection, that a resource is not what it was."""
-        told: set[ResourceSubscriber] = set()
-        for (key, followed, whose), watch in list(self._watches.items()):
-            # It may be a part of what is followed.
+        """Notify the subscribers of a resource. Called for an update from an upstream, with the
+        connection on which it arrived."""
+        recipients: set[ResourceSubscriber] = set()
+        for (key, followed, connection), subscription in list(self._subscriptions.items()):
+            # The resource may be a part of a resource with a subscription.
             if (
                 key == upstream
-                and whose == session_key
+                and connection == session_key
                 and (uri == followed or uri.startswith(followed.rstrip("/") + "/"))
             ):
-                told |= watch.followers
-        if not told:
+                recipients |= subscription.subscribers
+        if not recipients:
             return
-        shown = self._catalog.current.shown_uri(upstream, uri)
-        for follower in told:
+        shown_uri = self._catalog.current.shown_uri(upstream, uri)
+        for subscriber in recipients:
             try:
-                follower.send_resource_update(shown)
+                subscriber.send_resource_update(shown_uri)
             except Exception:
-                _log.exception("somebody could not be told of an updated resource")
+                _log.exception("upstream %s: sending a resource update failed", upstream)
 
-    def _announces(self, upstream: str) -> bool:
+    def _supports_subscriptions(self, upstream: str) -> bool:
         served = self._upstreams.get(upstream)
         offered = None if served is None else served.capabilities.get("resources")
         return isinstance(offered, dict) and bool(offered.get("subscribe"))
 
-    async def _leave(self, follower: ResourceSubscriber, key: _Key) -> None:
-        watch = self._watches.get(key)
-        if watch is None or follower not in watch.followers:
+    async def _remove_subscriber(self, subscriber: ResourceSubscriber, key: _Key) -> None:
+        subscription = self._subscriptions.get(key)
+        if subscription is None or subscriber not in subscription.subscribers:
             return
-        watch.followers.discard(follower)
-        if not watch.followers and watch.agreed is not None and watch.agreed.done():
-            await self._unwatch(key, watch)
+        subscription.subscribers.discard(subscriber)
+        if (
+            not subscription.subscribers
+            and subscription.agreed is not None
+            and subscription.agreed.done()
+        ):
+            await self._unsubscribe(key, subscription)
 
-    async def _unwatch(self, key: _Key, watch: _Watch) -> None:
-        del self._watches[key]
+    async def _unsubscribe(self, key: _Key, subscription: _Subscription) -> None:
+        del self._subscriptions[key]
         served = self._upstreams.get(key[0])
         if served is None:
             return
-        told = self._leaving[key] = asyncio.get_running_loop().create_future()
+        ended = self._ending[key] = asyncio.get_running_loop().create_future()
         try:
-            await served.unsubscribe(key[1], None if key[2] is None else watch.call)
+            await served.unsubscribe(key[1], None if key[2] is None else subscription.call)
         finally:
-            del self._leaving[key]
-            told.set_result(None)
+            del self._ending[key]
+            ended.set_result(None)
 
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        async def quietly() -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        async def log_errors() -> None:
             try:
                 await work
             except InterlockError as error:
-                _log.info("a server could not be told that nobody follows: %s", error.message)
+                _log.info("ending a resource subscription failed: %s", error.message)
 
-        task = asyncio.get_running_loop().create_task(quietly())
+        task = asyncio.get_running_loop().create_task(log_errors())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def _asked(call: Call, uri: str, upstream: str, own_uri: str) -> Call:
-    """The request for one resource, of the many that a caller wants to follow at once."""
-    named = {"uri": Raw(encode_value(own_uri))}
-    one = Call(SUBSCRIBE, call.server, call.credentials, call.client, name=uri, extra_params=named)
-    one.caller, one.upstream = call.caller, upstream
-    return one
+def _subscribe_call(call: Call, uri: str, upstream: str, upstream_uri: str) -> Call:
+    """Return the call for one resource, of a request with many resources, to authorize it."""
+    params = {"uri": Raw(encode_value(upstream_uri))}
+    subscribe = Call(
+        SUBSCRIBE, call.server, call.credentials, call.client, name=uri, extra_params=params
+    )
+    subscribe.caller, subscribe.upstream = call.caller, upstream
+    return subscribe

@@ -260,7 +260,7 @@ class Responder:
         """Keep the connections of long calls from looking dead to whatever stands in between."""
         self.pulse = None
         now = self._clock()
-        waiting = bool(self._pipeline.enter.unsettled)
+        waiting = bool(self._pipeline.enter.pending_identities)
         for call in list(self._pipeline.under_way()):
             waiting = True
             # They stand in the order in which they began: the first young one ends the search.
