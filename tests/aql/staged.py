@@ -263,10 +263,10 @@ class Staged:
 
     def home(self, operation: str, view: OperationView = FIVE) -> str:
         if view.mode == "single":
-            return view.single
+            return view.single_tool
         found = self.stage.find(operation, view)
         assert found is not None, operation
-        return view.family_of(found.name, found.category).tool
+        return view.find_family(found.name, found.category).tool
 
     async def reached(self, number: int) -> ScriptedExchange:
         """Wait until so many calls have reached the server, and give the last of those."""

@@ -133,7 +133,7 @@ def test_twice_as_many_tools_are_twice_the_work() -> None:
 
 @pytest.mark.spec("AQ-6.1-1")
 def test_categories_and_what_they_may_do() -> None:
-    assert {one.value: (one.read_only, one.destructive) for one in Category} == {
+    assert {one.value: (one.is_read_only, one.is_destructive) for one in Category} == {
         "CREATE": (False, False),
         "READ": (True, False),
         "UPDATE": (False, True),

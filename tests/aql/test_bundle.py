@@ -84,7 +84,7 @@ def test_it_holds_the_list_and_the_operations(exported: dict[str, Any]) -> None:
 @pytest.mark.spec("AQ-DB-1-1")
 def test_read_again_it_gives_the_same_operations(exported: dict[str, Any]) -> None:
     again = bundle.read(exported)
-    made = {one.name: (one.category.value, one.danger.word) for one in again.all()}
+    made = {one.name: (one.category.value, one.danger.label) for one in again.all()}
     assert made == {
         one["operation_name"]: (one["endpoint"], one["danger_level"])
         for one in exported["normalized_bundle"]["operations"]

@@ -73,7 +73,9 @@ def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
         answer = await decide(desk, confirmation_token=token, approve=False)
         assert answer["error"]["code"] == "PERMISSION_DENIED"
         callers = {"a": Caller("agent"), "b": Caller("guard", can_view_approvals=True)}
-        desk.node.pipeline.enter.authenticate = type(desk.node.pipeline.enter.authenticate)(callers)
+        desk.node.pipeline.admission.authenticate = type(desk.node.pipeline.admission.authenticate)(
+            callers
+        )
         answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
         assert answer["data"]["status"] == "refused"
         assert desk.node.sent == []

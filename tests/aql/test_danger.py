@@ -19,7 +19,7 @@ MUTATING = EffectLevel.MUTATING
 
 @pytest.mark.spec("AQ-DNG-2.1-1")
 def test_levels_in_their_order() -> None:
-    assert [one.word for one in sorted(Danger)] == [
+    assert [one.label for one in sorted(Danger)] == [
         "safe", "reversible", "destructive", "dangerous", "forbidden",
     ]  # fmt: skip
     assert [one.value for one in sorted(Danger)] == [0, 1, 2, 3, 4]

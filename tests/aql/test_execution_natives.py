@@ -20,7 +20,7 @@ from interlock.aql.relations import Relations, relation_natives
 from interlock.aql.request import BuiltinResponse
 from interlock.aql.resource_operations import ResourceReader, reach_natives
 from interlock.core.call import Call, Caller, Client, Outcome
-from interlock.core.pipeline.tasks import TaskIds, TaskName
+from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from tests.aql.executing import CLERK, GUARD, Bench
@@ -47,7 +47,7 @@ class Desk(Bench):
 
     def _seal(self, id: str, call: Call) -> str | None:
         assert call.caller is not None
-        return self._ids.seal(TaskName(BUILTIN_KEY, id, own=True), call.caller.name)
+        return self._ids.seal(TaskReference(BUILTIN_KEY, id, is_local=True), call.caller.name)
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         answer = self.natives[name].answer(self.asked(params, caller))
@@ -215,7 +215,7 @@ def test_a_client_that_speaks_tasks_is_given_one() -> None:
         asked = desk.asked(client=SPEAKS_TASKS)
         outcome = await desk.executions.start(desk.child(asked), asked)
         assert isinstance(outcome, Outcome)
-        assert outcome.glance is None
+        assert outcome.summary is None
         task = shown(outcome)
         assert task["resultType"] == "task"
         assert task["status"] == "working"
@@ -224,13 +224,13 @@ def test_a_client_that_speaks_tasks_is_given_one() -> None:
         assert capabilities == {"extensions": {}, "sampling": {}}, "one id to follow is enough"
         name = desk._ids.open(task["taskId"], "clerk")
         assert name is not None
-        assert name.own
+        assert name.is_local
         assert asked.call is not None
         found = desk.tasks.find(name.id, asked.call)
         assert found is not None
-        assert shown(found.shown(COMPLETE))["status"] == "working"
+        assert shown(found.to_outcome(COMPLETE))["status"] == "working"
         desk.last.answer(content=[], structuredContent={"built": 7})
-        done = shown(found.shown(COMPLETE))
+        done = shown(found.to_outcome(COMPLETE))
         assert done["status"] == "completed"
         assert done["taskId"] == task["taskId"]
         envelope = json.loads(done["result"]["content"][0]["text"])
@@ -256,13 +256,13 @@ def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
         assert call is not None
         found = desk.tasks.find(running, call)
         assert found is not None
-        found.answer({})
+        found.respond({})
         found.cancel("The client cancelled the task.")
-        assert shown(found.shown(COMPLETE))["status"] == "cancelled"
+        assert shown(found.to_outcome(COMPLETE))["status"] == "cancelled"
         found.cancel("again: an ended one stays as it is")
         found = desk.tasks.find(failed, call)
         assert found is not None
-        told = shown(found.shown(COMPLETE))
+        told = shown(found.to_outcome(COMPLETE))
         assert told["status"] == "failed"
         assert told["error"]["data"]["code"] == "INTERNAL_ERROR"
         # By this it can be retried: operations do not know the task's id.

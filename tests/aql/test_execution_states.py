@@ -119,7 +119,7 @@ class Lives(RuleBasedStateMachine):
         if exchange.is_open:
             self.expected[id] = then
         how(exchange)
-        self.bench.rig.breakers.succeeded("s")
+        self.bench.rig.breakers.record_success("s")
 
     @rule(id=started)
     def cancel(self, id: str) -> None:

@@ -92,11 +92,11 @@ class Standing:
 
     def endpoint(self, operation: str) -> str:
         if self.face.mode == "single":
-            return self.face.single
+            return self.face.single_tool
         found = self.stage.find(operation, self.face)
         if found is None:
             return next(iter(self.face.tools))
-        return self.face.family_of(found.name, found.category).tool
+        return self.face.find_family(found.name, found.category).tool
 
     def ask(self, operation: str, params: Any = None, endpoint: str = "") -> dict[str, Any]:
         """The envelope that a request is answered with."""

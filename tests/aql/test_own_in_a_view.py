@@ -108,7 +108,7 @@ class View:
         )
         pipeline.install_operations(self.stage)
         tasks = pipeline._input.tasks
-        tasks.install_finder(ExecutionTasks(self.executions, tasks.seal).find)
+        tasks.install_finder(ExecutionTasks(self.executions, tasks.seal_id).find)
 
     async def _start(self, asked: AqlRequest) -> Any:
         return await self.executions.start((asked.params or {})["child"], asked)

@@ -69,7 +69,7 @@ class Desk:
         sent = len(self.node.sent)
         arguments = also.pop("arguments", None) or {"operation": "hub_list_issues", **also}
         call = tool_call(
-            SINGLE.single, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", by)
+            SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", by)
         )
         running = asyncio.ensure_future(self.node.pipeline.run(call))
         for _ in range(len(arguments.get("operations", "1"))):

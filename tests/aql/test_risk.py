@@ -210,7 +210,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
         "operation": f"s_{name}",
         "required_trust": least_trust(LEVELS[name]),
         "actual_trust": "untested",
-        "danger_level": LEVELS[name].word,
+        "danger_level": LEVELS[name].label,
     }
     assert bench.notes == [(f"s_{name}", "denied")]
     assert "trust:untested" in bench.journal.entries[0]["detail"]
@@ -280,7 +280,7 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
         async def ask(operation: str, **params: Any) -> Any:
             arguments = {"operation": operation, "params": params}
             call = tool_call(
-                SINGLE.single, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
+                SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
             )
             return node.read(read(await node.pipeline.run(call)))
 

@@ -150,7 +150,7 @@ def test_an_endpoint_of_ones_own_takes_operations_by_name() -> None:
 @pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic"])
 def test_every_description_shows_how_to_ask_introspect_and_where(view: str) -> None:
     which = face(f"view={view}", prefix="home_")
-    reader = which.family_of("introspect", Category.READ).tool
+    reader = which.find_family("introspect", Category.READ).tool
     for name, one in shown(which, catalog(100)).items():
         about = one["description"]
         example = re.search(r'\{"operation":"introspect",.*?\}\}', about)
@@ -158,7 +158,7 @@ def test_every_description_shows_how_to_ask_introspect_and_where(view: str) -> N
         request = json.loads(example[0])
         assert request["params"]["query"] == "operations"
         assert "search" in request["params"]
-        if name not in (reader, which.single):
+        if name not in (reader, which.single_tool):
             assert f"to {reader}" in about
 
 

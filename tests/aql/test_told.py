@@ -330,7 +330,7 @@ def test_questions_and_tasks_pass(kind: str) -> None:
 
 
 def call_of(node: Staged, call: Any) -> Any:
-    node.pipeline.enter(call)
+    node.pipeline.admission(call)
     return call
 
 

@@ -374,7 +374,7 @@ def test_whatever_is_asked_is_sent_or_answered_in_the_words_of_aql(asked: Any) -
     for endpoint, view in (("mcp_aql", SINGLE), ("mcp_aql_read", FIVE)):
         before = len(node.sent)
         call = node.begin(endpoint, asked, view=view)
-        if call in list(node.pipeline.under_way()):
+        if call in list(node.pipeline.running_calls()):
             assert len(node.sent) == before + 1
             name, arguments = node.sent[-1]
             tool = node.rig.catalog.find(f"hub.{name.lower()}")

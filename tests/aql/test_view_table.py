@@ -141,4 +141,4 @@ def test_every_operation_belongs_to_exactly_one_endpoint(
 ) -> None:
     face = views().named(f"view={view}".encode())
     assert face is not None
-    assert face.family_of(name, category) in face.families
+    assert face.find_family(name, category) in face.families

@@ -141,7 +141,7 @@ class Fortress(Running):
 
     def settle(self) -> None:
         """Wait until everything that was said has come to its end, also in the vault."""
-        self.until(lambda: not list(self.node.pipeline.under_way()), "calls are under way")
+        self.until(lambda: not list(self.node.pipeline.running_calls()), "calls are under way")
         with Lines(self) as face:
             tools = self.node.catalog.current.tools
             name = next(one.canonical for one in tools if one.upstream_name == "look")

@@ -255,9 +255,9 @@ def test_a_client_that_accepts_for_its_user_only_waits(node: Fortress) -> None:
     body = message("tools/call", capable.fit(said), 1)
     with node.connect() as wire:
         wire.send(node.http(body, *capable.bearer, *capable.headers_of(body)))
-        node.until(lambda: list(node.node.pipeline.under_way()), "it waits")
+        node.until(lambda: list(node.node.pipeline.running_calls()), "it waits")
         wire.silent()
-    node.until(lambda: not list(node.node.pipeline.under_way()), "it waits for nobody")
+    node.until(lambda: not list(node.node.pipeline.running_calls()), "it waits for nobody")
 
 
 @pytest.mark.spec("AQ-8.7.3-5")

@@ -229,7 +229,7 @@ def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
             with pytest.raises(Exception, match=r"The user said no\."):
                 await client.call_tool(f"{server}.ask", {"kind": "sampling"})
         # Nobody waits for it any more.
-        assert not list(node.node.pipeline.under_way())
+        assert not list(node.node.pipeline.running_calls())
 
     with only(server) as servers:
         node: Running = start(workshops={}, servers=servers)
@@ -322,5 +322,5 @@ def test_a_client_that_hangs_up_is_forgotten(guarded: Running) -> None:
     body = message("tools/call", {"name": name, "arguments": {"name": "hung-up"}, "_meta": meta()})
     with guarded.connect() as wire:
         wire.send(guarded.http(body, *stateless_headers("tools/call", name), bearer("auditor")))
-        guarded.until(lambda: list(guarded.node.pipeline.under_way()), "it is under way")
-    guarded.until(lambda: not list(guarded.node.pipeline.under_way()), "it is over")
+        guarded.until(lambda: list(guarded.node.pipeline.running_calls()), "it is under way")
+    guarded.until(lambda: not list(guarded.node.pipeline.running_calls()), "it is over")

@@ -492,6 +492,6 @@ def test_a_call_that_is_given_up(six: Running, server: str, face: str, mode: str
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert text_of(await client.call_tool(f"{server}.report", {"steps": 1})) == "reported"
-        assert not six.do(lambda: list(six.node.pipeline.under_way()))
+        assert not six.do(lambda: list(six.node.pipeline.running_calls()))
 
     with_client(six, face, mode, body)

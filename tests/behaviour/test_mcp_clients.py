@@ -130,7 +130,7 @@ def test_a_call_that_is_given_up(four: Running, mode: str, upstream: str) -> Non
         assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "on"})) == "on"
 
     with_client(four, mode, body)
-    four.until(lambda: not list(four.node.pipeline.under_way()), "the end of the call")
+    four.until(lambda: not list(four.node.pipeline.running_calls()), "the end of the call")
 
 
 @both_modes

@@ -12,7 +12,7 @@ class Ear:
         self.messages: list[bytes] = []
         self.closed: list[str] = []
         self._heard = asyncio.Event()
-        channel.on_closed = self._close
+        channel.on_close = self._close
         channel.on_message = self._take
 
     def _take(self, payload: bytes) -> None:

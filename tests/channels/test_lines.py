@@ -69,17 +69,17 @@ def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:
             assert await their_ear.until_heard(3) == expected
             assert (ours.peer, theirs.peer) == ("local", "local")
             assert (ours.label, theirs.label) == (there.url, "child")
-            assert (ours.names, ours.close_reason) == ((), "")
+            assert (ours.peer_names, ours.close_reason) == ((), "")
             ours.send(b"last words")
             ours.close(4000, "a reason that lines do not carry")
             ours.send(b"dropped")
-            assert not ours.open
+            assert not ours.is_open
             assert await their_ear.until_closed() == "it closed the channel"
             assert their_ear.messages[3:] == [b"last words"]
             await ours.wait_closed()
             await theirs.wait_closed()
             assert our_ear.closed == ["it was closed by this side"]
-            assert not theirs.open
+            assert not theirs.is_open
 
     run(test())
 
@@ -114,7 +114,7 @@ def test_a_peer_that_does_not_read_is_cut_off(
         for _ in range(100):
             ours.send(b"x" * 1_000_000)
             await asyncio.sleep(0)
-        assert not ours.open
+        assert not ours.is_open
         assert await ear.until_closed() == "it does not read what it is sent"
         await ours.wait_closed()
         server.close()
@@ -181,12 +181,12 @@ def test_a_channel_over_anything() -> None:
         channel.send(b"a\nb")
         assert under.written == [b"a b\n"]
         channel.feed(b"ur")
-        channel.ended("it exited with status 1")
+        channel.on_end("it exited with status 1")
         await channel.wait_closed()
         # The last line may lack its end.
         assert ear.messages[3:] == [b"four"]
         assert ear.closed == ["it exited with status 1"]
-        channel.ended()
+        channel.on_end()
         channel.feed(b"more\n")
         channel.send(b"more")
         channel.close()
@@ -204,14 +204,14 @@ def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
         assert under.hung_up == [False]
         under.channel.feed(b"late\n")
         assert (ear.messages, ear.closed) == ([], [])
-        under.channel.ended()
+        under.channel.on_end()
         assert ear.closed == ["it was closed by this side"]
 
         stuck = Bytes(unread=64 * 1024 * 1024 + 1)
         ear = Ear(stuck.channel)
         stuck.channel.send(b"one too many")
-        assert (stuck.written, stuck.hung_up, stuck.channel.open) == ([], [True], False)
-        stuck.channel.ended()
+        assert (stuck.written, stuck.hung_up, stuck.channel.is_open) == ([], [True], False)
+        stuck.channel.on_end()
         assert ear.closed == ["it does not read what it is sent"]
 
     asyncio.run(test())
@@ -235,8 +235,8 @@ def test_who_listens_late_is_told_in_order() -> None:
     under = Bytes()
     told: list[str] = []
     under.channel.feed(b"one\n")
-    under.channel.ended("it went away")
-    under.channel.on_closed = told.append
+    under.channel.on_end("it went away")
+    under.channel.on_close = told.append
     # There is something to hear first.
     assert told == []
     under.channel.on_message = lambda payload: told.append(payload.decode())

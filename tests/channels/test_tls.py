@@ -88,8 +88,8 @@ def test_both_sides_know_who_the_other_is(run: Run, ca: Authority, server: Ident
         async with listening(tls_context(*server, ca.file)) as there:
             ours = await dial(there.url, bearer="t", ssl=client_context(ca.file, *child))
             (theirs,) = there.channels
-            assert theirs.names == ("edge01.factory.example.com", "edge01.example.com")
-            assert ours.names == ("localhost", "parent.example.com")
+            assert theirs.peer_names == ("edge01.factory.example.com", "edge01.example.com")
+            assert ours.peer_names == ("localhost", "parent.example.com")
             assert (theirs.peer, there.bearers) == ("loopback", ["t"])
             tls = theirs._transport.get_extra_info("ssl_object")
             assert tls.version() == "TLSv1.3"
@@ -107,7 +107,7 @@ def test_a_client_need_not_show_a_certificate(run: Run, ca: Authority, server: I
         for context in (tls_context(*server, ca.file), tls_context(*server)):
             async with listening(context) as there:
                 ours = await dial(there.url, ssl=client_context(ca.file))
-                assert there.channels[0].names == ()
+                assert there.channels[0].peer_names == ()
                 ours.close()
                 await ours.wait_closed()
 
@@ -122,7 +122,7 @@ def test_a_certificate_that_nobody_asked_for_proves_nothing(
     async def test() -> None:
         async with listening(tls_context(*server)) as there:
             ours = await dial(there.url, ssl=client_context(ca.file, *child))
-            assert there.channels[0].names == ()
+            assert there.channels[0].peer_names == ()
             ours.close()
             await ours.wait_closed()
 

@@ -84,10 +84,10 @@ def test_messages_go_both_ways(run: Run) -> None:
                 channel.send(payload)
             assert await ear.until_heard(len(sent)) == sent
             assert (channel.peer, channel.label) == ("loopback", url)
-            assert (channel.names, channel.close_reason) == ((), "")
-            assert channel.open
+            assert (channel.peer_names, channel.close_reason) == ((), "")
+            assert channel.is_open
             channel.close()
-            assert not channel.open
+            assert not channel.is_open
             channel.close()
             channel.send(b"nobody reads this")
             await channel.wait_closed()
@@ -132,7 +132,7 @@ def test_the_other_side_closes_with_a_reason(run: Run) -> None:
             channel = await dial(url)
             await channel.wait_closed()
             # Nobody has listened so far. Nothing of it is lost.
-            assert not channel.open
+            assert not channel.is_open
             assert channel.close_reason == "namespace_conflict"
             ear = Ear(channel)
             assert ear.messages == [b"last words"]
@@ -278,7 +278,7 @@ def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.Monk
             channel = await dial(url)
             ear = Ear(channel)
             sent = 0
-            while channel.open:
+            while channel.is_open:
                 channel.send(b"x" * 1_000_000)
                 sent += 1
                 assert sent < 100

@@ -34,8 +34,8 @@ async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]
 
     class Server(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            channel = WebSocketChannel(transport, dialled=False, peer="loopback", label="x")
-            channel.on_closed = ended.set_result
+            channel = WebSocketChannel(transport, is_client=False, peer="loopback", label="x")
+            channel.on_close = ended.set_result
             channel.on_message = lambda payload: act(channel, payload)
 
     server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)

@@ -162,7 +162,7 @@ def test_what_was_given_up_while_it_left_is_abandoned() -> None:
         sent, waiting = Sent(), Waiting()
 
         async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
-            exchange.waits = False
+            exchange.is_waiting = False
             return sent
 
         exchange = DeferredRequest(request(), waiting, LATE, send)

@@ -118,7 +118,7 @@ def test_a_server_that_is_shown_as_itself_opens_nothing(tmp_path: Path) -> None:
         node = one.node
         open_shop = ServerConfig(url=shop.url, expose="transparent")
         node.wait(node.node.apply(node.config(servers={"shop": open_shop})))
-        assert node.do(lambda: node.node.pipeline.transparent) == "shop"
+        assert node.do(lambda: node.node.pipeline.transparent_upstream) == "shop"
         for name in (TOOL, "note__write", "note"):
             params = {"name": name, "arguments": one.given}
             node.once(node.stateless("tools/call", params, name=name))

@@ -48,17 +48,17 @@ def TestOneInput(data: bytes) -> None:
         needed = read_input_request(data)
     except ProtocolError:
         return
-    assert needed.questions or needed.state is not None
+    assert needed.requests or needed.state is not None
     sealed = read_input_request(replace_state(data, "ours"))
-    assert (sealed.questions, sealed.state) == (needed.questions, "ours")
-    if needed.questions:
+    assert (sealed.requests, sealed.state) == (needed.requests, "ours")
+    if needed.requests:
         capped = read_input_request(
-            replace_params(data, dict.fromkeys(needed.questions, b'{"x":1}'))
+            replace_params(data, dict.fromkeys(needed.requests, b'{"x":1}'))
         )
-        assert all(params == b'{"x":1}' for _, params in capped.questions.values())
-    relayed = read_input_request(write_input_request(needed.questions, "ours"))
-    assert list(relayed.questions) == list(needed.questions)
-    for method, params in needed.questions.values():
+        assert all(params == b'{"x":1}' for _, params in capped.requests.values())
+    relayed = read_input_request(write_input_request(needed.requests, "ours"))
+    assert list(relayed.requests) == list(needed.requests)
+    for method, params in needed.requests.values():
         for revision in ("2025-06-18", "2025-11-25"):
             asked = to_session_params(method, params, revision, "minted")
             assert not asked or decode_members(asked) is not None

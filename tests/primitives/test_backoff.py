@@ -12,39 +12,39 @@ seconds = st.floats(0.001, 1000)
 
 def test_delays_double_up_to_the_maximum() -> None:
     backoff = Backoff(1.0, 10.0)
-    assert [backoff.next() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert [backoff.next_delay() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     backoff.reset()
-    assert backoff.next() == 1
+    assert backoff.next_delay() == 1
 
 
 def test_a_peer_says_how_long_to_wait() -> None:
     backoff = Backoff(1.0, 60.0)
-    assert backoff.next(5.0) == 5
-    assert backoff.next(5.0) == 10
-    assert backoff.next(30.0) == 30
-    assert backoff.next(1e9) == 60
+    assert backoff.next_delay(5.0) == 5
+    assert backoff.next_delay(5.0) == 10
+    assert backoff.next_delay(30.0) == 30
+    assert backoff.next_delay(1e9) == 60
     backoff.reset()
-    assert backoff.next(0.25) == 0.25
-    assert backoff.next() == 1
+    assert backoff.next_delay(0.25) == 0.25
+    assert backoff.next_delay() == 1
 
 
 def test_a_maximum_for_one_delay() -> None:
     backoff = Backoff(1.0, 30.0)
-    assert backoff.next(most=0.5) == 0.5
+    assert backoff.next_delay(limit=0.5) == 0.5
     for _ in range(9):
-        assert backoff.next(most=5.0) <= 5.0
-    assert backoff.next() == 10.0
+        assert backoff.next_delay(limit=5.0) <= 5.0
+    assert backoff.next_delay() == 10.0
 
 
 def test_jitter_takes_up_to_half_away() -> None:
-    assert Backoff(8.0, 10.0, jitter=lambda: 0.0).next() == 4
-    assert Backoff(8.0, 10.0, jitter=lambda: 0.5).next() == 6
-    assert Backoff(8.0, 10.0, jitter=lambda: 1.0).next() == 8
+    assert Backoff(8.0, 10.0, jitter=lambda: 0.0).next_delay() == 4
+    assert Backoff(8.0, 10.0, jitter=lambda: 0.5).next_delay() == 6
+    assert Backoff(8.0, 10.0, jitter=lambda: 1.0).next_delay() == 8
 
 
 def test_jitter_does_not_add_up() -> None:
     backoff = Backoff(1.0, 100.0, jitter=lambda: 0.0)
-    assert [backoff.next() for _ in range(4)] == [0.5, 1, 2, 4]
+    assert [backoff.next_delay() for _ in range(4)] == [0.5, 1, 2, 4]
 
 
 @given(seconds, seconds, st.lists(st.one_of(st.none(), seconds), max_size=80), st.floats(0, 1))
@@ -55,7 +55,7 @@ def test_delays_stay_in_bounds_and_never_shrink(
     backoff = Backoff(first, most, jitter=lambda: jitter)
     before = 0.0
     for wanted in wishes:
-        delay = backoff.next(wanted)
+        delay = backoff.next_delay(wanted)
         assert before <= backoff.delay <= most
         assert backoff.delay / 2 <= delay <= backoff.delay
         assert backoff.delay >= min(wanted or 0.0, most)
@@ -68,5 +68,5 @@ def test_the_delay_of_an_attempt_is_that_of_a_backoff(
 ) -> None:
     backoff = Backoff(first, most)
     for _ in range(min(attempt, 70)):
-        backoff.next()
-    assert backoff.next() == exponential_delay(attempt, first, most)
+        backoff.next_delay()
+    assert backoff.next_delay() == exponential_delay(attempt, first, most)

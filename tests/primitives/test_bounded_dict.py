@@ -21,7 +21,7 @@ def test_the_oldest_goes_first(steps: list[tuple[str, int]], most: int) -> None:
         elif what == "default":
             assert held.setdefault(key, str(key)) == str(key)
         elif what == "use":
-            assert held.use(key) == (str(key) if known else None)
+            assert held.touch(key) == (str(key) if known else None)
         else:
             held.pop(key, None)
         if known and what != "default":

@@ -32,7 +32,7 @@ from interlock.primitives.durations import (
     ],
 )
 def test_short_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == parse_duration(text, iso=True) == seconds
+    assert parse_duration(text) == parse_duration(text, allow_iso=True) == seconds
     for pattern in (DURATION_PATTERN, POSITIVE_DURATION_PATTERN, ISO_DURATION_PATTERN):
         assert re.search(pattern, text)
 
@@ -50,7 +50,7 @@ def test_short_durations(text: str, seconds: float) -> None:
     ],
 )
 def test_iso_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text, iso=True) == seconds
+    assert parse_duration(text, allow_iso=True) == seconds
     assert re.search(ISO_DURATION_PATTERN, text)
     assert not re.search(DURATION_PATTERN, text)
     with pytest.raises(ValueError, match="not a duration"):
@@ -79,20 +79,20 @@ def test_iso_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     assert not re.fullmatch(ISO_DURATION_PATTERN[1:-1], text)
     with pytest.raises(ValueError, match="is not a duration"):
-        parse_duration(text, iso=True)
+        parse_duration(text, allow_iso=True)
 
 
 def test_zero_and_bounds() -> None:
-    assert parse_duration("0s", zero=True) == parse_duration(0, zero=True) == 0
+    assert parse_duration("0s", allow_zero=True) == parse_duration(0, allow_zero=True) == 0
     for value in ("0s", "0.0h", 0, -1):
         with pytest.raises(ValueError, match="more than zero"):
             parse_duration(value)
     with pytest.raises(ValueError, match="zero or more"):
-        parse_duration(-1.5, zero=True)
+        parse_duration(-1.5, allow_zero=True)
     with pytest.raises(ValueError, match="finite"):
         parse_duration(float("inf"))
     with pytest.raises(ValueError, match="at most 1d"):
-        parse_duration("25h", most=86_400.0)
+        parse_duration("25h", maximum=86_400.0)
 
 
 def test_an_error_shows_only_the_beginning_of_a_long_text() -> None:
@@ -116,14 +116,17 @@ def test_the_parts_of_iso_durations_add_up(
     days: int, hours: int, minutes: int, seconds: int
 ) -> None:
     text = f"P{days}DT{hours}H{minutes}M{seconds}S"
-    assert parse_duration(text, iso=True) == days * 86_400 + hours * 3600 + minutes * 60 + seconds
+    assert (
+        parse_duration(text, allow_iso=True)
+        == days * 86_400 + hours * 3600 + minutes * 60 + seconds
+    )
 
 
 @given(st.one_of(st.text(max_size=12), st.text("PTHMSDWmshdwy.0123456789 ", max_size=12)))
 def test_the_patterns_agree_with_the_parser(text: str) -> None:
     for iso, pattern in ((False, DURATION_PATTERN), (True, ISO_DURATION_PATTERN)):
         try:
-            parse_duration(text, zero=True, iso=iso)
+            parse_duration(text, allow_zero=True, allow_iso=iso)
         except ValueError:
             assert not re.search(pattern, text) or text.endswith("\n")
         else:

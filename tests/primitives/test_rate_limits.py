@@ -94,7 +94,7 @@ def test_window_counts_an_event_for_its_period_and_at_most_a_grain_longer(
 def test_window_has_room_after_the_wait_and_not_before(steps: list[float], limit: int) -> None:
     window = SlidingWindow(60.0)
     for now in moments(steps):
-        wait = window.wait(now, limit)
+        wait = window.wait_seconds(now, limit)
         assert (wait == 0) == (window.count < limit)
         if wait:
             assert wait <= 60.0 + 1e-6
@@ -114,7 +114,7 @@ def test_window_forgets_what_is_given_back(steps: list[tuple[float, bool]]) -> N
         if stays:
             twin.add(now)
         else:
-            window.give_back(group)
+            window.remove(group)
         assert window.advance(now) == twin.advance(now)
 
 
@@ -125,7 +125,7 @@ def test_window_counts_what_is_in_it(steps: list[tuple[float, bool]]) -> None:
     for pause, back in steps:
         now += pause
         if back and inside:
-            window.give_back(inside.pop()[1])
+            window.remove(inside.pop()[1])
         else:
             inside.append((now, window.add(now)))
         sure = sum(when + 60.0 > now for when, _ in inside)
@@ -137,19 +137,19 @@ def test_window_ignores_what_is_given_back_too_late() -> None:
     window = SlidingWindow(60.0)
     group = window.add(0.0)
     assert window.advance(60.0) == 0
-    window.give_back(group)
+    window.remove(group)
     assert window.count == 0
 
 
 def test_window_says_until_when_its_count_holds() -> None:
     window = SlidingWindow(60.0)
-    assert window.holds_until == float("inf")
+    assert window.exact_until == float("inf")
     window.add(1.0)
-    assert window.holds_until == 61.0
+    assert window.exact_until == 61.0
     window.add(5.0)
-    assert window.holds_until == 61.0
+    assert window.exact_until == 61.0
     assert window.advance(61.0) == 1
-    assert window.holds_until == 65.0
+    assert window.exact_until == 65.0
 
 
 def test_window_memory_is_bounded() -> None:
@@ -166,13 +166,13 @@ def test_window_gives_nothing_for_a_clock_set_back() -> None:
     window = SlidingWindow(60.0)
     assert window.take(100.0, 1)
     assert not window.take(10.0, 1)
-    assert window.wait(10.0, 1) == 150.0
+    assert window.wait_seconds(10.0, 1) == 150.0
 
 
 def test_window_never_has_room_for_a_limit_of_nothing() -> None:
     window = SlidingWindow(60.0)
     assert not window.take(0.0, 0)
-    assert window.wait(0.0, 0) == float("inf")
+    assert window.wait_seconds(0.0, 0) == float("inf")
 
 
 # -- keyed windows
@@ -182,23 +182,23 @@ def test_keyed_windows_count_each_key_alone() -> None:
     clock = Clock()
     windows: KeyedWindows[str] = KeyedWindows(2, 60.0, clock)
     for _ in range(2):
-        assert windows.wait("a") == 0
+        assert windows.wait_seconds("a") == 0
         windows.add("a")
     clock.now = 10.0
-    assert windows.wait("a") == 50.0
-    assert windows.wait("b") == 0
+    assert windows.wait_seconds("a") == 50.0
+    assert windows.wait_seconds("b") == 0
     clock.now = 60.0
-    assert windows.wait("a") == 0
+    assert windows.wait_seconds("a") == 0
     assert len(windows) == 0
 
 
 def test_keyed_windows_remember_only_so_many_keys() -> None:
-    windows: KeyedWindows[int] = KeyedWindows(1, 60.0, Clock(), most_keys=100)
+    windows: KeyedWindows[int] = KeyedWindows(1, 60.0, Clock(), max_keys=100)
     for key in range(1000):
         windows.add(key)
     assert len(windows) == 100
-    assert windows.wait(0) == 0
-    assert windows.wait(999) == 60.0
+    assert windows.wait_seconds(0) == 0
+    assert windows.wait_seconds(999) == 60.0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60))
@@ -208,7 +208,7 @@ def test_keyed_windows_never_let_more_pass_in_any_window(tries: list[tuple[str, 
     passed: dict[str, list[float]] = {}
     for key, pause in tries:
         clock.now += pause
-        wait = windows.wait(key)
+        wait = windows.wait_seconds(key)
         assert 0.0 <= wait <= 60.0 + 1e-6
         if wait == 0.0:
             windows.add(key)
@@ -224,7 +224,7 @@ def test_keyed_windows_never_let_more_pass_in_any_window(tries: list[tuple[str, 
 @given(gaps, st.integers(1, 5))
 def test_sampler_counts_every_event_once(steps: list[float], limit: int) -> None:
     sampler = Sampler(limit, 10.0)
-    results = [sampler.take(now) for now in moments(steps)]
+    results = [sampler.sample(now) for now in moments(steps)]
     passed = [result for result in results if result is not None]
     assert len(passed) + sum(passed) + _trailing(results) == len(results)
 
@@ -241,14 +241,14 @@ def _trailing(results: list[int | None]) -> int:
 
 def test_sampler_tells_how_many_it_suppressed() -> None:
     sampler = Sampler(2, 1.0)
-    assert [sampler.take(0.0) for _ in range(5)] == [0, 0, None, None, None]
-    assert sampler.take(1.0) == 3
-    assert sampler.take(1.0) == 0
+    assert [sampler.sample(0.0) for _ in range(5)] == [0, 0, None, None, None]
+    assert sampler.sample(1.0) == 3
+    assert sampler.sample(1.0) == 0
 
 
 def test_sampler_begins_anew_after_a_clock_was_set_back() -> None:
     sampler = Sampler(1, 1.0)
-    assert sampler.take(1000.0) == 0
-    assert sampler.take(1000.5) is None
-    assert sampler.take(10.0) == 1
-    assert sampler.take(10.5) is None
+    assert sampler.sample(1000.0) == 0
+    assert sampler.sample(1000.5) is None
+    assert sampler.sample(10.0) == 1
+    assert sampler.sample(10.5) is None

@@ -222,10 +222,10 @@ def test_a_registration_is_written_as_it_is_read() -> None:
         authority_proof=ax.AuthorityProof("jwt", "secret"),
         subtree_ids=(ID,),
     )
-    assert ax.read_registration(full.params()) == full
+    assert ax.read_registration(full.encode_params()) == full
     assert full.is_aggregator
-    assert json.loads(full.params())["x-mcpax-subtree-ids"] == [ID]
-    assert ax.read_registration(read().params()) == read()
+    assert json.loads(full.encode_params())["x-mcpax-subtree-ids"] == [ID]
+    assert ax.read_registration(read().encode_params()) == read()
     assert not read().is_aggregator
     # What proves something is not shown.
     assert "secret" not in repr(full)
@@ -263,7 +263,7 @@ def test_anything_in_any_field_is_read_or_refused(field: str, value: Any) -> Non
     if found is None:
         assert failure in (INVALID_PARAMS, INVALID_SEGMENT, UNSUPPORTED_VERSION)
     else:
-        assert ax.read_registration(found.params()) == found
+        assert ax.read_registration(found.encode_params()) == found
 
 
 @given(st.binary(max_size=60))
@@ -289,8 +289,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_heartbeats() -> None:
     assert ax.read_heartbeat(b'{"session_id":"s"}') == ax.HeartbeatParams("s")
     beat = ax.HeartbeatParams("s", (ID,))
-    assert ax.read_heartbeat(beat.params()) == beat
-    assert ax.HeartbeatParams("s").params() == b'{"session_id":"s"}'
+    assert ax.read_heartbeat(beat.encode_params()) == beat
+    assert ax.HeartbeatParams("s").encode_params() == b'{"session_id":"s"}'
     for bad in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
         with pytest.raises(InterlockError):
             ax.read_heartbeat(bad)
@@ -372,10 +372,10 @@ def test_what_is_no_uuid(text: object) -> None:
 
 @pytest.mark.spec("AX-11.4-4")
 def test_a_budget_under_another() -> None:
-    assert ax.SubserverBudget(60, 10, 5).capped(ax.SubserverBudget(30, 20)) == ax.SubserverBudget(
-        30, 10, 5
-    )
-    assert ax.SubserverBudget().capped(
+    assert ax.SubserverBudget(60, 10, 5).limited_by(
+        ax.SubserverBudget(30, 20)
+    ) == ax.SubserverBudget(30, 10, 5)
+    assert ax.SubserverBudget().limited_by(
         ax.SubserverBudget(max_calls_per_minute=3)
     ) == ax.SubserverBudget(3)
 
@@ -397,8 +397,8 @@ def test_hops() -> None:
         read = hop(["infra", "edge", "t"], cursor)
         assert read is not None
         assert (read.route, read.cursor) == (("infra", "edge", "t"), cursor)
-        assert read.rest == ("edge.t", "t")[cursor]
-        assert read.onward == (
+        assert read.remaining_name == ("edge.t", "t")[cursor]
+        assert read.next_hop_members == (
             b',"x-mcpax-route":["infra","edge","t"],"x-mcpax-cursor":%d' % (cursor + 1)
         )
     assert hop(["s"] * 64, 62) is not None

@@ -132,11 +132,11 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
 
 
 def test_values_are_written_in_the_drafts_order() -> None:
-    assert list(json.loads(DEFAULT_CAPABILITY.encoded())) == [
+    assert list(json.loads(DEFAULT_CAPABILITY.encode())) == [
         "latency_class", "consistency", "mutable", "reversible", "idempotent", "transport",
         "auth_scope", "cost_class", "availability", "schema_version",
     ]  # fmt: skip
-    assert read_capability(SENSOR.encoded()) == (SENSOR, [])
+    assert read_capability(SENSOR.encode()) == (SENSOR, [])
     assert with_defaults({}, SENSOR) is SENSOR
 
 

@@ -54,9 +54,9 @@ def test_questions_are_read_as_they_are(
     more = {} if state is None else {"requestState": state}
     needed = read_input_request(result_of(questions, **more))
     assert needed.state == state
-    assert list(needed.questions) == list(questions)
+    assert list(needed.requests) == list(questions)
     for key, (method, params) in questions.items():
-        read, raw = needed.questions[key]
+        read, raw = needed.requests[key]
         assert read == method
         assert (json.loads(raw) if raw else None) == params
 
@@ -100,7 +100,7 @@ def test_nothing_that_a_server_says_breaks_it(result: bytes) -> None:
         needed = read_input_request(result)
     except ProtocolError:
         return
-    assert needed.questions or needed.state is not None
+    assert needed.requests or needed.state is not None
 
 
 # --- what a stateless client is told ---
@@ -124,7 +124,7 @@ def test_what_is_written_can_be_read(
             for name, value in (params or {}).items()
             if name not in ("_meta", "task", "elicitationId")
         }
-        read, back = needed.questions[key]
+        read, back = needed.requests[key]
         assert read == method
         assert (json.loads(back) if back else {}) == kept
 

@@ -209,7 +209,7 @@ def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
         found = path.find(value)
     except PathNotFoundError:
         return
-    if path.multiple:
+    if path.is_multiple:
         assert isinstance(found, list)
 
 

@@ -246,8 +246,8 @@ def test_a_kind_made_to_fit_fits(pattern: str, filling: str, data: st.DataObject
 def test_how_a_kind_begins_that_a_pattern_grants(pattern: str, kind: str) -> None:
     compiled_one = KindPattern(pattern)
     if compiled_one.grants(kind):
-        assert kind.startswith(compiled_one.fixed)
-        assert not compiled_one.alone or kind == compiled_one.fixed
+        assert kind.startswith(compiled_one.prefix)
+        assert not compiled_one.is_exact or kind == compiled_one.prefix
 
 
 @given(PATTERNS, st.text(max_size=20))

@@ -155,8 +155,8 @@ def test_nobody_fills_the_memory_with_kinds() -> None:
     for number in range(10_000):
         assert not grants.grants(f"x/{number}")
     assert not grants.grants("x" * 4_000)
-    assert len(grants._known) <= 4_096
-    assert max(map(len, grants._known)) <= 256
+    assert len(grants._cache) <= 4_096
+    assert max(map(len, grants._cache)) <= 256
 
 
 def test_the_same_patterns_are_looked_at_once() -> None:

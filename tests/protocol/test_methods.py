@@ -77,7 +77,7 @@ def test_what_an_upstream_must_have_declared() -> None:
         "completion/complete": ("completions", ""),
         "logging/setLevel": ("logging", ""),
         **dict.fromkeys(("skills/list", "skills/get", "resources/directory/read"), skills),
-    } == local_methods._NEEDED
+    } == local_methods._REQUIREMENTS
 
 
 def test_declared_extensions_are_objects() -> None:
@@ -90,7 +90,7 @@ def test_declared_extensions_are_objects() -> None:
 
 def test_what_only_reads_at_an_upstream() -> None:
     reads = RESOURCES | TASKS | {"prompts/get", "completion/complete"}
-    assert reads == resolution._READS
+    assert reads == resolution._READ_METHODS
     assert RESOURCES | {"completion/complete"} == scopes._ABOUT_RESOURCES
 
 

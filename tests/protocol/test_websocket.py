@@ -233,9 +233,9 @@ def test_empty_fragments_fill_no_memory() -> None:
 def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
     decoder = AT_A_CLIENT()
     assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1)) == []
-    assert decoder.unfinished
+    assert decoder.is_unfinished
     assert decoder.feed(frame(0x80, part)) == [part * (MAX_FRAGMENTS + 1)]
-    assert not decoder.unfinished
+    assert not decoder.is_unfinished
     decoder.feed(frame(0x01, part) + frame(0x00, part) * (MAX_FRAGMENTS - 1))
     [violation] = decoder.feed(frame(0x00, part) * 3)
     assert isinstance(violation, Violation)
@@ -246,19 +246,19 @@ def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
 def test_whether_it_is_the_same_message_that_has_not_ended() -> None:
     decoder = AT_A_CLIENT()
     decoder.feed(frame(0x01, b"a"))
-    before = decoder.finished
+    before = decoder.finished_count
     # Neither more of it nor what may stand in between ends it.
     decoder.feed(frame(0x00, b"b") + frame(0x89, b"ping"))
     decoder.feed(frame(0x80, b"c")[:1])
-    assert (decoder.finished, decoder.pending) == (before, 3)
+    assert (decoder.finished_count, decoder.pending) == (before, 3)
     decoder.feed(frame(0x80, b"c")[1:] + text_frame(b"next")[:3])
-    assert decoder.finished > before
-    before = decoder.finished
+    assert decoder.finished_count > before
+    before = decoder.finished_count
     decoder.feed(text_frame(b"next")[3:] + frame(0x89, b"ping")[:3])
-    assert decoder.finished > before
-    before = decoder.finished
+    assert decoder.finished_count > before
+    before = decoder.finished_count
     decoder.feed(frame(0x89, b"ping")[3:])
-    assert (decoder.finished > before, decoder.pending) == (True, 0)
+    assert (decoder.finished_count > before, decoder.pending) == (True, 0)
 
 
 def test_control_frames_that_are_written() -> None:

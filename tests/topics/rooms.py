@@ -73,7 +73,7 @@ class Rooms:
         self.rig = Rig()
         known = {f"t-{name}": Caller(name, kind="token") for name in NAMES}
         known |= {f"t-{caller.name}": caller for caller in callers}
-        self.rig.pipeline.enter.authenticate = Authenticator(known, sources=sources)
+        self.rig.pipeline.admission.authenticate = Authenticator(known, sources=sources)
         ids = itertools.count(1)
         loop = asyncio.get_running_loop()
         self.gateway = Gateway(
@@ -101,8 +101,8 @@ class Rooms:
             self.gateway,
             guard=self.guard,
             challenges=self.challenges,
-            authenticate=lambda credentials: pipeline.enter.authenticate(credentials),
-            refused=pipeline.refused,
+            authenticate=lambda credentials: pipeline.admission.authenticate(credentials),
+            refused=pipeline.record_rejection,
             audit=self.rig.audit,
         )
         table = RouteTable(

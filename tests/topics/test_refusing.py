@@ -143,7 +143,7 @@ def test_a_full_topic() -> None:
 
 def test_a_node_that_stops_takes_nobody() -> None:
     async def test(rooms: Rooms) -> None:
-        rooms.rig.pipeline.enter.closed = True
+        rooms.rig.pipeline.admission.is_closed = True
         for token in ("t-human", None):
             assert (await refused(rooms.url(), token)).status == 503
 
@@ -153,7 +153,7 @@ def test_a_node_that_stops_takes_nobody() -> None:
 class Asks:
     """Tokens that somebody else has to be asked about."""
 
-    demands = True
+    requires_token = True
 
     def __init__(self) -> None:
         self.asked = 0

@@ -68,7 +68,7 @@ def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
 
     async def test() -> None:
         async with joined(url(node), TOKENS["agent"]) as agent:
-            enter = node.node.pipeline.enter
+            enter = node.node.pipeline.admission
             asked: list[str] = []
 
             async def settle() -> None:

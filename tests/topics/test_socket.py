@@ -76,7 +76,7 @@ class Socket:
         return told
 
     def is_open(self) -> bool:
-        return self.socket.open
+        return self.socket.is_open
 
     def read_on(self) -> None:
         """The other side reads all there is, and what comes for it."""

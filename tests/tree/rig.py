@@ -109,32 +109,32 @@ class End(Endpoint):
 
     other: End
 
-    def __init__(self, *, peer: str = "local", names: tuple[str, ...] = ()) -> None:
-        super().__init__(peer=peer, label=f"a test from {peer}", names=names)
+    def __init__(self, *, peer: str = "local", peer_names: tuple[str, ...] = ()) -> None:
+        super().__init__(peer=peer, label=f"a test from {peer}", peer_names=peer_names)
         self.closed_with: tuple[int, str] | None = None
 
     def send(self, payload: bytes) -> None:
-        if self.open and self.other.open:
+        if self.is_open and self.other.is_open:
             self.other._deliver(payload)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self.open:
+        if self.is_open:
             self.closed_with = (code, reason)
-            self._ignore("closed by this side")
-            self._over("closed by this side")
-            self._vanished()
+            self._stop_delivery("closed by this side")
+            self._end("closed by this side")
+            self._on_connection_gone()
             other = self.other
             other.close_reason = reason
-            other._over(f"it closed the channel: {reason}" if reason else "it closed the channel")
-            other._vanished()
+            other._end(f"it closed the channel: {reason}" if reason else "it closed the channel")
+            other._on_connection_gone()
 
-    def _cut_off(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         self.close(1009, why)
 
 
 def pair(*, peer: str = "local", names: tuple[str, ...] = ()) -> tuple[End, End]:
     """The aggregator's end, and the child's."""
-    ours, theirs = End(peer=peer, names=names), End()
+    ours, theirs = End(peer=peer, peer_names=names), End()
     ours.other, theirs.other = theirs, ours
     return ours, theirs
 
@@ -184,7 +184,7 @@ class Child:
         self.session_id = ""
         self._ids = count(1)
         self.ours, self.end = pair(peer=peer, names=tuple(names))
-        self.end.on_closed = self._closed
+        self.end.on_close = self._closed
         self.end.on_message = self._receive
         hub.registrar.accept(self.ours, Caller(caller))
 
@@ -193,7 +193,7 @@ class Child:
 
     @property
     def open(self) -> bool:
-        return self.end.open
+        return self.end.is_open
 
     # -- what it says
 

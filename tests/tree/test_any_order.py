@@ -112,7 +112,7 @@ class Subserver(RuleBasedStateMachine):
 
     @invariant()
     def it_holds_at_most_one_channel(self) -> None:
-        held = [end for one in self.world.parents.values() for end in one.ends if end.other.open]
+        held = [end for one in self.world.parents.values() for end in one.ends if end.other.is_open]
         assert len(held) <= 1
         assert all(one.over <= 1 for one in self.world.conversations)
 

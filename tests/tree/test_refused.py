@@ -96,7 +96,7 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
         await world.time.turn(room.PATIENCE)
         assert at(registrant) is RegistrantState.WAITING
         assert "did not answer within 10 s" in (registrant.status().problem or "")
-        assert not world.root.ends[0].open
+        assert not world.root.ends[0].is_open
 
     play(scene, world)
 

@@ -263,7 +263,7 @@ def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
         assert world.time.now - start >= 3.0
         assert "silent for 3 s" in world.lost[0]
         # It went on beating: it may have been heard.
-        assert not world.root.ends[0].open
+        assert not world.root.ends[0].is_open
         world.root.silent = False
         await world.time.turn(1.0)
         assert at(registrant) is RegistrantState.REGISTERED
@@ -408,7 +408,7 @@ def test_it_says_goodbye() -> None:
         await registrant.end()
         assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
         await settle()
-        assert not world.root.end.open
+        assert not world.root.end.is_open
         assert at(registrant) is RegistrantState.ENDED
         await registrant.end()
 

@@ -58,21 +58,21 @@ class End:
 
     def __init__(self, label: str) -> None:
         self.peer = "local"
-        self.names: tuple[str, ...] = ()
+        self.peer_names: tuple[str, ...] = ()
         self.label = label
         self.close_reason = ""
         self.on_message: Callable[[bytes], None] = _ignore
-        self.on_closed: Callable[[str], None] = _ignore
-        self.open = True
+        self.on_close: Callable[[str], None] = _ignore
+        self.is_open = True
         self.other: End
 
     def send(self, payload: bytes) -> None:
-        if self.open:
+        if self.is_open:
             asyncio.get_running_loop().call_soon(self.other._arrived, payload)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self.on_message = _ignore
             asyncio.get_running_loop().call_soon(self.other._ended, reason)
 
@@ -80,14 +80,14 @@ class End:
         return
 
     def _arrived(self, payload: bytes) -> None:
-        if self.open:
+        if self.is_open:
             self.on_message(payload)
 
     def _ended(self, reason: str) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self.close_reason = reason
-            self.on_closed("it closed the channel" + (f": {reason}" if reason else ""))
+            self.on_close("it closed the channel" + (f": {reason}" if reason else ""))
 
 
 def pair(label: str = "pair") -> tuple[End, End]:

@@ -73,7 +73,7 @@ async def settled(act: Callable[[], Caller]) -> Caller:
     try:
         return act()
     except PendingIdentity as unsettled:
-        await unsettled.settle()
+        await unsettled.resolve()
     return act()
 
 

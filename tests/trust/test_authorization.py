@@ -236,7 +236,7 @@ def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
         def send_resource_update(self, uri: str) -> None: ...
 
     followed = asyncio.run(
-        made.pipeline.subscriptions.follow(Follower(), call, ["file:///a", "file:///b"])
+        made.pipeline.subscriptions.subscribe_all(Follower(), call, ["file:///a", "file:///b"])
     )
     assert followed == ["file:///a"]
     assert made.upstreams["s"].watches == ["file:///a"]

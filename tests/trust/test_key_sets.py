@@ -72,7 +72,7 @@ def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
         assert keys.find("k1", "ES256") == []
         unsettled = keys.ask()
         assert unsettled is not None
-        await unsettled.settle()
+        await unsettled.resolve()
         assert [one.kid for one in keys.find("k1", "ES256")] == ["k1"]
         assert keys.problem is None
         assert not keys.due

@@ -354,7 +354,7 @@ def test_the_nodes_own_tools_are_never_pinned(path: Path) -> None:
 
 def test_a_server_that_is_shown_as_itself(path: Path) -> None:
     node = Node(path, "approved", files(expose="transparent"))
-    node.rig.pipeline.transparent = "files"
+    node.rig.pipeline.transparent_upstream = "files"
     node.pins.approved(node.tool("delete"), "ada")
     node.post(files(BAD, expose="transparent"))
     error = node.rig.refused(tool_call("delete"))

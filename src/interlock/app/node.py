@@ -105,12 +105,12 @@ class NodeIntroduction:
             for key, one in self._upstreams.supervisors.items()
             if one.server.expose == "transparent"
         ]
-        self._pipeline.transparent = shown_as_itself[0] if shown_as_itself else None
+        self._pipeline.transparent_upstream = shown_as_itself[0] if shown_as_itself else None
         self.refresh()
 
     def shown(self, supervisor: Supervisor) -> None:
         """The lists of an upstream were read."""
-        if supervisor.key == self._pipeline.transparent:
+        if supervisor.key == self._pipeline.transparent_upstream:
             # Whoever sees it as itself hears what it announces, even if its list reads as before.
             self._change_listeners.changed(supervisor.announced)
 
@@ -238,7 +238,7 @@ class Node:
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
-            ask_policy=self.upstreams.ask_policy,
+            client_request_policy=self.upstreams.ask_policy,
             seals=seals,
             input_seconds=config.input_timeout,
             observers=(self.upstreams.measures,),
@@ -492,7 +492,7 @@ class Node:
             failed=self.audit.total.failed,
             sessions=self.open_sessions,
             listeners=self.open_listeners,
-            under_way=len(list(self.pipeline.under_way())),
+            under_way=len(list(self.pipeline.running_calls())),
             tasks=len(asyncio.all_tasks()),
             journal=self.journal_health,
             held=sorted(held.tool for held in self.trust.pins.held.values()),

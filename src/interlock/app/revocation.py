@@ -60,7 +60,7 @@ class Revocation:
         self.all_but(CallerComplement(names))
         for feature in self._features:
             feature.on_tokens_revoked(names)
-        for call in list(self._pipeline.under_way()):
+        for call in list(self._pipeline.running_calls()):
             if call.caller is not None and names.affects(call.caller):
                 self._pipeline.cancel(call, "The caller's token was revoked.")
 

@@ -106,7 +106,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "operation_name": operation.name,
         "endpoint": operation.category.value,
         "endpoint_confidence": operation.confidence,
-        "danger_level": operation.danger.word,
+        "danger_level": operation.danger.label,
         "danger_reasons": list(operation.reasons),
         "needs_review": operation.needs_review,
         "review_reasons": reasons,

@@ -226,7 +226,7 @@ class Aql(FeatureComponent):
         )
         self._read_modify_write = ReadModifyWrite(pipeline, self.stage.find, self.tokens.check)
         tasks = pipeline.tasks
-        tasks.install_finder(ExecutionTasks(self.executions, tasks.seal).find)
+        tasks.install_finder(ExecutionTasks(self.executions, tasks.seal_id).find)
         upstreams[BUILTIN_KEY] = self.own
         authorizer.judge_own_operations(free=self.own.free, floors=FLOORS, firm_floors=FIRM_FLOORS)
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)

@@ -54,7 +54,7 @@ class TokenAttemptLimiter:
 
     def must_be_few(self, whose: Principal) -> None:
         """Raises AqlError."""
-        left = self._windows.wait(whose)
+        left = self._windows.wait_seconds(whose)
         if left <= 0:
             return
         raise AqlError(
@@ -147,7 +147,7 @@ class ConfirmationTokens:
         where = str(url) if isinstance(url, str) else f"`interlock approve {id}`"
         details: dict[str, Any] = {
             "operation": operation.name,
-            "danger_level": operation.danger.word,
+            "danger_level": operation.danger.label,
             "confirmation_message": self._message(call, operation),
             "confirmation_token": token,
             "expires_at": expires,
@@ -306,7 +306,7 @@ class ConfirmationTokens:
             f"token:{hidden(token)}" if token else "",
             f"tool:{operation.canonical}",
             f"caller:{caller[:100]}",
-            f"danger:{operation.danger.word}",
+            f"danger:{operation.danger.label}",
             reason,
         ]
         detail = " ".join(part for part in parts if part)

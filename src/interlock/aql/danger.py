@@ -71,7 +71,7 @@ def level(
     if effect is EffectLevel.IRREVERSIBLE:
         reasons = ["what it does cannot be undone"]
         if named is not None and named > Danger.DESTRUCTIVE:
-            reasons.append(f"its name is one of {named.word} operations")
+            reasons.append(f"its name is one of {named.label} operations")
             return named, tuple(reasons)
         return Danger.DESTRUCTIVE, tuple(reasons)
     if category is Category.READ:

@@ -137,18 +137,18 @@ class DangerStep:
                     "operation": operation.name,
                     "required_trust": least_trust(danger),
                     "actual_trust": trust,
-                    "danger_level": danger.word,
+                    "danger_level": danger.label,
                 },
             )
         if matrix(danger, trust) == "deny":
             least = least_trust(danger)
             raise AqlError(
                 "PERMISSION_DANGER_LEVEL_DENIED",
-                f"'{operation.name}' is {danger.word}, and its server is trusted only as "
+                f"'{operation.name}' is {danger.label}, and its server is trusted only as "
                 f"'{trust}'. It takes '{least}'.",
                 {
                     "operation": operation.name,
-                    "danger_level": danger.word,
+                    "danger_level": danger.label,
                     "adapter_trust": trust,
                     "minimum_trust_required": least,
                     "reasons": list(operation.reasons),
@@ -200,7 +200,7 @@ def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> st
     )
     words = [
         f"adapter:{operation.server}",
-        f"danger:{operation.danger.word}",
+        f"danger:{operation.danger.label}",
         f"trust:{trust}",
         f"rule:{rule}",
         f"caller:{caller[:100]}",

@@ -55,7 +55,7 @@ class ExecutionTasks:
         if call.client.era is not mcp.Era.STATELESS or not supports_tasks(call.client):
             return None
         task = self.find(record.id, call)
-        return None if task is None else task.shown(mcp.TASK)
+        return None if task is None else task.to_outcome(mcp.TASK)
 
     def find(self, id: str, call: Call) -> ExecutionTask | None:
         """The execution of this id, if it is the caller's."""
@@ -74,7 +74,7 @@ class ExecutionTask:
         self._live = live
         self._id = id
 
-    def shown(self, result_type: str) -> Outcome:
+    def to_outcome(self, result_type: str) -> Outcome:
         """The task as it is now. A new one brings nothing with it. Raises InterlockError."""
         record = self._live.record
         updated = record.finished or record.started or record.created
@@ -104,7 +104,7 @@ class ExecutionTask:
             raise InterlockError(INTERNAL, "What the execution gave is no longer there.")
         return "result", remove_reserved_meta(result)
 
-    def answer(self, answers: dict[str, Raw]) -> None:
+    def respond(self, answers: dict[str, Raw]) -> None:
         """An execution asks nothing: its questions go where those of its session go."""
 
     def cancel(self, reason: str) -> None:

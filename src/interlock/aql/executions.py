@@ -298,7 +298,7 @@ def _told(error: InterlockError | None) -> dict[str, Any]:
 
 
 def _without_envelope(outcome: Outcome) -> ExecutionOutcome:
-    glance = outcome.glance
+    glance = outcome.summary
     try:
         kind = _decode_result(outcome.result).resultType
     except _UNREADABLE:

@@ -314,7 +314,7 @@ PROTOCOL: Final[dict[str, TypeDetails]] = {
             _field("details", "object", "", False),
             _field("severity", "string", "", False),
         ),
-        _enum("DangerLevel", "How bad it can get.", [one.word for one in Danger]),
+        _enum("DangerLevel", "How bad it can get.", [one.label for one in Danger]),
         _enum("TrustLevel", "How far a server is trusted.", TRUST),
         _union(
             "IntrospectionData",
@@ -664,15 +664,15 @@ class OperationDescriber:
         return {
             "name": self._operation_catalog.name_in(one, self._face),
             "semantic_category": one.category.value,
-            "endpoint": self._face.family_of(one.name, one.category).name,
+            "endpoint": self._face.find_family(one.name, one.category).name,
             "description": one_line(one.description, LONGEST_LINE) or f"Calls {one.canonical}.",
         }
 
     def tool(self, one: Operation) -> str:
         """The MCP tool by which it is called."""
         if self._face.mode == "single":
-            return self._face.single
-        return self._face.family_of(one.name, one.category).tool
+            return self._face.single_tool
+        return self._face.find_family(one.name, one.category).tool
 
     def found(self, one: Operation) -> dict[str, Any]:
         """As one of a search: everything that is needed to call it."""
@@ -691,8 +691,8 @@ class OperationDescriber:
             "mcpTool": self.tool(one),
             "description": self._about(one, LONGEST),
             "permissions": {
-                "readOnly": one.category.read_only,
-                "destructive": one.category.destructive,
+                "readOnly": one.category.is_read_only,
+                "destructive": one.category.is_destructive,
             },
             "parameters": parameters_info(one),
             "returns": returns(one),
@@ -712,7 +712,7 @@ class OperationDescriber:
             instead = f" Use {settings.replacement} instead." if settings.replacement else ""
             parts.append(f"Deprecated since {one_line(settings.deprecated, 60)}.{instead}")
         if one.danger >= _WARNED_OF:
-            parts.append(f"Danger: {one.danger.word}; a human may have to confirm it.")
+            parts.append(f"Danger: {one.danger.label}; a human may have to confirm it.")
         if source and one.tool.upstream != BUILTIN_KEY:
             parts.append(f"(Tool {one.canonical}.)")
         return " ".join(part for part in parts if part)
@@ -722,7 +722,7 @@ class OperationDescriber:
     def danger(self, one: Operation) -> dict[str, Any]:
         settings = self._operations.settings(one.canonical)
         return {
-            "level": one.danger.word,
+            "level": one.danger.label,
             "dangerous": one.danger >= _WARNED_OF,
             "reasons": list(one.reasons),
             "confirmation_message": settings.confirmation_message,
@@ -1117,7 +1117,7 @@ class IntrospectOperation:
         by_family: dict[str, int] = {}
         for one in seen:
             by_category[one.category.value] += 1
-            family = face.family_of(one.name, one.category).name
+            family = face.find_family(one.name, one.category).name
             by_family[family] = by_family.get(family, 0) + 1
             if one.native is None:
                 server = servers.setdefault(

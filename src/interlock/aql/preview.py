@@ -45,7 +45,7 @@ class Preview:
             "server": tool.segment,
             "category": operation.category.value,
             "effect": child.effect,
-            "danger_level": operation.danger.word,
+            "danger_level": operation.danger.label,
             "arguments": redact_value(child.decoded_arguments),
             **self._decision(child),
         }

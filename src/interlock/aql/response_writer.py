@@ -254,7 +254,7 @@ class ResponseWriter:
         item = asked is not None and asked.item
         try:
             if error is None and outcome is not None:
-                glance = outcome.glance or summarize_result(outcome.result)
+                glance = outcome.summary or summarize_result(outcome.result)
                 if glance.result_type in _NO_RESULT and not item:
                     return outcome, None
                 if not glance.is_error:
@@ -433,13 +433,13 @@ class ResponseWriter:
             return outcome
         wrapped = self._result(call.client, written, is_error, blocks, False).result
         members["result"] = Raw(wrapped)
-        return Outcome(encode_members(members), outcome.era, outcome.glance)
+        return Outcome(encode_members(members), outcome.era, outcome.summary)
 
 
 def _may_hold(call: Call, outcome: Outcome) -> bool:
     """Whether a result that says so really waits for a human: this node made it, or one below. Any
     other server could send people to a page of its own with it."""
-    return outcome.glance is None or (call.route is not None and bool(call.route.route_members))
+    return outcome.summary is None or (call.route is not None and bool(call.route.route_members))
 
 
 def _is_batch(asked: AqlRequest | None) -> bool:

@@ -238,7 +238,7 @@ class AqlStage:
         if (
             outcome is None
             or error is not None
-            or (glance := outcome.glance) is None
+            or (glance := outcome.summary) is None
             or glance.is_error
         ):
             if used is not None and route is not None:
@@ -323,7 +323,7 @@ class AqlStage:
             raise self._not_there(call, operation_catalog, name, face)
         # It costs more to find out than to remember where it came by last time.
         if family is not None and self._homes.get(operation) is not family:
-            home = face.family_of(operation.name, operation.category)
+            home = face.find_family(operation.name, operation.category)
             if home is not family:
                 raise errors.wrong_endpoint(operation.name, home, call.name)
             self._homes[operation] = family

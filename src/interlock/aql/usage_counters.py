@@ -112,7 +112,7 @@ class SlidingCounter:
 
     def wait(self, now: float, limit: int) -> float:
         """How long until there are fewer than `limit`."""
-        return self._window.wait(now, limit)
+        return self._window.wait_seconds(now, limit)
 
     def add(self, now: float) -> Mark:
         """Count a call. What is returned is for `give_back`."""
@@ -124,7 +124,7 @@ class SlidingCounter:
         """The call of this mark was never made."""
         group, index = mark
         if group[2]:
-            self._window.give_back(group)
+            self._window.remove(group)
             self._write(index, -1)
 
     def _write(self, index: int, amount: int) -> None:

@@ -49,7 +49,7 @@ _FIND_SHORT: Final = '{"operation":"introspect","params":{"query":"operations","
 
 def instructions(face: OperationView) -> str:
     """What a client is told when it connects."""
-    where = face.single if face.mode == "single" else _reader(face).tool
+    where = face.single_tool if face.mode == "single" else _reader(face).tool
     return (
         f"Tools are operations here. Find one by a short request, such as "
         f'"create issue github": call {where} with {_FIND}. '
@@ -122,7 +122,7 @@ def endpoints(
     seen = visible(operation_catalog, view, face.namespace)
     by_family: dict[str, list[Operation]] = {family.tool: [] for family in face.families}
     for one in seen:
-        by_family[face.family_of(one.name, one.category).tool].append(one)
+        by_family[face.find_family(one.name, one.category).tool].append(one)
     enums = _enums(face, operation_catalog, by_family, seen)
     made = []
     for name, family in face.tools.items():
@@ -131,11 +131,11 @@ def endpoints(
         else:
             riskiest = family.categories | {one.category for one in by_family[name]}
             # Clients let through unseen what only reads: a name alone does not make it so.
-            read_only = all(category.read_only for category in riskiest) and not any(
+            read_only = all(category.is_read_only for category in riskiest) and not any(
                 one.tool.mutable for one in by_family[name]
             )
             text = _endpoint(face, family, operation_catalog, by_family[name], _servers(seen))
-            destructive = any(category.destructive for category in riskiest)
+            destructive = any(category.is_destructive for category in riskiest)
         made.append(
             {
                 "name": name,
@@ -173,7 +173,7 @@ def is_shown(one: Operation, view: View | None) -> bool:
 
 def _reader(face: OperationView) -> EndpointFamily:
     """Where introspect is."""
-    return face.family_of("introspect", Category.READ)
+    return face.find_family("introspect", Category.READ)
 
 
 def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:

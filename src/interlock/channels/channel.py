@@ -34,7 +34,7 @@ class Channel(Protocol):
 
     peer: str
     """`local` (a Unix socket or a pipe), `loopback`, or the other side's address."""
-    names: tuple[str, ...]
+    peer_names: tuple[str, ...]
     """The DNS names that the other side's TLS certificate proves, in lower case."""
     label: str
     """For people: what was dialled, or where it comes from."""
@@ -45,12 +45,12 @@ class Channel(Protocol):
     on_message: Callable[[bytes], None]
     """Called with each whole message. What came before it is set is delivered when it is, from
     inside the assignment: set `on_closed` first."""
-    on_closed: Callable[[str], None]
+    on_close: Callable[[str], None]
     """Told exactly once, why (`it closed the channel: namespace_conflict`). No message comes after
     that. Also told, at once, when it is set on a channel that is closed."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether messages can be sent."""
 
     def send(self, payload: bytes) -> None:
@@ -73,25 +73,25 @@ class Endpoint(ABC):
         *,
         peer: str,
         label: str,
-        names: tuple[str, ...] = (),
+        peer_names: tuple[str, ...] = (),
     ) -> None:
         self.peer = peer
         self.label = label
-        self.names = names
+        self.peer_names = peer_names
         self.close_reason = ""
         self.close_code = 0
-        self.open = True
+        self.is_open = True
         """Whether messages can be sent. An attribute: it is looked at for each of them."""
-        self._deliver: Callable[[bytes], None] = self._keep
-        self._kept: list[bytes] = []
-        self._kept_bytes = 0
-        self._tell: Callable[[str], None] = _nobody
-        self._ending: str | None = None
+        self._deliver: Callable[[bytes], None] = self._buffer_message
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
+        self._close_callback: Callable[[str], None] = _nobody
+        self._close_cause: str | None = None
         """Why it is over. Told as soon as there is somebody to tell, and nothing is kept."""
-        self._told = False
+        self._is_close_reported = False
         self._ignoring = False
         """The owner, or whoever runs the channel, has had enough of it."""
-        self._gone = False
+        self._is_gone = False
         self._waiting: list[asyncio.Future[None]] = []
 
     # -- what the owner sees
@@ -102,30 +102,30 @@ class Endpoint(ABC):
 
     @on_message.setter
     def on_message(self, deliver: Callable[[bytes], None]) -> None:
-        if self._ignored():
+        if self._is_ignoring():
             return
-        if self._ending is None:
+        if self._close_cause is None:
             self._deliver = deliver
-        kept, self._kept = self._kept, []
+        kept, self._buffered = self._buffered, []
         for payload in kept:
             # Inside its first message the owner may close it, and then wants no more.
-            if not self._ignored():
+            if not self._is_ignoring():
                 deliver(payload)
-        if self._ending is not None:
-            self._over(self._ending)
+        if self._close_cause is not None:
+            self._end(self._close_cause)
 
     @property
-    def on_closed(self) -> Callable[[str], None]:
-        return self._tell
+    def on_close(self) -> Callable[[str], None]:
+        return self._close_callback
 
-    @on_closed.setter
-    def on_closed(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        if self._ending is not None:
-            self._over(self._ending)
+    @on_close.setter
+    def on_close(self, tell: Callable[[str], None]) -> None:
+        self._close_callback = tell
+        if self._close_cause is not None:
+            self._end(self._close_cause)
 
     async def wait_closed(self) -> None:
-        if not self._gone:
+        if not self._is_gone:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
@@ -133,42 +133,46 @@ class Endpoint(ABC):
     # -- what the kinds of channels use
 
     @abstractmethod
-    def _cut_off(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         """End it without further words."""
 
-    def _keep(self, payload: bytes) -> None:
+    def _buffer_message(self, payload: bytes) -> None:
         """Nobody listens yet."""
-        self._kept_bytes += len(payload)
-        if self._kept_bytes > MAX_UNREAD_BYTES:
-            self._cut_off("it said more than could be kept before anybody listened")
+        self._buffered_bytes += len(payload)
+        if self._buffered_bytes > MAX_UNREAD_BYTES:
+            self._abort("it said more than could be kept before anybody listened")
             return
-        self._kept.append(payload)
+        self._buffered.append(payload)
 
-    def _ignored(self) -> bool:
+    def _is_ignoring(self) -> bool:
         return self._ignoring
 
-    def _ignore(self, why: str) -> None:
+    def _stop_delivery(self, why: str) -> None:
         """The owner hears nothing more but that it is over, and that when it is."""
-        self.open = False
+        self.is_open = False
         self._ignoring = True
         self._deliver = _nobody
-        self._kept = []
-        if self._ending is None:
-            self._ending = why
+        self._buffered = []
+        if self._close_cause is None:
+            self._close_cause = why
 
-    def _over(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         """No message comes any more. The first reason is the one that is told."""
-        self.open = False
+        self.is_open = False
         self._deliver = _nobody
-        if self._ending is None:
-            self._ending = why
-        if self._tell is not _nobody and not self._kept and not self._told:
-            self._told = True
-            self._tell(self._ending)
+        if self._close_cause is None:
+            self._close_cause = why
+        if (
+            self._close_callback is not _nobody
+            and not self._buffered
+            and not self._is_close_reported
+        ):
+            self._is_close_reported = True
+            self._close_callback(self._close_cause)
 
-    def _vanished(self) -> None:
+    def _on_connection_gone(self) -> None:
         """Nothing is left of the connection."""
-        self._gone = True
+        self._is_gone = True
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)

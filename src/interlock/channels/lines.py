@@ -41,7 +41,7 @@ class LinesChannel(Endpoint):
     def __init__(
         self,
         write: Callable[[bytes], object],
-        hang_up: Callable[[bool], object],
+        close_stream: Callable[[bool], object],
         *,
         label: str,
         peer: str = LOCAL,
@@ -51,7 +51,7 @@ class LinesChannel(Endpoint):
         """`unread`: how many bytes wait to be written, where somebody knows that."""
         super().__init__(peer=peer, label=label)
         self._write = write
-        self._hang_up = hang_up
+        self._close_stream = close_stream
         self._unread = unread
         self._lines = LineDecoder(max_message)
 
@@ -59,35 +59,35 @@ class LinesChannel(Endpoint):
         """Bytes from the other side."""
         for line in self._lines.feed(data):
             if isinstance(line, OversizeLine):
-                self._cut_off(f"it sent a message of more than {line.limit} bytes")
+                self._abort(f"it sent a message of more than {line.limit} bytes")
                 return
             self._deliver(line)
 
-    def ended(self, why: str = "it closed the channel") -> None:
+    def on_end(self, why: str = "it closed the channel") -> None:
         """No more bytes will come, and none can be sent."""
         # The last line may lack its end.
         if (tail := self._lines.close()) is not None:
             self._deliver(tail)
-        self._over(why)
-        self._vanished()
+        self._end(why)
+        self._on_connection_gone()
 
     def send(self, payload: bytes) -> None:
-        if not self.open:
+        if not self.is_open:
             return
         if self._unread is not None and self._unread() > MAX_UNREAD_BYTES:
-            self._cut_off(DOES_NOT_READ)
+            self._abort(DOES_NOT_READ)
             return
         self._write(remove_line_breaks(payload) + b"\n")
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if not self.open:
+        if not self.is_open:
             return
-        self._ignore(CLOSED_HERE)
-        self._hang_up(False)
+        self._stop_delivery(CLOSED_HERE)
+        self._close_stream(False)
 
-    def _cut_off(self, why: str) -> None:
-        self._ignore(why)
-        self._hang_up(True)
+    def _abort(self, why: str) -> None:
+        self._stop_delivery(why)
+        self._close_stream(True)
 
 
 class LinesServerProtocol(LinesChannel, asyncio.Protocol):
@@ -103,7 +103,7 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
         super().__init__(_unconnected, self._close_socket, label=label, max_message=max_message)
         self._accept = accept
         self._transport: Any = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
 
     # One method less for every message.
     data_received = LinesChannel.feed
@@ -116,12 +116,12 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
             self._accept(self)
 
     def pause_writing(self) -> None:
-        self._cut_off(DOES_NOT_READ)
+        self._abort(DOES_NOT_READ)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self.ended("it closed the channel" if exc is None else f"the connection was lost: {exc}")
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self.on_end("it closed the channel" if exc is None else f"the connection was lost: {exc}")
 
     def _close_socket(self, at_once: bool) -> None:
         if at_once:
@@ -129,7 +129,7 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
             return
         self._transport.close()
         # What it has not read by then it will not read.
-        self._patience = asyncio.get_running_loop().call_later(CLOSING, self._transport.abort)
+        self._close_timer = asyncio.get_running_loop().call_later(CLOSING, self._transport.abort)
 
 
 async def dial_unix(
@@ -188,7 +188,7 @@ class _StdioChannel(LinesChannel):
         self._in: Any = None
         self._out: Any = None
         self._left = 2
-        self._patience: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
 
     async def attach(self, reading: int, writing: int) -> None:
         loop = asyncio.get_running_loop()
@@ -210,9 +210,9 @@ class _StdioChannel(LinesChannel):
         if self._left:
             self._close_pipes(False)
             return
-        if self._patience is not None:
-            self._patience.cancel()
-        self.ended()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self.on_end()
 
     def _close_pipes(self, at_once: bool) -> None:
         if self._in is not None:
@@ -221,10 +221,10 @@ class _StdioChannel(LinesChannel):
             self._out.abort()
             return
         self._out.close()
-        if self._patience is None:
+        if self._close_timer is None:
             # What is not read by then will not be.
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(CLOSING, self._out.abort)
+            self._close_timer = loop.call_later(CLOSING, self._out.abort)
 
 
 class _Pipe(asyncio.Protocol):

@@ -77,16 +77,16 @@ class WebSocketConnection(asyncio.Protocol, ABC):
     from the start. What becomes of messages, and what waits to be written, is for subclasses.
     """
 
-    open: bool
+    is_open: bool
     """Whether messages go in and out."""
 
     def __init__(
         self,
         transport: Any,
         *,
-        dialled: bool,
+        is_client: bool,
         max_message: int,
-        most_unsent: int,
+        max_unsent: int,
         call_later: CallLater,
     ) -> None:
         """Take the transport over.
@@ -96,28 +96,28 @@ class WebSocketConnection(asyncio.Protocol, ABC):
             most_unsent: above so many bytes that the other side does not read, the transport calls
                 `pause_writing`.
         """
-        self._dialled = dialled
-        self._decoder = FrameDecoder(masked=not dialled, max_message=max_message)
+        self._is_client = is_client
+        self._decoder = FrameDecoder(masked=not is_client, max_message=max_message)
         self._transport = transport
         self._write = transport.write
-        self._later = call_later
-        self._said_close = False
-        self._patience: Timer | None = None
-        transport.set_write_buffer_limits(high=most_unsent)
+        self._call_later = call_later
+        self._close_sent = False
+        self._close_timer: Timer | None = None
+        transport.set_write_buffer_limits(high=max_unsent)
         transport.set_protocol(self)
 
     # -- for subclasses
 
     @abstractmethod
-    def _over(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         """No message comes any more. The first reason counts."""
 
     @abstractmethod
-    def _closed(self, code: int, reason: str) -> None:
+    def _on_close_frame(self, code: int, reason: str) -> None:
         """The other side closes the connection, in these words."""
 
     @abstractmethod
-    def _take_sign(self, sign: Ping | Pong) -> None:
+    def _handle_ping(self, sign: Ping | Pong) -> None:
         """The other side says that it is there, or asks whether this one is."""
 
     def _flush(self) -> None:
@@ -129,33 +129,33 @@ class WebSocketConnection(asyncio.Protocol, ABC):
     # -- asyncio.Protocol
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._decoder.end()
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
+        self._decoder.stop()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
+        self._end("the connection was lost" + (f": {exc}" if exc is not None else ""))
 
     # -- ending
 
-    def _take(self, event: WebSocketEvent) -> None:
+    def _handle_event(self, event: WebSocketEvent) -> None:
         """Everything that is not a text message."""
         match event:
-            case Ping() | Pong() if self.open:
-                self._take_sign(event)
+            case Ping() | Pong() if self.is_open:
+                self._handle_ping(event)
             case Close(code, reason):
-                self._closed(code, reason)
+                self._on_close_frame(code, reason)
                 # With the same code, as agreement.
-                self._say_close(code, "")
-                if not self._dialled:
+                self._send_close(code, "")
+                if not self._is_client:
                     self._transport.close()
-            case BinaryMessage() if self.open:
+            case BinaryMessage() if self.is_open:
                 self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
             case Violation():
                 self._fail(event)
 
     def _fail(self, violation: Violation) -> None:
-        self._over(f"it broke the WebSocket protocol: {violation.message}")
-        self._say_close(violation.code, violation.message)
+        self._end(f"it broke the WebSocket protocol: {violation.message}")
+        self._send_close(violation.code, violation.message)
         if self._transport.is_closing():
             return
         # Closed now, with its bytes unread, the connection might be reset before it reads why.
@@ -164,18 +164,18 @@ class WebSocketConnection(asyncio.Protocol, ABC):
         else:
             self._transport.close()
 
-    def _say_close(self, code: int, reason: str) -> None:
+    def _send_close(self, code: int, reason: str) -> None:
         """Once, behind all that was sent. The other side has until the patience ends to agree."""
         self._flush()
-        if self._said_close or self._transport.is_closing():
+        if self._close_sent or self._transport.is_closing():
             return
-        self._said_close = True
+        self._close_sent = True
         self._write(close_frame(code, reason, self._mask()))
-        self._lose_patience_later()
+        self._start_close_timer()
 
-    def _lose_patience_later(self) -> None:
-        if self._patience is None:
-            self._patience = self._later(CLOSING, self._transport.abort)
+    def _start_close_timer(self) -> None:
+        if self._close_timer is None:
+            self._close_timer = self._call_later(CLOSING, self._transport.abort)
 
 
 class WebSocketChannel(Endpoint, WebSocketConnection):
@@ -185,23 +185,23 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         self,
         transport: Any,
         *,
-        dialled: bool,
+        is_client: bool,
         peer: str,
         label: str,
         max_message: int = MAX_MESSAGE,
     ) -> None:
         """`dialled`: this side is the client."""
-        Endpoint.__init__(self, peer=peer, label=label, names=verified_peer_names(transport))
+        Endpoint.__init__(self, peer=peer, label=label, peer_names=verified_peer_names(transport))
         self._unwritten: list[bytes] = []
         loop = asyncio.get_running_loop()
-        self._soon = loop.call_soon
+        self._call_soon = loop.call_soon
         WebSocketConnection.__init__(
             self,
             transport,
-            dialled=dialled,
+            is_client=is_client,
             max_message=max_message,
             # Above this `pause_writing` ends it, so there is nothing to look at per message.
-            most_unsent=MAX_UNREAD_BYTES,
+            max_unsent=MAX_UNREAD_BYTES,
             call_later=loop.call_later,
         )
 
@@ -213,34 +213,34 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
                 deliver = self._deliver
                 deliver(event)
             else:
-                self._take(event)
+                self._handle_event(event)
 
     def pause_writing(self) -> None:
-        self._cut_off(DOES_NOT_READ)
+        self._abort(DOES_NOT_READ)
 
     def eof_received(self) -> None:
         # The connection is closed after this, once everything is written: it may never read that.
         self._flush()
-        self._lose_patience_later()
+        self._start_close_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwritten.clear()
         super().connection_lost(exc)
-        self._vanished()
+        self._on_connection_gone()
 
-    def allow(self, max_message: int) -> None:
+    def set_max_message(self, max_message: int) -> None:
         """Take messages of this length from now on."""
         self._decoder.max_message = max_message
 
     # -- Channel
 
     def send(self, payload: bytes) -> None:
-        if not self.open:
+        if not self.is_open:
             return
         unwritten = self._unwritten
         if not unwritten:
-            self._soon(self._flush)
-        if self._dialled:
+            self._call_soon(self._flush)
+        if self._is_client:
             unwritten.append(text_frame(payload, _masks.pop() if _masks else _fresh_mask()))
             return
         length = len(payload)
@@ -259,33 +259,33 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         unwritten = self._unwritten
         if unwritten:
             self._unwritten = []
-            if self._said_close or self._transport.is_closing():
+            if self._close_sent or self._transport.is_closing():
                 # Nothing may come behind the close frame.
                 return
             self._write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self.open:
-            self._ignore(CLOSED_HERE)
-            self._say_close(code, reason)
+        if self.is_open:
+            self._stop_delivery(CLOSED_HERE)
+            self._send_close(code, reason)
 
     # -- ending
 
-    def _take_sign(self, sign: Ping | Pong) -> None:
+    def _handle_ping(self, sign: Ping | Pong) -> None:
         if isinstance(sign, Ping):
             self._write(pong_frame(sign.payload, self._mask()))
 
-    def _closed(self, code: int, reason: str) -> None:
+    def _on_close_frame(self, code: int, reason: str) -> None:
         self.close_code, self.close_reason = code, reason
-        self._over("it closed the channel" + _because(code, reason))
+        self._end("it closed the channel" + _because(code, reason))
 
-    def _cut_off(self, why: str) -> None:
-        self._ignore(why)
+    def _abort(self, why: str) -> None:
+        self._stop_delivery(why)
         self._unwritten.clear()
         self._transport.abort()
 
     def _mask(self) -> bytes:
-        if not self._dialled:
+        if not self._is_client:
             return b""
         return _masks.pop() if _masks else _fresh_mask()
 
@@ -311,7 +311,7 @@ def accept(
     transport.write(opening.write_response(fields[b"sec-websocket-key"].strip()))
     return WebSocketChannel(
         transport,
-        dialled=False,
+        is_client=False,
         peer=peer,
         label=label or peer,
         max_message=max_message,
@@ -436,7 +436,7 @@ class _Dialling(asyncio.Protocol):
             return
         channel = WebSocketChannel(
             self._transport,
-            dialled=True,
+            is_client=True,
             peer=peer_name(self._transport),
             label=self._where.label,
             max_message=self._max_message,
@@ -456,7 +456,7 @@ class _Dialling(asyncio.Protocol):
     def _read_refusal(self, answer: opening.HandshakeResponse, data: bytes) -> None:
         """Read on until the sentence that says why is there, or enough of anything."""
         self._body += data
-        length = answer.all(b"content-length")
+        length = answer.get_all(b"content-length")
         whole = int(length[0]) if length and length[0].isdigit() else _MOST_REFUSAL
         if len(self._body) >= min(whole, _MOST_REFUSAL):
             self._failed(_Refused(answer, self._body))

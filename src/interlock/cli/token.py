@@ -377,7 +377,7 @@ def _read_expiry(text: str) -> float | None:
     if text == "never":
         return None
     try:
-        return time.time() + parse_duration(text, most=MAX_DURATION_SECONDS)
+        return time.time() + parse_duration(text, maximum=MAX_DURATION_SECONDS)
     except ValueError as error:
         raise typer.BadParameter(
             f"{error}: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"

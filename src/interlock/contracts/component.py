@@ -422,8 +422,8 @@ class Contracts(FeatureComponent):
             self._registry_service,
             guard=self._guard,
             challenges=self._challenges,
-            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
-            refused=self._pipeline.refused,
+            authenticate=lambda credentials: self._pipeline.admission.authenticate(credentials),
+            refused=self._pipeline.record_rejection,
             audit=self._audit,
             most_bytes=lambda: self._config.limits.body_bytes,
         )

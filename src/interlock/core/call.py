@@ -349,7 +349,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     result: bytes
     era: Era
-    glance: ResultSummary | None = None
+    summary: ResultSummary | None = None
     """None for a result that the node wrote itself."""
 
 

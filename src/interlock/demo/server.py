@@ -69,7 +69,7 @@ async def _serve() -> None:
 
     def receive(line: bytes | OversizeLine) -> None:
         if isinstance(line, OversizeLine):
-            conversation.refuse(NULL, line.error())
+            conversation.reject(NULL, line.error())
         else:
             conversation.receive(line)
 

@@ -173,7 +173,7 @@ def _compare_output(
     if found is None:
         return []
     wanted = SchemaView.of(contract.outputs)
-    types = frozenset({"array"}) if path.multiple else found.types
+    types = frozenset({"array"}) if path.is_multiple else found.types
     fits = wanted.types
     if "object" in fits and len(wanted.required) == 1:
         # A value alone is put into the one member that the contract requires.

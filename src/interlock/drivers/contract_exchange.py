@@ -257,7 +257,7 @@ class ContractExchange:
         assert outcome is not None
         self._begun = self._call.is_dispatched = True
         driver.answered()
-        glance = outcome.glance
+        glance = outcome.summary
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # It wants to know something first: that is between it and the caller, and what comes
             # then is a call of the contract again, which goes to it and to nobody else.
@@ -563,7 +563,7 @@ class InputRequestState(msgspec.Struct, frozen=True):
 def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
     """A result that asks for input, with a state that says who asks. What cannot be read is left as
     it is: whoever passes it on says so."""
-    glance = outcome.glance
+    glance = outcome.summary
     if glance is None or glance.result_type != INPUT_REQUIRED:
         return outcome
     try:

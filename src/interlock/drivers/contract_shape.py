@@ -130,11 +130,11 @@ class _Check:
 
     def is_valid(self, value: Any) -> bool:
         """False, too, where to find out would take too long."""
-        return self._work.allows_unwritten(value) and bool(self._validator.is_valid(value))
+        return self._work.can_validate_value(value) and bool(self._validator.is_valid(value))
 
     def problems(self, value: Any, below: str) -> list[dict[str, str]]:
         """What is wrong with a value, `below` a pointer. None: it is valid."""
-        if not self._work.allows_unwritten(value):
+        if not self._work.can_validate_value(value):
             return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_MUCH}]
         if self._validator.is_valid(value):
             return []
@@ -153,7 +153,7 @@ def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _Che
     if work.problem:
         advice = (
             "use fewer parts, fewer references, or smaller counts in patterns"
-            if work.excessive
+            if work.compile_problem
             else "refer only to #/$defs/name, and give no part but the root an $id"
         )
         raise InterlockError(

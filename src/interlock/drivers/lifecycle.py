@@ -319,7 +319,7 @@ class DriverLifecycle:
             on_updated=lambda one, uri, whose: subscriptions.on_resource_update(
                 one.key, uri, whose
             ),
-            watched=lambda key, whose: driver.own_uris(subscriptions.watched(key, whose)),
+            watched=lambda key, whose: driver.own_uris(subscriptions.active_uris(key, whose)),
             back=self._pipeline,
             sleep=sleep,
         )

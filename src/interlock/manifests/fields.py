@@ -101,7 +101,7 @@ _MOST_SECONDS: Final = 10 * SECONDS["y"]
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration(text, iso=True, most=_MOST_SECONDS)
+        return parse_duration(text, allow_iso=True, maximum=_MOST_SECONDS)
     except ValueError as wrong:
         raise BadValue(str(wrong), ISO_DURATION_HINT) from None
 

@@ -80,7 +80,7 @@ def check_schema(schema: Any) -> list[SchemaFault]:
     if dialect != DIALECT and dialect != f"{DIALECT}#":
         shown = quoted(dialect) if isinstance(dialect, str) else "this"
         return [SchemaFault(("$schema",), f"{shown} is not the dialect here", f"write {DIALECT}")]
-    excessive = SchemaWork(schema).excessive
+    excessive = SchemaWork(schema).compile_problem
     if excessive:
         return [SchemaFault((), f"to use the schema would take too long: {excessive}", _SMALLER)]
     try:

@@ -8,11 +8,11 @@ from typing import Final
 _MOST_DOUBLINGS: Final = 60.0
 
 
-def exponential_delay(attempt: int, first: float, most: float) -> float:
+def exponential_delay(attempt: int, initial: float, limit: float) -> float:
     """The delay before attempt number `attempt`, beginning with 0: `first`, doubled each time, and
     `most` at most."""
-    doubled: float = first * 2.0 ** min(max(attempt, 0), _MOST_DOUBLINGS)
-    return min(doubled, most)
+    doubled: float = initial * 2.0 ** min(max(attempt, 0), _MOST_DOUBLINGS)
+    return min(doubled, limit)
 
 
 class Backoff:
@@ -22,10 +22,10 @@ class Backoff:
     once is no success: whoever resets there tries without a pause.
     """
 
-    __slots__ = ("_first", "_jitter", "_most", "delay")
+    __slots__ = ("_initial", "_jitter", "_limit", "delay")
 
     def __init__(
-        self, first: float, most: float, *, jitter: Callable[[], float] | None = None
+        self, initial: float, limit: float, *, jitter: Callable[[], float] | None = None
     ) -> None:
         """
         Args:
@@ -33,13 +33,13 @@ class Backoff:
                 half and all of what it would be, so that many who lost the same peer do not all
                 come back at the same moment.
         """
-        self._first = first
-        self._most = most
+        self._initial = initial
+        self._limit = limit
         self._jitter = jitter
         self.delay = 0.0
         """The last delay, without jitter. 0: there was none since the last reset."""
 
-    def next(self, wanted: float | None = None, *, most: float | None = None) -> float:
+    def next_delay(self, requested: float | None = None, *, limit: float | None = None) -> float:
         """Return the next delay in seconds.
 
         Args:
@@ -47,9 +47,9 @@ class Backoff:
                 place of `first`: the delay is no shorter, and doubles from there.
             most: another maximum, for this delay only.
         """
-        shortest = self._first if wanted is None else wanted
+        shortest = self._initial if requested is None else requested
         delay = max(self.delay * 2, shortest) if self.delay else shortest
-        self.delay = delay = min(delay, self._most if most is None else most)
+        self.delay = delay = min(delay, self._limit if limit is None else limit)
         return delay if self._jitter is None else delay * (0.5 + self._jitter() / 2)
 
     def reset(self) -> None:

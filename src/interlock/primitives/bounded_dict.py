@@ -16,19 +16,19 @@ class BoundedDict(OrderedDict[K, V]):
     costs no more than in a plain dictionary; `use` reads and counts (least recently used).
     """
 
-    __slots__ = ("most",)
+    __slots__ = ("max_size",)
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_size: int) -> None:
         super().__init__()
-        self.most = most
+        self.max_size = max_size
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > self.most:
+        if len(self) > self.max_size:
             self.popitem(last=False)
 
-    def use(self, key: K) -> V | None:
+    def touch(self, key: K) -> V | None:
         """Return the value and make the entry the newest. None: there is no such entry."""
         value = self.get(key)
         if value is not None:

@@ -48,7 +48,11 @@ _WRITTEN: Final = ("d", "h", "m", "s", "ms")
 
 
 def parse_duration(
-    value: str | float, *, zero: bool = False, iso: bool = False, most: float = math.inf
+    value: str | float,
+    *,
+    allow_zero: bool = False,
+    allow_iso: bool = False,
+    maximum: float = math.inf,
 ) -> float:
     """Return the seconds of a written duration, or of a number of seconds.
 
@@ -60,17 +64,19 @@ def parse_duration(
     Raises:
         ValueError: with the sentence for whoever wrote it.
     """
-    seconds = _parse(value, iso) if isinstance(value, str) else float(value)
+    seconds = _parse(value, allow_iso) if isinstance(value, str) else float(value)
     if seconds is None:
         text = str(value)
         shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
         raise ValueError(f"{json.dumps(shown, ensure_ascii=False)} is not a duration")
     if not math.isfinite(seconds):
         raise ValueError("a duration must be finite")
-    if seconds < 0 or (seconds == 0 and not zero):
-        raise ValueError(f"a duration must be {'zero or more' if zero else 'more than zero'} here")
-    if seconds > most:
-        raise ValueError(f"a duration must be at most {format_duration(most)} here")
+    if seconds < 0 or (seconds == 0 and not allow_zero):
+        raise ValueError(
+            f"a duration must be {'zero or more' if allow_zero else 'more than zero'} here"
+        )
+    if seconds > maximum:
+        raise ValueError(f"a duration must be at most {format_duration(maximum)} here")
     return seconds
 
 

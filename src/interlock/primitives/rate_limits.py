@@ -29,26 +29,26 @@ Group = list[float]
 class TokenBucket:
     """Tokens that come at `rate` a second, up to `burst` of them. Starts full."""
 
-    __slots__ = ("_at", "burst", "left", "rate")
+    __slots__ = ("_updated_at", "burst", "rate", "tokens")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self.rate = rate
         self.burst = burst
-        self.left = burst
-        self._at = now
+        self.tokens = burst
+        self._updated_at = now
 
     def take(self, now: float) -> bool:
         """Take a token. False: there is none."""
-        left = self.left
-        if now > self._at:
-            left += (now - self._at) * self.rate
+        left = self.tokens
+        if now > self._updated_at:
+            left += (now - self._updated_at) * self.rate
         if left > self.burst:
             left = self.burst
-        self._at = now
+        self._updated_at = now
         if left < 1:
-            self.left = left
+            self.tokens = left
             return False
-        self.left = left - 1
+        self.tokens = left - 1
         return True
 
 
@@ -59,7 +59,7 @@ class SlidingWindow:
     last event does. So an event may count a little longer than `period`, by `grain` at most.
     """
 
-    __slots__ = ("_grain", "_groups", "count", "holds_until", "period")
+    __slots__ = ("_grain", "_groups", "count", "exact_until", "period")
 
     def __init__(self, period: float, grain: float | None = None) -> None:
         """
@@ -69,7 +69,7 @@ class SlidingWindow:
         self.period = period
         self.count = 0
         """As of the last `advance` or `add`."""
-        self.holds_until = inf
+        self.exact_until = inf
         """Before this moment `count` is exact: `advance` would change nothing."""
         self._grain = period / _GROUPS if grain is None else grain
         self._groups: deque[Group] = deque()
@@ -82,7 +82,7 @@ class SlidingWindow:
             self.count -= int(gone[2])
             # What is given back of it later does not count any more.
             gone[2] = 0
-        self.holds_until = groups[0][1] + period if groups else inf
+        self.exact_until = groups[0][1] + period if groups else inf
         return self.count
 
     def add(self, now: float, amount: int = 1) -> Group:
@@ -97,7 +97,7 @@ class SlidingWindow:
                 group[2] += amount
                 return group
         else:
-            self.holds_until = now + self.period
+            self.exact_until = now + self.period
         group = [now, now, amount]
         groups.append(group)
         return group
@@ -109,13 +109,13 @@ class SlidingWindow:
         self.add(now)
         return True
 
-    def give_back(self, group: Group) -> None:
+    def remove(self, group: Group) -> None:
         """Uncount one event of this group: it did not happen."""
         if group[2]:
             group[2] -= 1
             self.count -= 1
 
-    def wait(self, now: float, limit: int) -> float:
+    def wait_seconds(self, now: float, limit: int) -> float:
         """How many seconds until fewer than `limit` events count. 0: that is so now."""
         over = self.advance(now) - limit + 1
         if over <= 0:
@@ -139,18 +139,18 @@ class KeyedWindows(Generic[K]):
         period: float,
         clock: Callable[[], float],
         *,
-        most_keys: int = MAX_KEYS,
+        max_keys: int = MAX_KEYS,
     ) -> None:
         self._limit = limit
         self._period = period
         self._clock = clock
-        self._windows: BoundedDict[K, SlidingWindow] = BoundedDict(most_keys)
+        self._windows: BoundedDict[K, SlidingWindow] = BoundedDict(max_keys)
 
     def __len__(self) -> int:
         """Of how many keys something is remembered."""
         return len(self._windows)
 
-    def wait(self, key: K) -> float:
+    def wait_seconds(self, key: K) -> float:
         """How many seconds until the key may have another event. 0: now."""
         window = self._windows.get(key)
         if window is None:
@@ -158,7 +158,7 @@ class KeyedWindows(Generic[K]):
         now = self._clock()
         if not window.advance(now):
             del self._windows[key]
-        return window.wait(now, self._limit)
+        return window.wait_seconds(now, self._limit)
 
     def add(self, key: K) -> None:
         """Count an event of this key, whatever the limit."""
@@ -175,21 +175,21 @@ class Sampler:
     was set back it begins anew, because a journal must not be silent until then.
     """
 
-    __slots__ = ("_last", "_limit", "_window", "suppressed")
+    __slots__ = ("_last_time", "_limit", "_window", "suppressed")
 
     def __init__(self, limit: int, period: float) -> None:
         self._limit = limit
-        self._last = -inf
+        self._last_time = -inf
         self.suppressed = 0
         """How many were suppressed since the last one that passed."""
         self._window = SlidingWindow(period)
 
-    def take(self, now: float) -> int | None:
+    def sample(self, now: float) -> int | None:
         """Returns how many events were suppressed since the last one that passed. None: this event
         is suppressed, too."""
-        if now < self._last:
+        if now < self._last_time:
             self._window = SlidingWindow(self._window.period)
-        self._last = now
+        self._last_time = now
         if not self._window.take(now, self._limit):
             self.suppressed += 1
             return None

@@ -25,11 +25,11 @@ class Category(StrEnum):
     EXECUTE = "EXECUTE"
 
     @property
-    def read_only(self) -> bool:
+    def is_read_only(self) -> bool:
         return self is Category.READ
 
     @property
-    def destructive(self) -> bool:
+    def is_destructive(self) -> bool:
         return self in (Category.UPDATE, Category.DELETE, Category.EXECUTE)
 
 
@@ -43,7 +43,7 @@ class Danger(IntEnum):
     FORBIDDEN = 4
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
@@ -88,11 +88,11 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
         if self.mode in ("semantic", "all", "auto"):
             tools |= {family.tool: family for family in self.families}
         if self.mode in ("single", "all"):
-            tools[self.single] = None
+            tools[self.single_tool] = None
         self.__dict__["tools"] = tools
 
     @property
-    def single(self) -> str:
+    def single_tool(self) -> str:
         return f"{self.prefix}mcp_aql"
 
     @property
@@ -101,7 +101,7 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
         made: dict[str, EndpointFamily | None] = self.__dict__["tools"]
         return made
 
-    def family_of(self, operation: str, category: Category) -> EndpointFamily:
+    def find_family(self, operation: str, category: Category) -> EndpointFamily:
         """Where an operation belongs. Operations that a family names win over categories."""
         for family in self.families:
             if family.operations and any(

@@ -71,7 +71,7 @@ class Capability(msgspec.Struct, frozen=True, gc=False):
         """What one call takes from a budget."""
         return _COST_UNITS[self.cost_class]
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         return encode_value(self)
 
 

@@ -26,7 +26,7 @@ _SESSION_ONLY: Final = ("_meta", "task", "elicitationId")
 class InputRequest(msgspec.Struct):
     """What a result asks for. `questions`: method and raw params by key."""
 
-    questions: dict[str, tuple[str, bytes]]
+    requests: dict[str, tuple[str, bytes]]
     state: str | None = None
 
 

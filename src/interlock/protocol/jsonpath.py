@@ -94,7 +94,7 @@ class JsonPath:
         self._many = steps[first:]
 
     @property
-    def multiple(self) -> bool:
+    def is_multiple(self) -> bool:
         """Whether it finds a list of values, however many there are."""
         return bool(self._many)
 

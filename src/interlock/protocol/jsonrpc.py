@@ -146,7 +146,7 @@ def _read_wider(data: bytes) -> Message:
     path."""
     try:
         wider = _decode_wider(data)
-        found = _KNOWN.twin_in(_decode_members(data))
+        found = _KNOWN.find_lookalike(_decode_members(data))
     except msgspec.ValidationError:
         raise _why_invalid(data) from None
     except (msgspec.DecodeError, RecursionError) as exc:

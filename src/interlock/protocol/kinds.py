@@ -131,7 +131,7 @@ def _malformed(text: str, why: str) -> ProtocolError:
 class KindPattern:
     """One pattern, compiled."""
 
-    __slots__ = ("_exact", "_match", "_starts", "alone", "fixed", "text")
+    __slots__ = ("_exact", "_match", "_starts", "is_exact", "prefix", "text")
 
     def __init__(self, text: str) -> None:
         """Raises ProtocolError for a pattern that could never grant anything."""
@@ -140,20 +140,20 @@ class KindPattern:
             raise ProtocolError(f"The pattern {text[:_SHOWN]!r}: {problem}.", INVALID_REQUEST)
         self.text = text
         collapsed = re.sub(r"\*+", "*", text)
-        self.fixed: str = collapsed.partition("*")[0]
+        self.prefix: str = collapsed.partition("*")[0]
         """How every kind begins that it grants."""
         self._exact: str | None = None
         self._starts: str | None = None
         self._match: re.Pattern[str] | None = None
-        if collapsed == self.fixed:
+        if collapsed == self.prefix:
             self._exact = text
             if _names_method_only(text):
                 self._starts = text + ":"
-        elif collapsed == self.fixed + "*":
-            self._starts = self.fixed
+        elif collapsed == self.prefix + "*":
+            self._starts = self.prefix
         else:
             self._match = re.compile(_expression(collapsed), re.DOTALL)
-        self.alone: bool = self._match is None and self._starts is None
+        self.is_exact: bool = self._match is None and self._starts is None
         """Whether it grants one kind and no other."""
 
     def grants(self, kind: str) -> bool:
@@ -223,21 +223,21 @@ class KindGrants:
     Long ones are not, so that nobody can fill the memory with them.
     """
 
-    __slots__ = ("_known", "patterns", "texts")
+    __slots__ = ("_cache", "patterns", "texts")
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.texts = tuple(patterns)
         self.patterns = tuple(compile_pattern(text) for text in self.texts)
-        self._known: BoundedDict[str, bool] = BoundedDict(_MOST_KNOWN)
+        self._cache: BoundedDict[str, bool] = BoundedDict(_MOST_KNOWN)
 
     def grants(self, kind: str) -> bool:
-        known = self._known.get(kind)
-        return self._find_out(kind) if known is None else known
+        known = self._cache.get(kind)
+        return self._evaluate(kind) if known is None else known
 
-    def _find_out(self, kind: str) -> bool:
+    def _evaluate(self, kind: str) -> bool:
         granted = any(pattern.grants(kind) for pattern in self.patterns)
         if len(kind) <= _LONGEST_KNOWN:
-            self._known[kind] = granted
+            self._cache[kind] = granted
         return granted
 
 

@@ -48,7 +48,7 @@ class KnownMembers:
         for alias, name in (aliases or {}).items():
             self._by_fold[fold_name(alias)] = name
 
-    def twin_in(self, members: Iterable[str]) -> tuple[str, str] | None:
+    def find_lookalike(self, members: Iterable[str]) -> tuple[str, str] | None:
         """The first that looks like a known member and is none, shortened, and what it looks
         like. None: there is none."""
         known = self._by_fold

@@ -116,24 +116,28 @@ class Method(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     scope: str = ""
     """The level that it takes at an upstream, where its target does not say so. A request that
     goes to an upstream and has none takes `write`."""
-    repeatable: bool = False
+    is_retryable: bool = False
     """Whether an upstream may be sent it twice. Of a tool, its effect says that."""
-    needs_no_rule: bool = False
+    allowed_by_default: bool = False
     """Whether a policy with `default: deny` lets it pass."""
     may_need_input: bool = False
     """Whether a stateless server may answer it with a client request."""
     cacheable: bool = False
     """Whether a stateless result must say how long it may be kept."""
-    in_topics: bool = False
+    available_in_topics: bool = False
     """Whether the node answers it in a topic."""
 
 
 METHODS: Final[dict[str, Method]] = {
-    INITIALIZE: Method(generations=_SESSION, needs_no_rule=True, in_topics=True),
-    DISCOVER: Method(generations=_STATELESS, needs_no_rule=True),
-    PING: Method(generations=_SESSION, needs_no_rule=True, in_topics=True),
+    INITIALIZE: Method(generations=_SESSION, allowed_by_default=True, available_in_topics=True),
+    DISCOVER: Method(generations=_STATELESS, allowed_by_default=True),
+    PING: Method(generations=_SESSION, allowed_by_default=True, available_in_topics=True),
     TOOLS_LIST: Method(
-        lists="tools", capability="tools", needs_no_rule=True, cacheable=True, in_topics=True
+        lists="tools",
+        capability="tools",
+        allowed_by_default=True,
+        cacheable=True,
+        available_in_topics=True,
     ),
     TOOLS_CALL: Method(
         target="tool",
@@ -142,10 +146,14 @@ METHODS: Final[dict[str, Method]] = {
         members=("arguments", "task", "taskId"),
         capability="tools",
         may_need_input=True,
-        in_topics=True,
+        available_in_topics=True,
     ),
     PROMPTS_LIST: Method(
-        lists="prompts", capability="prompts", needs_no_rule=True, cacheable=True, in_topics=True
+        lists="prompts",
+        capability="prompts",
+        allowed_by_default=True,
+        cacheable=True,
+        available_in_topics=True,
     ),
     PROMPTS_GET: Method(
         target="prompt",
@@ -154,23 +162,23 @@ METHODS: Final[dict[str, Method]] = {
         members=("arguments",),
         capability="prompts",
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
         may_need_input=True,
-        in_topics=True,
+        available_in_topics=True,
     ),
     RESOURCES_LIST: Method(
         lists="resources",
         capability="resources",
-        needs_no_rule=True,
+        allowed_by_default=True,
         cacheable=True,
-        in_topics=True,
+        available_in_topics=True,
     ),
     TEMPLATES_LIST: Method(
         lists="resourceTemplates",
         capability="resources",
-        needs_no_rule=True,
+        allowed_by_default=True,
         cacheable=True,
-        in_topics=True,
+        available_in_topics=True,
     ),
     RESOURCES_READ: Method(
         target="resource",
@@ -178,10 +186,10 @@ METHODS: Final[dict[str, Method]] = {
         name_header=True,
         capability="resources",
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
         may_need_input=True,
         cacheable=True,
-        in_topics=True,
+        available_in_topics=True,
     ),
     SUBSCRIBE: Method(
         generations=_SESSION,
@@ -189,7 +197,7 @@ METHODS: Final[dict[str, Method]] = {
         name_field="uri",
         capability="resources",
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
     ),
     UNSUBSCRIBE: Method(
         generations=_SESSION,
@@ -197,26 +205,29 @@ METHODS: Final[dict[str, Method]] = {
         name_field="uri",
         capability="resources",
         scope=READ,
-        repeatable=True,
-        needs_no_rule=True,
+        is_retryable=True,
+        allowed_by_default=True,
     ),
     COMPLETE_ARGUMENT: Method(
         target="reference",
         members=("ref", "argument", "context"),
         capability="completions",
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
     ),
     # The skills extension (SEP-2640).
     SKILLS_LIST: Method(
-        lists="skills", extension=SKILLS_EXTENSION, needs_no_rule=True, in_topics=True
+        lists="skills",
+        extension=SKILLS_EXTENSION,
+        allowed_by_default=True,
+        available_in_topics=True,
     ),
     SKILLS_GET: Method(
         target="resource",
         name_field="uri",
         extension=SKILLS_EXTENSION,
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
     ),
     DIRECTORY_READ: Method(
         target="resource",
@@ -224,11 +235,11 @@ METHODS: Final[dict[str, Method]] = {
         members=("cursor",),
         extension=SKILLS_EXTENSION,
         scope=READ,
-        repeatable=True,
+        is_retryable=True,
     ),
-    LISTEN: Method(generations=_STATELESS, needs_no_rule=True),
+    LISTEN: Method(generations=_STATELESS, allowed_by_default=True),
     SET_LEVEL: Method(
-        generations=_SESSION, members=("level",), capability="logging", needs_no_rule=True
+        generations=_SESSION, members=("level",), capability="logging", allowed_by_default=True
     ),
     # Tasks of the stateless generation. On the session wire these mean something else.
     TASKS_GET: Method(
@@ -236,19 +247,19 @@ METHODS: Final[dict[str, Method]] = {
         name_field="taskId",
         name_header=True,
         scope=READ,
-        repeatable=True,
-        needs_no_rule=True,
+        is_retryable=True,
+        allowed_by_default=True,
     ),
     TASKS_UPDATE: Method(
-        target="task", name_field="taskId", name_header=True, scope=READ, needs_no_rule=True
+        target="task", name_field="taskId", name_header=True, scope=READ, allowed_by_default=True
     ),
     TASKS_CANCEL: Method(
-        target="task", name_field="taskId", name_header=True, scope=READ, needs_no_rule=True
+        target="task", name_field="taskId", name_header=True, scope=READ, allowed_by_default=True
     ),
     TASKS_RESULT: Method(generations=_SESSION),
     TASKS_LIST: Method(generations=_SESSION),
     # A proof is for a call that is judged by itself.
-    ax.CONFIRM: Method(members=("confirmation_id", "proof"), needs_no_rule=True),
+    ax.CONFIRM: Method(members=("confirmation_id", "proof"), allowed_by_default=True),
     # Client requests.
     SAMPLING: Method(to_client=True, capability="sampling"),
     ELICITATION: Method(to_client=True, capability="elicitation"),
@@ -269,7 +280,9 @@ NAME_FIELDS: Final = {
 }
 """The member of `params` that says which tool, prompt, resource or task is meant."""
 
-RETRYABLE_METHODS: Final = frozenset(name for name, method in METHODS.items() if method.repeatable)
+RETRYABLE_METHODS: Final = frozenset(
+    name for name, method in METHODS.items() if method.is_retryable
+)
 
 INPUT_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.may_need_input)
 """The only requests that a stateless server may answer with a question."""

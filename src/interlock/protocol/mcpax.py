@@ -172,7 +172,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
     def is_aggregator(self) -> bool:
         return self.subtree_ids is not None
 
-    def params(self) -> bytes:
+    def encode_params(self) -> bytes:
         """As the draft writes it."""
         members: dict[str, Any] = {
             "subserver_id": self.subserver_id,
@@ -205,12 +205,12 @@ class SubserverBudget(msgspec.Struct, frozen=True, gc=False):
     max_mutable_calls_per_session: _Amount = UNLIMITED
     max_cost_units_per_session: _Amount = UNLIMITED
 
-    def capped(self, by: SubserverBudget) -> SubserverBudget:
+    def limited_by(self, limit: SubserverBudget) -> SubserverBudget:
         """What is left of it under another one."""
         return SubserverBudget(
-            min(self.max_calls_per_minute, by.max_calls_per_minute),
-            min(self.max_mutable_calls_per_session, by.max_mutable_calls_per_session),
-            min(self.max_cost_units_per_session, by.max_cost_units_per_session),
+            min(self.max_calls_per_minute, limit.max_calls_per_minute),
+            min(self.max_mutable_calls_per_session, limit.max_mutable_calls_per_session),
+            min(self.max_cost_units_per_session, limit.max_cost_units_per_session),
         )
 
 
@@ -241,7 +241,7 @@ class HeartbeatParams(msgspec.Struct, frozen=True, gc=False):
     descendant_ids: tuple[str, ...] | None = None
     """The same, of leaves too."""
 
-    def params(self) -> bytes:
+    def encode_params(self) -> bytes:
         members: dict[str, Any] = {"session_id": self.session_id}
         if self.subtree_ids is not None:
             members[SUBTREE_IDS] = self.subtree_ids
@@ -273,9 +273,9 @@ class Hop(msgspec.Struct, frozen=True, gc=False):
 
     route: tuple[str, ...]
     cursor: int
-    onward: bytes = b""
+    next_hop_members: bytes = b""
     """What the next node down is told, as it stands behind other members of a `_meta`."""
-    rest: str = ""
+    remaining_name: str = ""
     """The segments behind the cursor as one name, where whoever made it has put them together."""
 
 

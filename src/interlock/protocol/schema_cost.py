@@ -319,7 +319,9 @@ class _TooMuchError(Exception):
 class SchemaWork:
     """The work of validating by one schema."""
 
-    def __init__(self, schema: Any, known: Collection[str] = (), *, any_size: bool = False) -> None:
+    def __init__(
+        self, schema: Any, known_documents: Collection[str] = (), *, any_size: bool = False
+    ) -> None:
         """
         Args:
             known: Addresses of documents that it may refer to, and that cost nothing.
@@ -327,12 +329,12 @@ class SchemaWork:
         """
         self.problem = ""
         """Why no validator should be made of it. Empty: one can be made."""
-        self.excessive = ""
+        self.compile_problem = ""
         """Why no validator can be compiled in time. Empty: one can be. A schema may have another
         problem and be compiled, but the work of validating by it cannot be estimated."""
-        self._documents = known
+        self._documents = known_documents
         self._any_size = any_size
-        self.unmeasured = 0
+        self.max_unmeasured_bytes = 0
         """Values that are written in so many bytes need not be measured."""
         self._schema = schema
         self._patterns: dict[str, tuple[int, bool]] = {}
@@ -340,14 +342,14 @@ class SchemaWork:
         self._unfolded: dict[int, tuple[int, int]] = {}
         self._circular = False
         try:
-            self.excessive, self.problem = self._look_over()
+            self.compile_problem, self.problem = self._look_over()
             if not self.problem:
                 self._references = References(schema)
                 steps, unevaluated = self._unfold(schema)
                 if not self._circular:
-                    self.unmeasured = _bytes_within(MAX_STEPS // steps, unevaluated)
+                    self.max_unmeasured_bytes = _bytes_within(MAX_STEPS // steps, unevaluated)
         except RecursionError:
-            self.excessive = self.problem = "it is nested too deeply"
+            self.compile_problem = self.problem = "it is nested too deeply"
 
     def _look_over(self) -> tuple[str, str]:
         """What makes it impossible to compile the schema in time, and what makes it impossible to
@@ -436,11 +438,11 @@ class SchemaWork:
             if word in _SINGLE:
                 yield inner
 
-    def allows_at(self, part: Any, value: Any) -> bool:
+    def can_validate_part(self, part: Any, value: Any) -> bool:
         """Whether a value can be validated in time by one part of the schema alone."""
         return not self.problem and self._can_be_counted(part, value)
 
-    def allows_unwritten(self, value: Any) -> bool:
+    def can_validate_value(self, value: Any) -> bool:
         """Whether a value whose length in bytes is not known can be validated in time."""
         if self.problem:
             return False
@@ -448,10 +450,10 @@ class SchemaWork:
             size = len(_encode(value))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             # No JSON: it is counted.
-            size = self.unmeasured + 1
-        return size <= self.unmeasured or self.allows(value)
+            size = self.max_unmeasured_bytes + 1
+        return size <= self.max_unmeasured_bytes or self.can_validate(value)
 
-    def allows(self, value: Any) -> bool:
+    def can_validate(self, value: Any) -> bool:
         """Whether a value can be validated in time."""
         return not self.problem and self._can_be_counted(self._schema, value)
 

@@ -99,7 +99,7 @@ class FrameDecoder:
 
     __slots__ = (
         "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
-        "_parts", "_small_head", "_small_start", "finished",
+        "_parts", "_small_head", "_small_start", "finished_count",
     )  # fmt: skip
 
     def __init__(self, *, masked: bool, max_message: int) -> None:
@@ -122,7 +122,7 @@ class FrameDecoder:
         self._fresh = True
         """Nothing is kept of an earlier read."""
         self._over = False
-        self.finished = 0
+        self.finished_count = 0
         """How often something came to its end that was not whole at once, or may not have been:
         while this stays the same and something is pending, it is the same message."""
 
@@ -132,7 +132,7 @@ class FrameDecoder:
         return len(self._buffer) + len(self._joined)
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether a message or a frame has begun, be it with nothing, and has not ended."""
         return bool(self._buffer or self._joining)
 
@@ -145,7 +145,7 @@ class FrameDecoder:
     def max_message(self, most: int) -> None:
         self._max = most
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Read nothing more, and keep nothing."""
         self._over = True
         self._fresh = False
@@ -203,7 +203,7 @@ class FrameDecoder:
         while len(buffer) - at >= self._needed:
             end = self._frame(at, events)
             if end < 0:
-                self.end()
+                self.stop()
                 return events
             if end:
                 at = end
@@ -253,7 +253,7 @@ class FrameDecoder:
             events.append(_read_close(payload))
             return -1
         if not self._joining:
-            self.finished += 1
+            self.finished_count += 1
         events.append(Ping(payload) if opcode == _PING else Pong(payload))
         return end
 
@@ -295,7 +295,7 @@ class FrameDecoder:
             self._joined += payload
             payload = bytes(self._joined)
             self._joined = bytearray()
-        self.finished += 1
+        self.finished_count += 1
         if opcode == _BINARY:
             events.append(BinaryMessage(payload))
         elif payload.isascii() or _is_utf8(payload):

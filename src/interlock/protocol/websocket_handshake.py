@@ -57,7 +57,7 @@ class HandshakeResponse(Struct, frozen=True):
     phrase: str
     headers: list[tuple[bytes, bytes]]
 
-    def all(self, name: bytes) -> list[bytes]:
+    def get_all(self, name: bytes) -> list[bytes]:
         return [value for known, value in self.headers if known == name]
 
 
@@ -104,9 +104,9 @@ def check_response(answer: HandshakeResponse, key: bytes) -> None:
         raise ProtocolError("It does not upgrade to WebSocket.")
     if not _names(answer.headers, b"connection", b"upgrade"):
         raise ProtocolError("It does not say that the connection is upgraded.")
-    if answer.all(b"sec-websocket-accept") != [accept_key(b64encode(key))]:
+    if answer.get_all(b"sec-websocket-accept") != [accept_key(b64encode(key))]:
         raise ProtocolError("It did not read the WebSocket key: the answer is for another one.")
-    if answer.all(b"sec-websocket-extensions") or answer.all(b"sec-websocket-protocol"):
+    if answer.get_all(b"sec-websocket-extensions") or answer.get_all(b"sec-websocket-protocol"):
         raise ProtocolError("It chose an extension or a subprotocol, and none was offered.")
 
 

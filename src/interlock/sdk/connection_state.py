@@ -13,29 +13,29 @@ class ConnectionState:
     """Settled once the other side accepts or rejects this one; ended when it rejects for good."""
 
     def __init__(self) -> None:
-        self._settled = asyncio.Event()
+        self._ready = asyncio.Event()
         self._error: InterlockError | None = None
         """Why it is over."""
         self._task: asyncio.Task[object] | None = None
 
-    def settle(self) -> None:
-        self._settled.set()
+    def set_ready(self) -> None:
+        self._ready.set()
 
     def end(self, error: InterlockError) -> None:
         """It is over: whoever waits, or works meanwhile, is told."""
         self._error = error
-        self._settled.set()
+        self._ready.set()
         if self._task is not None:
             self._task.cancel()
 
-    async def until_settled(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Raises InterlockError when it is over instead."""
-        await self._settled.wait()
+        await self._ready.wait()
         if self._error is not None:
             raise self._error
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def cancel_on_end(self) -> AsyncIterator[None]:
         """The block is cancelled, and InterlockError raised, when it is over."""
         task = self._task = asyncio.current_task()
         assert task is not None

@@ -103,14 +103,14 @@ class Conversation:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError as error:
-            self.refuse(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
+            self.reject(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
             return
         if isinstance(message, list):
             self._receive_batch(message)
         else:
             self.serve(message)
 
-    def refuse(self, id: bytes, error: InterlockError) -> None:
+    def reject(self, id: bytes, error: InterlockError) -> None:
         """Answer with an error."""
         self._send(self._error(id, error))
 
@@ -133,7 +133,7 @@ class Conversation:
                 "Batches are not part of this revision: send one message to a line.",
                 errors.INVALID_REQUEST,
             )
-            self.refuse(jsonrpc.NULL, error)
+            self.reject(jsonrpc.NULL, error)
             return
         answers = [
             self._error(item.id, item) if isinstance(item, BadMessage) else self._answer(item)

@@ -59,7 +59,7 @@ def read_duration(text: str, option: str, *, zero: bool = False) -> float:
     """
     try:
         number = float(text) if text.replace(".", "", 1).isdecimal() else text
-        return parse_duration(number, zero=zero, most=MAX_DURATION_SECONDS)
+        return parse_duration(number, allow_zero=zero, maximum=MAX_DURATION_SECONDS)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}; {DURATION_HINT}.") from None
 
@@ -71,7 +71,7 @@ def read_moment_ns(text: str, now_ns: int) -> int:
     """
     text = text.strip()
     try:
-        return now_ns - int(parse_duration(text, most=MAX_DURATION_SECONDS) * 1e9)
+        return now_ns - int(parse_duration(text, maximum=MAX_DURATION_SECONDS) * 1e9)
     except ValueError:
         pass
     try:

@@ -117,8 +117,8 @@ class Topics(FeatureComponent):
             self.gateway,
             guard=self._guard,
             challenges=self._challenges,
-            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
-            refused=self._pipeline.refused,
+            authenticate=lambda credentials: self._pipeline.admission.authenticate(credentials),
+            refused=self._pipeline.record_rejection,
             audit=self._audit,
         )
         joined = WebSocketRoute(self._path, self.take, title="topics", is_there=self._has_rooms)
@@ -159,7 +159,7 @@ class Topics(FeatureComponent):
     def _recognise(self, member: Member) -> None:
         """Who it is now, by what it came in with. Raises PendingIdentity."""
         try:
-            caller = self._pipeline.enter.authenticate(member.credentials)
+            caller = self._pipeline.admission.authenticate(member.credentials)
         except PendingIdentity:
             raise
         except InterlockError as error:
@@ -170,7 +170,7 @@ class Topics(FeatureComponent):
     async def _settle(self, member: Member, unsettled: PendingIdentity) -> None:
         """Look at it again once its issuer has said who it is."""
         try:
-            await unsettled.settle()
+            await unsettled.resolve()
             self._recognise(member)
         except InterlockError as error:
             # Nobody could say: as for whoever knocks now.

@@ -112,7 +112,7 @@ class TopicsEndpoint:
             # A name that no topic has is not written down: it may be a token gone astray.
             nameless = InterlockError(FORBIDDEN, "There is no such topic.")
             written = nameless if error.failure is FORBIDDEN and not known else error
-            self._pipeline.refused(call, written)
+            self._pipeline.record_rejection(call, written)
             self._refuse(upgrade, error, shown)
             return
         assert settings is not None
@@ -136,14 +136,14 @@ class TopicsEndpoint:
     def _placed(self, call: Call, topic: str, shown: JoinCredentials) -> ParticipantProfile:
         """Who it would be in the topic; it is not let in yet. Raises InterlockError."""
         try:
-            call.caller = self._pipeline.enter.authenticate(call.credentials)
+            call.caller = self._pipeline.admission.authenticate(call.credentials)
         except PendingIdentity:
             raise
         except InterlockError as error:
             showed = shown.anything or call.credentials.certificate_names
             if showed or error.failure is not UNAUTHENTICATED:
                 raise
-            if self._pipeline.enter.closed:
+            if self._pipeline.admission.is_closed:
                 raise InterlockError(SHUTTING_DOWN, "The node is shutting down.") from None
         return self._gateway.admit(topic, call.caller)
 
@@ -183,7 +183,7 @@ class TopicsEndpoint:
     def _wait_for(self, upgrade: WebSocketRequest, unsettled: PendingIdentity) -> None:
         """It is decided now or never; who knocks again is known by then."""
         if len(self._settling) < MAX_PENDING_IDENTITIES:
-            task = asyncio.ensure_future(unsettled.settle())
+            task = asyncio.ensure_future(unsettled.resolve())
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         upgrade.refuse(503, unsettled.message, _RETRY)

@@ -454,7 +454,7 @@ class Gateway:
         sampler = member.denied.get(error)
         if sampler is None:
             sampler = member.denied[error] = Sampler(1, DENIED_SECONDS)
-        suppressed = sampler.take(self._clock())
+        suppressed = sampler.sample(self._clock())
         if suppressed is None:
             return
         folded = f" (and {suppressed} more before it)" if suppressed else ""

@@ -430,7 +430,7 @@ class ParticipantConnector:
         """
         await self._until_worth_trying()
         self._hang_up("the node begins anew")
-        self._backoff.next()
+        self._backoff.next_delay()
         if not any(self._may_list(kind) for kind in _LISTS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,

@@ -126,10 +126,10 @@ class ProposalJournal:
 
     def _take(self, who: str) -> int | None:
         """None: only count this one. Else how many were only counted since the last entry."""
-        sampler = self._in_vain.use(who)
+        sampler = self._in_vain.touch(who)
         if sampler is None:
             sampler = self._in_vain[who] = Sampler(MOST_IN_VAIN, _MINUTE)
-        return sampler.take(self._clock())
+        return sampler.sample(self._clock())
 
 
 def plain(text: str) -> str:

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 MOST_OF_ONE: Final = 100
 """So many requests of one participant may be under way."""
-METHODS: Final = frozenset(name for name, method in mcp.METHODS.items() if method.in_topics)
+METHODS: Final = frozenset(
+    name for name, method in mcp.METHODS.items() if method.available_in_topics
+)
 """All that can be asked of a node in a topic."""
 
 _PONG: Final = b"{}"
@@ -226,7 +228,7 @@ class RequestHandler:
         self._answer(asked, jsonrpc.result_response(asked.id, result))
 
     async def _settle(self, unsettled: PendingIdentity, member: Member, asked: RoomRequest) -> None:
-        await unsettled.settle()
+        await unsettled.resolve()
         if self._is_open(asked):
             try:
                 self._introduce(member, asked, again=True)
@@ -355,7 +357,7 @@ def response_kind(method: str, context: str) -> str:
 
 def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
     """An outcome in the words of a room. Raises InterlockError."""
-    glance = outcome.glance
+    glance = outcome.summary
     if outcome.era is client.era and (glance is None or glance.meta is UNSET):
         return outcome.result
     return write_result(outcome, client, server_info, verb)

@@ -88,7 +88,7 @@ class TopicSocket(WebSocketConnection):
         self._unread = unread or RoomBacklog()
         self._most_unread = settings.unread // 2 if guest else settings.unread
         self._now = now
-        self.open = True
+        self.is_open = True
         self._flowing = True
         """Whether what is delivered is written at once. Every other state is behind this one."""
         self._paused = False
@@ -118,11 +118,11 @@ class TopicSocket(WebSocketConnection):
         self._looking: Timer | None = call_later(settings.ping, self._look)
         super().__init__(
             transport,
-            dialled=False,
+            is_client=False,
             max_message=min(MAX_ENVELOPE_BYTES, settings.guest_message)
             if guest
             else MAX_ENVELOPE_BYTES,
-            most_unsent=MOST_UNSENT,
+            max_unsent=MOST_UNSENT,
             call_later=call_later,
         )
 
@@ -139,31 +139,31 @@ class TopicSocket(WebSocketConnection):
         self._heard = True
         for event in self._decoder.feed(data):
             if type(event) is not bytes:
-                self._take(event)
-            elif self.open:
+                self._handle_event(event)
+            elif self.is_open:
                 self.on_text(event)
 
     def pause_writing(self) -> None:
         self._paused = True
         self._flowing = False
-        if self.open and self._stall is None:
+        if self.is_open and self._stall is None:
             self._unsent_before = self._transport.get_write_buffer_size()
-            self._stall = self._later(self._settings.stalled, self._stalled)
+            self._stall = self._call_later(self._settings.stalled, self._stalled)
 
     def resume_writing(self) -> None:
         self._paused = False
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        if self._unanswered is not None and self.open:
+        if self._unanswered is not None and self.is_open:
             self._write(pong_frame(self._unanswered))
             self._unanswered = None
         self._drain()
 
     def eof_received(self) -> None:
         # The connection is closed after this, once everything is written: it may never read that.
-        self._over("it closed the connection")
-        self._lose_patience_later()
+        self._end("it closed the connection")
+        self._start_close_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -176,15 +176,15 @@ class TopicSocket(WebSocketConnection):
         cheaper than one test and one write."""
         if self._flowing:
             self._write(batch.frames)
-        elif self.open:
+        elif self.is_open:
             self._keep(batch)
 
     def close(self, code: int, reason: str) -> None:
         """Say why, behind all that was sent, and close. Nothing comes in any more. Whoever calls
         this knows that the member is gone; `on_gone` tells it again, once the connection is."""
-        if self.open:
+        if self.is_open:
             self._shut()
-            self._say_close(code, reason)
+            self._send_close(code, reason)
 
     def abort(self) -> None:
         """Let go at once, without a word: there is no time any more. Also of a connection that is
@@ -204,9 +204,9 @@ class TopicSocket(WebSocketConnection):
         elif self._settings.overflow == "close":
             why = f"You did not read {self._kept_messages} messages, and more do not fit."
             self._shut()
-            self._say_close(SLOW_READER_CODE, why)
+            self._send_close(SLOW_READER_CODE, why)
             # Not now: the room is in the middle of telling everybody.
-            self._later(0.0, lambda: self._over(why))
+            self._call_later(0.0, lambda: self._end(why))
         else:
             self._lose(batch, self._keep_some(batch))
 
@@ -260,7 +260,7 @@ class TopicSocket(WebSocketConnection):
             self._unread.bytes -= len(frames)
             size += len(frames)
             part.append(frames)
-        if not self.open:
+        if not self.is_open:
             return
         if part:
             self._write(b"".join(part))
@@ -268,7 +268,7 @@ class TopicSocket(WebSocketConnection):
             return
         if part:
             # Also when that was the last: only then it is known whether it was too much.
-            self._draining = self._later(0.0, self._drain)
+            self._draining = self._call_later(0.0, self._drain)
             return
         self._flowing = True
         if self._loss.lost:
@@ -281,7 +281,7 @@ class TopicSocket(WebSocketConnection):
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent_before:
             self._unsent_before = unsent
-            self._stall = self._later(self._settings.stalled, self._stalled)
+            self._stall = self._call_later(self._settings.stalled, self._stalled)
             return
         self._give_up(SLOW_READER_CODE, f"You read nothing for {self._settings.stalled:g} seconds.")
 
@@ -304,26 +304,26 @@ class TopicSocket(WebSocketConnection):
         else:
             self._pinged = True
             self._write(_PING)
-        self._looking = self._later(self._settings.ping, self._look)
+        self._looking = self._call_later(self._settings.ping, self._look)
 
     def _never_ends(self) -> bool:
         """Whether the other side has been in the middle of one message for too long: what came of
         it is kept meanwhile."""
         decoder = self._decoder
-        if not decoder.unfinished or decoder.finished != self._finished:
-            self._finished = decoder.finished
+        if not decoder.is_unfinished or decoder.finished_count != self._finished:
+            self._finished = decoder.finished_count
             self._unfinished = 0.0
         elif self._begun:
             self._unfinished += self._settings.ping
-        self._begun = decoder.unfinished
+        self._begun = decoder.is_unfinished
         return self._unfinished >= UNFINISHED
 
-    def _take_sign(self, sign: Ping | Pong) -> None:
+    def _handle_ping(self, sign: Ping | Pong) -> None:
         """The other side says that it is there, or asks whether this one is. Nobody has to say so
         all the time, and a node does better things than to answer that."""
         self._signs += 1
         if self._signs == 1:
-            self._second = self._later(1.0, self._count_anew)
+            self._second = self._call_later(1.0, self._count_anew)
         elif self._signs > MOST_SIGNS:
             self._give_up(
                 SLOW_READER_CODE, f"You sent more than {MOST_SIGNS} pings and pongs in a second."
@@ -343,15 +343,15 @@ class TopicSocket(WebSocketConnection):
 
     # -- ending
 
-    def _closed(self, code: int, reason: str) -> None:
-        self._over("it left" + (f": {reason}" if reason else ""))
+    def _on_close_frame(self, code: int, reason: str) -> None:
+        self._end("it left" + (f": {reason}" if reason else ""))
 
     def _give_up(self, code: int, reason: str) -> None:
         self._shut()
-        self._say_close(code, reason)
-        self._over(f"it was closed: {reason}")
+        self._send_close(code, reason)
+        self._end(f"it was closed: {reason}")
 
-    def _over(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         self._shut()
         if not self._told_gone:
             self._told_gone = True
@@ -359,7 +359,7 @@ class TopicSocket(WebSocketConnection):
 
     def _shut(self) -> None:
         """Nothing goes in or out any more but the closing."""
-        self.open = self._flowing = False
+        self.is_open = self._flowing = False
         self._kept.clear()
         self._unread.bytes -= self._kept_bytes
         self._kept_messages = self._kept_bytes = 0

@@ -159,7 +159,7 @@ class ChildChannel(Endpoint):
 
     def undelivered(self, id: int, why: str) -> None:
         """An answer was too long: whoever waits for it would wait for ever."""
-        self._cut_off(why)
+        self._abort(why)
 
     def interrupted(self, ticket: TransportRequest) -> None:
         """There are no streams here."""
@@ -168,26 +168,26 @@ class ChildChannel(Endpoint):
         """There is one process, and it is there or not."""
 
     def lost(self, reason: str) -> None:
-        self._over(reason)
+        self._end(reason)
 
     # -- Channel
 
     def send(self, payload: bytes) -> None:
-        if self.open:
+        if self.is_open:
             self._process.post(payload, b"")
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self.open:
-            self._ignore("it was closed by this side")
+        if self.is_open:
+            self._stop_delivery("it was closed by this side")
 
     async def wait_closed(self) -> None:
         """Until the process has ended."""
         await self._process.close()
-        self._over("the process has ended")
-        self._vanished()
+        self._end("the process has ended")
+        self._on_connection_gone()
 
-    def _cut_off(self, why: str) -> None:
-        self._over(why)
+    def _abort(self, why: str) -> None:
+        self._end(why)
 
 
 class ChildProcess(StdioTransport):

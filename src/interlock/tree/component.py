@@ -287,7 +287,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         call = Call(ax.REGISTER, AX_FACE, upgrade.credentials, _CLIENT)
         refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:
-            self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))
+            self._pipeline.record_rejection(call, InterlockError(FOREIGN_ORIGIN, refusal))
             upgrade.refuse(403, refusal)
             return
         try:
@@ -304,12 +304,12 @@ class Tree(FeatureComponent, UpstreamExtension):
             return
         # Without tokens anybody on this machine gets here: the node keeps little for them.
         channel = upgrade.accept(label=upgrade.credentials.peer, max_message=MAX_UNREGISTERED)
-        self.registrar.accept(channel, caller, lambda: channel.allow(MAX_MESSAGE))
+        self.registrar.accept(channel, caller, lambda: channel.set_max_message(MAX_MESSAGE))
 
     def _settle(self, unsettled: PendingIdentity) -> None:
         if len(self._settling) >= MAX_PENDING_IDENTITIES:
             return
-        task = asyncio.ensure_future(unsettled.settle())
+        task = asyncio.ensure_future(unsettled.resolve())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
@@ -444,7 +444,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             parent=None if above is None else above.url,
             problem=None if above is None else above.problem,
             since=time.time() - self._uptime(),
-            under_way=len(list(self._pipeline.under_way())),
+            under_way=len(list(self._pipeline.running_calls())),
             upstreams=self._upstream_status(),
             servers=self._configured(),
             subservers=subservers,

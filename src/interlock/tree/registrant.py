@@ -395,7 +395,7 @@ class ParentRotation:
         elif failed.failure is SPLIT_BRAIN:
             # What the parent before has of us lapses after a few heartbeats.
             longest = min(longest, max(1.0, self._heartbeat))
-        return self._backoff.next(wanted, most=longest)
+        return self._backoff.next_delay(wanted, limit=longest)
 
 
 # -- What the log says of how it stands with a parent: what is new, and not every try.
@@ -923,7 +923,7 @@ class Registrant:
         """Everything that comes on this channel is for the conversation."""
         self._channel = channel
         self._conversation = conversation = self._converse(channel, self)
-        channel.on_closed = lambda reason: self._closed(conversation, reason)
+        channel.on_close = lambda reason: self._closed(conversation, reason)
         channel.on_message = conversation.take
 
     def _closed(self, conversation: ParentLink, reason: str) -> None:
@@ -994,7 +994,7 @@ class Registrant:
             auth_scope=self._auth_scope,
         )
         try:
-            answer = await self._ask(ax.REGISTER, registration.params())
+            answer = await self._ask(ax.REGISTER, registration.encode_params())
         except ParentRejectionError as error:
             if about_subtree(error):
                 self._on_refused(error)
@@ -1072,7 +1072,7 @@ class Registrant:
             None if descendants == self._reported else descendants,
         )
         self._announced, self._reported = subtree, descendants
-        answer = conversation.request(ax.HEARTBEAT, beat.params())
+        answer = conversation.request(ax.HEARTBEAT, beat.encode_params())
         answer.add_done_callback(self._heard)
         return answer
 

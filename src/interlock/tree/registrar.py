@@ -666,7 +666,7 @@ class Registrar:
     def consider(self, session: AxSession, wanted: ax.Registration) -> bool:
         verified = check_authority(
             wanted,
-            session.channel.names,
+            session.channel.peer_names,
             aggregator_id=self.aggregator_id,
             trust=[self._base_dir / Path(one).expanduser() for one in self._settings.trust],
             wall_clock=self._wall_clock,
@@ -909,7 +909,7 @@ class Registrar:
             )
         info.caller, info.peer, info.label = session.caller.name, channel.peer, channel.label
         info.session_id, info.verified = session.id, session.verified
-        info.budget = budget_for(self._settings, wanted.segment).capped(self._budget_cap)
+        info.budget = budget_for(self._settings, wanted.segment).limited_by(self._budget_cap)
         info.registered_at = info.last_beat = self._wall_clock()
         info.lost_at, info.problem = None, ""
         info.learn(wanted)
@@ -954,7 +954,7 @@ class Registrar:
 
     def _grant_anew(self) -> None:
         for record in self._records:
-            budget = budget_for(self._settings, record.info.segment).capped(self._budget_cap)
+            budget = budget_for(self._settings, record.info.segment).limited_by(self._budget_cap)
             if budget != record.info.budget:
                 record.info.budget = budget
                 if record.session is not None and self._on_granted is not None:

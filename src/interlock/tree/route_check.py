@@ -50,7 +50,7 @@ def check_way(call: Call, hop: Hop, own_segment: str) -> None:
     route, cursor = hop.route, hop.cursor
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s, at %d of the route %s", call.name, cursor, list(route))
-    rest = hop.rest or ".".join(route[cursor + 1 :])
+    rest = hop.remaining_name or ".".join(route[cursor + 1 :])
     if route[cursor] != own_segment or call.name != rest:
         here = own_segment or "not registered with anybody"
         raise InterlockError(

@@ -318,7 +318,7 @@ class AxSession:
         """Listen. What came already is heard at once."""
         self._patient_until = self._desk.clock() + PATIENCE
         self._arm(PATIENCE, SessionEvent.IMPATIENCE)
-        self.channel.on_closed = self.closed
+        self.channel.on_close = self.closed
         self.channel.on_message = self._received
 
     def take(self, link: ChannelTransport) -> None:

@@ -63,7 +63,7 @@ and one is made for every call."""
 def give_back(taken: Taken) -> None:
     """A call that has taken this was never made."""
     window, group, tally, mutable, units = taken
-    window.give_back(group)
+    window.remove(group)
     tally.mutable_calls -= mutable
     tally.cost_units -= units
 
@@ -117,12 +117,12 @@ class Account:
         if self.idle is not None and now - self.last >= self.idle:
             self.tally = SessionUsage()
         budget, window, tally = self.budget, self.window, self.tally
-        used = window.count if now < window.holds_until else window.advance(now)
+        used = window.count if now < window.exact_until else window.advance(now)
         limit = budget.max_calls_per_minute
         if used >= limit:
             if not limit:
                 return BudgetShortfall(CALLS, limit, used, None, True)
-            return BudgetShortfall(CALLS, limit, used, window.wait(now, limit))
+            return BudgetShortfall(CALLS, limit, used, window.wait_seconds(now, limit))
         if mutable:
             limit = budget.max_mutable_calls_per_session
             if tally.mutable_calls >= limit:

@@ -103,7 +103,7 @@ class Trust(Component):
             guard=guard,
             recorder=recorder,
             authenticate=lambda credentials: self.identity.authenticator(credentials),
-            refused=pipeline.refused,
+            refused=pipeline.record_rejection,
             children=children,
         )
         approvals = self.approving.approvals

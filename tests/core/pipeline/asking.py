@@ -244,7 +244,7 @@ class AskingRig(Rig):
             names="auto",
             timeout=timeout,
             concurrent_calls=100,
-            ask_policy=lambda _: self.policy,
+            client_request_policy=lambda _: self.policy,
             seals=StateSealer(key, lambda: self.wall),
             input_seconds=seconds,
         )
@@ -257,7 +257,7 @@ class AskingRig(Rig):
 
     @property
     def held(self) -> int:
-        return self.pipeline._input.held
+        return self.pipeline._input.suspended_count
 
     @property
     def last_result(self) -> Any:

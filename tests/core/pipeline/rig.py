@@ -283,7 +283,7 @@ class Rig:
 
     @property
     def under_way(self) -> int:
-        return len(list(self.pipeline.under_way()))
+        return len(list(self.pipeline.running_calls()))
 
 
 async def turns(number: int = 5) -> None:

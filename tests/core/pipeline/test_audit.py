@@ -397,7 +397,9 @@ def test_of_calls_from_above_each_says_who_called_there() -> None:
         above: Caller("parent", kind="parent", parent_caller=above)
         for above in ("owner", "guest", "")
     }
-    node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.hop_token or ""]
+    node.pipeline.admission.authenticate.verify_hop_token = lambda shown: callers[
+        shown.hop_token or ""
+    ]
     order = ["owner", "owner", "guest", "owner", "", "guest", "guest", "", "owner"]
     for above in order:
         shown = Credentials("local", assigned_name="parent", hop_token=above)

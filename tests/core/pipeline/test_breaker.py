@@ -35,7 +35,7 @@ class Bench:
 
     def fail(self, times: int = 1, failure: Failure = DEADLINE_EXCEEDED) -> None:
         for _ in range(times):
-            self.breakers.failed("u", failure)
+            self.breakers.record_failure("u", failure)
 
     def admits(self, upstream: str = "u") -> bool:
         try:
@@ -83,7 +83,7 @@ def fails(bench: Bench) -> None:
 
 
 def succeeds(bench: Bench) -> None:
-    bench.breakers.succeeded("u")
+    bench.breakers.record_success("u")
 
 
 def answers_an_error(bench: Bench) -> None:
@@ -147,7 +147,7 @@ def test_the_table(
 
 def test_it_opens_after_so_many_failures_in_a_row(bench: Bench) -> None:
     bench.fail(FAILURES - 1)
-    bench.breakers.succeeded("u")
+    bench.breakers.record_success("u")
     bench.fail(FAILURES - 1)
     assert bench.admits()
     bench.fail(failure=UPSTREAM_PROTOCOL)

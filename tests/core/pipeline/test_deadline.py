@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call
 from interlock.core.pipeline.deadlines import (
-    MAX_CHECKED_CALLS,
+    FULL_RATE_CALLS,
     PROGRESS_EXTENSION_FACTOR,
     TICK_SECONDS,
     DeadlineWatch,
@@ -255,7 +255,7 @@ def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("number", "looks"), [(MAX_CHECKED_CALLS - 1, 20), (MAX_CHECKED_CALLS, 10)]
+    ("number", "looks"), [(FULL_RATE_CALLS - 1, 20), (FULL_RATE_CALLS, 10)]
 )
 def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> None:
     clock = HandClock(now=0.0)

@@ -268,7 +268,7 @@ def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
 @pytest.mark.parametrize("sent", [True, False])
 def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
     async def body(node: Rig, upstream: ScriptedUpstream) -> None:
-        node.pipeline.transparent = "s"
+        node.pipeline.transparent_upstream = "s"
         upstream.capabilities["extensions"] = {"org.example/shared": {}}
         node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
         upstream.last.lose(sent=sent)
@@ -406,7 +406,7 @@ def test_a_name_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture
     node = rig()
     node.upstreams["s"].refuse_with = RuntimeError("x")
     forged = "x\nERROR forged" + "x" * 10_000
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
     node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION, name=forged))
     [record] = caplog.records

@@ -30,7 +30,7 @@ def rig(**settings: object) -> Rig:
 )
 def test_only_harmless_questions_are_passed_on(method: str) -> None:
     node = rig()
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     error = node.refused(Call(method, "test", LOCAL, SESSION))
     assert error.failure is METHOD_NOT_FOUND
     assert node.upstreams["s"].started == []

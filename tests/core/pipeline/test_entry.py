@@ -23,7 +23,7 @@ class Door(Rig):
         super().__init__(offer("s", [look]), **settings)
         self.answered = asyncio.Event()
         self.known: set[str] = {"good"}
-        self.pipeline.enter.authenticate = self._who  # type: ignore[assignment]
+        self.pipeline.admission.authenticate = self._who  # type: ignore[assignment]
 
     def _who(self, credentials: Credentials) -> Caller:
         if credentials.bearer in self.known:

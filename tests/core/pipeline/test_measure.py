@@ -128,10 +128,10 @@ def test_who_comes_back_as_another_begins_anew() -> None:
     assert isinstance(measures, LatencyMeasures)
     node.upstreams["s"].timeout = 600.0
     answered_after(node, 0.9, MIN_SAMPLES - 1)
-    measures.forget("s")
+    measures.remove_upstream("s")
     answered_after(node, 0.9, MIN_SAMPLES - 1)
     assert found == []
-    measures.forget("nobody")
+    measures.remove_upstream("nobody")
 
 
 @pytest.mark.spec("AX-9.2-4")
@@ -166,7 +166,7 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
 
 def timed(result: bytes, seconds: float = 0.0125) -> bytes:
     outcome = add_latency(Outcome(result, Era.SESSION, summarize_result(result)), seconds)
-    assert outcome.glance == summarize_result(outcome.result)
+    assert outcome.summary == summarize_result(outcome.result)
     return outcome.result
 
 
@@ -236,7 +236,7 @@ def test_it_is_there_only_where_it_is_wanted() -> None:
     node, _ = rig(None)
     answered_after(node, 0.25)
     node.pipeline.configure(
-        authenticate=node.pipeline.enter.authenticate,
+        authenticate=node.pipeline.admission.authenticate,
         names="auto",
         timeout=60.0,
         concurrent_calls=100,

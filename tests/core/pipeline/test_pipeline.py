@@ -48,7 +48,7 @@ def rig(**settings: Any) -> Rig:
 
 def open_the_breaker(node: Rig) -> None:
     for _ in range(3):
-        node.breakers.failed("s", DEADLINE_EXCEEDED)
+        node.breakers.record_failure("s", DEADLINE_EXCEEDED)
     assert node.breakers.state("s") is Circuit.OPEN
 
 
@@ -78,7 +78,7 @@ def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
 @pytest.mark.parametrize("verb", [TOOLS_LIST, "prompts/list", "resources/read", "", "nonsense"])
 def test_a_stranger_is_told_the_same_whatever_the_method(verb: str) -> None:
     node = rig()
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     error = node.refused(Call(verb, "test", STRANGER, SESSION, cursor="made up"))
     assert error.failure is UNAUTHENTICATED
     assert node.upstreams["s"].started == []
@@ -234,7 +234,7 @@ def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extens
     node = rig()
     asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
     assert node.refused(asked).failure is METHOD_NOT_FOUND
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
     assert node.refused(asked).failure is METHOD_NOT_FOUND
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
@@ -248,7 +248,7 @@ def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extens
 
 def test_a_transparent_upstream_judges_for_itself() -> None:
     node = rig()
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     call = node.begin(tool_call("s.t", {"count": "not a number"}))
     node.upstreams["s"].last.answer(content=[], isError=True)
     assert node.done[-1] == (call, {"content": [], "isError": True})

@@ -14,7 +14,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.client_requests import (
     ClientRequestFilter,
     ClientRequestPolicy,
-    ClientRequestRefusal,
+    ClientRequestRejection,
     capabilities_of,
     shared_capabilities,
 )
@@ -35,7 +35,7 @@ def look(
     policy: ClientRequestPolicy | None = None,
     *,
     era: Era = Era.SESSION,
-) -> tuple[ClientRequestRefusal | None, ClientRequest]:
+) -> tuple[ClientRequestRejection | None, ClientRequest]:
     """What comes of a question. `params` may be raw bytes."""
     raw = params if isinstance(params, bytes) else b"" if params is None else _json(params)
     ask = ClientRequest(method, raw, never, "s")
@@ -46,7 +46,7 @@ def look(
         return policy or ClientRequestPolicy()
 
     client = Client(era, "2025-11-25", "", able if isinstance(able, bytes) else _json(able))
-    refusal = ClientRequestFilter(policy_of, Audit(None), lambda: 0.0).look_at(ask, client, "s")
+    refusal = ClientRequestFilter(policy_of, Audit(None), lambda: 0.0).check(ask, client, "s")
     assert asked_of in ([], ["s"])
     return refusal, ask
 
@@ -98,7 +98,7 @@ def test_the_client_cannot(method: str, params: Any, able: Any, code: int, missi
     refusal, _ = look(method, params, able)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (code, missing)
-    error = refusal.as_error()
+    error = refusal.to_error()
     assert error.failure is MISSING_CLIENT_CAPABILITY
     assert error.data == {"requiredCapabilities": missing}
 
@@ -108,7 +108,7 @@ def test_a_way_that_there_is_not() -> None:
     assert refusal is not None
     assert refusal.code == -32602
     assert len(refusal.message) < 100
-    assert refusal.as_error().failure is UPSTREAM_PROTOCOL
+    assert refusal.to_error().failure is UPSTREAM_PROTOCOL
 
 
 @pytest.mark.parametrize("method", ["ping", "tools/call", "", "roots/list/", "x" * 100])
@@ -156,7 +156,7 @@ def test_forbidden(method: str, params: Any, policy: ClientRequestPolicy) -> Non
     refusal, _ = look(method, params, policy=policy)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-1, None)
-    assert refusal.as_error().failure is FORBIDDEN
+    assert refusal.to_error().failure is FORBIDDEN
     for other in {SAMPLING, ELICITATION, ROOTS} - {method}:
         allowed, _ = look(other, SAMPLE if other == SAMPLING else {}, policy=policy)
         assert allowed is None, "what is forbidden is that alone"

@@ -33,7 +33,7 @@ def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
     call.upstream = upstream
     outcome = Outcome(result, Era.SESSION, summarize_result(result))
     after = rewrite_uris(call, outcome, BOARD.current)
-    assert (after.era, after.glance) == (outcome.era, outcome.glance)
+    assert (after.era, after.summary) == (outcome.era, outcome.summary)
     if after.result == result:
         assert after is outcome
     return after.result

@@ -40,17 +40,17 @@ def refused(state: str, call: Call, by: StateSealer) -> InterlockError:
 
 
 def test_its_own_caller_opens_it() -> None:
-    state = seals().seal(a_call(), 60, upstream="theirs")
-    assert seals().open(state, a_call()).upstream == "theirs"
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
+    assert seals().open(state, a_call()).upstream_state == "theirs"
 
 
 def test_it_outlives_a_restart_with_the_same_key() -> None:
-    state = seals().seal(a_call(), 60, held="handle")
-    assert seals().open(state, a_call()).held == "handle"
+    state = seals().seal(a_call(), 60, handle="handle")
+    assert seals().open(state, a_call()).handle == "handle"
 
 
 def test_another_key_opens_nothing() -> None:
-    state = seals().seal(a_call(), 60, held="handle")
+    state = seals().seal(a_call(), 60, handle="handle")
     assert refused(state, a_call(), seals(b"x" * 32)).failure is INVALID_STATE
 
 
@@ -66,26 +66,26 @@ def test_another_key_opens_nothing() -> None:
     ids=["another caller", "nobody", "another tool", "other arguments", "another verb"],
 )
 def test_it_is_bound_to_its_caller_and_its_request(other: Call) -> None:
-    state = seals().seal(a_call(), 60, upstream="theirs")
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
     assert refused(state, other, seals()).failure is INVALID_STATE
 
 
 def test_it_is_bound_to_its_upstream() -> None:
-    state = seals().seal(a_call(), 60, upstream="theirs")
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
     moved = a_call()
     moved.upstream = "elsewhere"
     assert refused(state, moved, seals()).failure is INVALID_STATE
 
 
 def test_it_ends_with_its_hour() -> None:
-    state = seals().seal(a_call(), 60, upstream="theirs")
-    assert seals(now=NOW + 60).open(state, a_call()).upstream == "theirs"
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
+    assert seals(now=NOW + 60).open(state, a_call()).upstream_state == "theirs"
     assert refused(state, a_call(), seals(now=NOW + 60.1)).failure is INVALID_STATE
 
 
 def test_every_refusal_says_the_same() -> None:
     """Who has to ask why, learns nothing from it."""
-    state = seals().seal(a_call(), 60, upstream="theirs")
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
     late = refused(state, a_call(), seals(now=NOW + 61))
     foreign = refused(state, a_call("auditor"), seals())
     forged = refused("i1.AAAA", a_call(), seals())
@@ -94,7 +94,9 @@ def test_every_refusal_says_the_same() -> None:
 
 
 def test_nothing_in_it_can_be_read() -> None:
-    state = seals().seal(a_call("operator"), 60, held="the-handle", upstream="their-secret-state")
+    state = seals().seal(
+        a_call("operator"), 60, handle="the-handle", upstream_state="their-secret-state"
+    )
     raw = urlsafe_b64decode(state[3:] + "==")
     for secret in (b"operator", b"the-handle", b"their-secret-state", digest_request(a_call())):
         assert secret not in raw
@@ -102,14 +104,14 @@ def test_nothing_in_it_can_be_read() -> None:
 
 
 def test_two_seals_of_the_same_are_not_alike() -> None:
-    one, two = (seals().seal(a_call(), 60, upstream="theirs") for _ in range(2))
+    one, two = (seals().seal(a_call(), 60, upstream_state="theirs") for _ in range(2))
     assert one != two
     assert one[3:19] != two[3:19]
 
 
 @given(st.data())
 def test_a_seal_that_was_touched_is_worthless(data: st.DataObject) -> None:
-    state = seals().seal(a_call(), 60, upstream="theirs")
+    state = seals().seal(a_call(), 60, upstream_state="theirs")
     place = data.draw(st.integers(0, len(state) - 1))
     put = data.draw(st.one_of(st.just(""), st.characters(), st.text("AZaz09-_=.+/ ", max_size=3)))
     touched = data.draw(
@@ -133,16 +135,19 @@ def test_whatever_somebody_makes_up_is_refused(made_up: str) -> None:
 
 @given(st.text(max_size=300).filter(lambda text: text.isprintable()))
 def test_a_servers_state_comes_back_as_it_was(theirs: str) -> None:
-    state = seals().seal(a_call(), 60, upstream=theirs)
-    assert seals().open(state, a_call()).upstream == theirs
+    state = seals().seal(a_call(), 60, upstream_state=theirs)
+    assert seals().open(state, a_call()).upstream_state == theirs
 
 
 def test_what_would_be_too_long_to_come_back_is_not_sealed() -> None:
     with pytest.raises(InterlockError) as caught:
-        seals().seal(a_call(), 60, upstream="x" * 1024 * 1024)
+        seals().seal(a_call(), 60, upstream_state="x" * 1024 * 1024)
     assert caught.value.failure is UPSTREAM_PROTOCOL
     longest = "x" * 700_000
-    assert seals().open(seals().seal(a_call(), 60, upstream=longest), a_call()).upstream == longest
+    assert (
+        seals().open(seals().seal(a_call(), 60, upstream_state=longest), a_call()).upstream_state
+        == longest
+    )
 
 
 def test_what_is_endless_is_refused_unread() -> None:
@@ -202,5 +207,5 @@ def test_parts_cannot_flow_into_each_other() -> None:
 
 def test_a_seal_is_small() -> None:
     inside = SealedState("operator", b"d" * 16, NOW, "h" * 24)
-    state = seals().seal(a_call(), 60, held=inside.held)
+    state = seals().seal(a_call(), 60, handle=inside.handle)
     assert len(state) < 200

@@ -85,7 +85,7 @@ def scene(play: Callable[[Scene], Awaitable[None]], *uris: str) -> None:
         stage = Scene(*uris)
         await play(stage)
         await turns()
-        assert set(stage.all.watched("s")) == stage.server.watched
+        assert set(stage.all.active_uris("s")) == stage.server.watched
 
     asyncio.run(run())
 
@@ -140,7 +140,7 @@ def test_who_is_gone_follows_nothing() -> None:
         for uri in ("test://a", "test://b"):
             await stage.join(goes, uri)
         await stage.join(stays, "test://a")
-        stage.all.unfollow(goes)
+        stage.all.unsubscribe_all(goes)
         await turns()
         assert stage.server.watched == {"test://a"}
         stage.all.on_resource_update("s", "test://a")
@@ -158,7 +158,7 @@ def test_each_connection_is_a_matter_of_its_own() -> None:
         stage.server.watched.clear()
         await stage.join(own, call=apart)
         assert stage.server.said == [("watch", URI)] * 2
-        assert stage.all.watched("s", session) == (URI,)
+        assert stage.all.active_uris("s", session) == (URI,)
         stage.all.on_resource_update("s", URI, session)
         assert (shared.heard, own.heard) == ([], [URI])
         stage.all.on_resource_update("s", URI)
@@ -225,7 +225,7 @@ def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
         ears = Ears()
         joined = stage.join(ears)
         await turns()
-        stage.all.unfollow(ears)
+        stage.all.unsubscribe_all(ears)
         await turns()
         stage.server.gate.set()
         await joined
@@ -269,7 +269,7 @@ def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> Non
                 await asyncio.sleep(0)
                 wants[who] = True
             elif move == "-":
-                stage.all.unfollow(follower)
+                stage.all.unsubscribe_all(follower)
                 await asyncio.sleep(0)
                 wants[who] = False
             elif move == "x":
@@ -346,11 +346,11 @@ def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
 def test_only_what_is_served_and_announced_is_followed() -> None:
     async def play(stage: Scene) -> None:
         ears = Ears()
-        assert await stage.all.follow(ears, CALL, [URI]) == [URI]
+        assert await stage.all.subscribe_all(ears, CALL, [URI]) == [URI]
         stage.server.capabilities = {"resources": {}}
-        assert await stage.all.follow(Ears(), CALL, [URI]) == []
+        assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
         stage.server.capabilities = {}
-        assert await stage.all.follow(Ears(), CALL, [URI]) == []
+        assert await stage.all.subscribe_all(Ears(), CALL, [URI]) == []
 
     scene(play)
 
@@ -359,9 +359,9 @@ def test_one_refusal_does_not_spoil_the_rest() -> None:
     async def play(stage: Scene) -> None:
         stage.server.refuse = True
         ears = Ears()
-        assert await stage.all.follow(ears, CALL, ["test://a"]) == []
+        assert await stage.all.subscribe_all(ears, CALL, ["test://a"]) == []
         stage.server.refuse = False
-        assert await stage.all.follow(ears, CALL, ["test://a", "test://b"]) == [
+        assert await stage.all.subscribe_all(ears, CALL, ["test://a", "test://b"]) == [
             "test://a",
             "test://b",
         ]
@@ -378,7 +378,7 @@ def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
         everything = ResourceSubscriptions(catalog, servers)
         ears = Ears()
         asked = ["test://nothing", URI, f"interlock:two:{URI}"]
-        assert await everything.follow(ears, CALL, asked) == [f"interlock:two:{URI}"]
+        assert await everything.subscribe_all(ears, CALL, asked) == [f"interlock:two:{URI}"]
         assert servers["two"].watched == {URI}
         assert servers["one"].watched == set()
         everything.on_resource_update("one", URI)

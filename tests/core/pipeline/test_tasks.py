@@ -17,7 +17,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client
 from interlock.core.pipeline import tasks as own_tasks
 from interlock.core.pipeline.client_requests import ClientRequestPolicy
-from interlock.core.pipeline.tasks import TaskIds, TaskName
+from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import ELICITATION, SAMPLING, Era
 from tests.core.catalog.offers import offer, resource
@@ -55,7 +55,7 @@ class TaskRig(AskingRig):
     def __init__(self, *offerings: Any, **settings: Any) -> None:
         super().__init__(*offerings, **settings)
         self.tasks = self.pipeline._input.tasks
-        self.tasks.own.wall_clock = lambda: self.wall
+        self.tasks.local_tasks.wall_clock = lambda: self.wall
 
     def about(self, verb: str, id: str, **fields: Any) -> Any:
         """What a request about a task is answered with, where the node answers it."""
@@ -91,14 +91,14 @@ def failure(answer: Any) -> str:
 # -- ids
 
 ids = TaskIds(b"k" * 32)
-NAME = TaskName("s", "own-1")
+NAME = TaskReference("s", "own-1")
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.booleans(), st.text(max_size=20))
 def test_an_id_is_always_the_same_and_tells_nothing(
     upstream: str, own: str, is_own: bool, caller: str
 ) -> None:
-    name = TaskName(upstream, own, is_own)
+    name = TaskReference(upstream, own, is_own)
     id = ids.seal(name, caller)
     assert id is not None
     assert id == TaskIds(b"k" * 32).seal(name, caller)
@@ -125,8 +125,8 @@ def test_an_id_cannot_be_changed_or_written_in_another_way() -> None:
 
 
 def test_an_id_fits_into_a_header() -> None:
-    assert ids.seal(TaskName("s", "x" * 5000), "operator") is not None
-    assert ids.seal(TaskName("s", "x" * 9000), "operator") is None
+    assert ids.seal(TaskReference("s", "x" * 5000), "operator") is not None
+    assert ids.seal(TaskReference("s", "x" * 9000), "operator") is None
     assert ids.open("t1." + "A" * 9000, "operator") is None
 
 
@@ -191,14 +191,14 @@ def test_a_client_that_does_not_declare_the_extension_is_told_so(verb: str) -> N
 @pytest.mark.parametrize("verb", [*VERBS, "tasks/result", "tasks/list"])
 def test_the_session_wire_has_other_tasks_which_are_not_served(verb: str) -> None:
     rig = TaskRig()
-    rig.pipeline.transparent = "s"
+    rig.pipeline.transparent_upstream = "s"
     rig.s.capabilities = {"tasks": {"list": {}}}
     assert failure(rig.about(verb, rig.relayed(), client=SESSION)) == "method_not_found"
 
 
 def test_what_tasks_do_not_know_is_not_passed_on_in_their_name() -> None:
     rig = TaskRig()
-    rig.pipeline.transparent = "s"
+    rig.pipeline.transparent_upstream = "s"
     rig.s.capabilities = {"extensions": {EXTENSION: {}, "org.example/more": {}}}
     assert failure(rig.about("tasks/other", "x")) == "method_not_found"
     rig.begin(request("more/other", "", client=stateless({"extensions": {"org.example/more": {}}})))
@@ -346,7 +346,7 @@ def test_a_client_that_does_not_speak_tasks_brings_its_answer_back_as_ever() -> 
     rig = TaskRig()
     rig.hold(call_of(PLAIN))
     assert rig.last_result["resultType"] == "input_required"
-    assert len(rig.tasks.own) == 0
+    assert len(rig.tasks.local_tasks) == 0
 
 
 @pytest.mark.parametrize("verb", ["prompts/get", "resources/read"])
@@ -391,7 +391,7 @@ def test_further_questions_are_looked_at_like_the_first() -> None:
 def test_a_task_that_ends_well_shows_that_its_server_is_well() -> None:
     rig = TaskRig()
     rig.own()
-    rig.breakers.failed("s", UPSTREAM_PROTOCOL)
+    rig.breakers.record_failure("s", UPSTREAM_PROTOCOL)
     assert "s" in rig.breakers.failing
     rig.s.last.answer(content=[])
     assert not rig.breakers.failing
@@ -471,7 +471,7 @@ def test_a_question_that_nobody_answers_is_given_up() -> None:
     assert rig.s.last.abandoned == ["The client did not come back with an answer in time."]
     assert rig.s.last.questions[0].refusal[0] == -32603
     assert failure(rig.get(id)) == "unknown_task"
-    assert len(rig.tasks.own) == 0
+    assert len(rig.tasks.local_tasks) == 0
     rig.clock.advance(5)
     assert rig.clock.timers == 0
 
@@ -596,7 +596,7 @@ def test_a_caller_that_hangs_up_before_it_is_asked_has_no_task() -> None:
     rig.s.last.ask()
     rig.pipeline.cancel(call)
     rig.clock.advance(BREATH)
-    assert len(rig.tasks.own) == 0
+    assert len(rig.tasks.local_tasks) == 0
     assert rig.s.last.abandoned
 
 
@@ -607,7 +607,7 @@ def test_a_node_that_stops_gives_its_tasks_up() -> None:
     rig.s.last.answer(content=[])
     asyncio.run(rig.pipeline.drain(0))
     assert rig.s.started[0].abandoned == ["The node is shutting down."]
-    assert len(rig.tasks.own) == 0
+    assert len(rig.tasks.local_tasks) == 0
     assert failure(rig.get(done)) == "shutting_down"
 
 

@@ -17,7 +17,7 @@ from tests.core.pipeline.rig import Rig
 
 def transparent(**settings: object) -> Rig:
     node = Rig(offer("s", ["open"], expose="transparent", **settings))
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     return node
 
 
@@ -97,7 +97,7 @@ def test_what_the_config_keeps_back_stays_back(settings: dict[str, list[str]]) -
 
 def extended(**settings: Any) -> Rig:
     node = Rig(offer("s", ["open"], expose="transparent"), **settings)
-    node.pipeline.transparent = "s"
+    node.pipeline.transparent_upstream = "s"
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
     return node
 
@@ -122,7 +122,7 @@ def test_what_is_passed_on_takes_the_scope_to_write(
     scopes: tuple[str, ...] | None, passes: bool
 ) -> None:
     node = extended()
-    node.pipeline.enter.authenticate = lambda _: Caller("who", scopes=scopes)  # type: ignore[assignment]
+    node.pipeline.admission.authenticate = lambda _: Caller("who", scopes=scopes)  # type: ignore[assignment]
     if passes:
         node.begin(unknown())
         assert len(node.upstreams["s"].started) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.core.pipeline.busy_poll import ALONE_BEFORE, ANSWER_SECONDS, NEXT_SECONDS, BusyPoll
+from interlock.core.pipeline.busy_poll import MIN_SINGLE_CALLS, ANSWER_SECONDS, NEXT_SECONDS, BusyPoll
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.test_pipeline import rig
 
@@ -19,7 +19,7 @@ class Loop:
         self.queue: list[Callable[[], None]] = []
         self.under_way: list[str] = []
         self.wakeful = BusyPoll(self.under_way, lambda: self.now, self.queue.append)
-        self.wakeful.alone = ALONE_BEFORE
+        self.wakeful.single_calls = MIN_SINGLE_CALLS
 
     def turn(self) -> bool:
         """Run what is queued; whether the loop would sleep afterwards."""
@@ -36,7 +36,7 @@ def loop() -> Loop:
 
 def test_it_looks_again_until_the_answer_is_late(loop: Loop) -> None:
     loop.under_way.append("call")
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     assert not loop.turn()
     loop.now = ANSWER_SECONDS * 0.99
     assert not loop.turn()
@@ -46,7 +46,7 @@ def test_it_looks_again_until_the_answer_is_late(loop: Loop) -> None:
 
 def test_after_the_answer_it_waits_a_moment_for_the_next_call(loop: Loop) -> None:
     loop.under_way.append("call")
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     loop.under_way.clear()
     loop.now = ANSWER_SECONDS + NEXT_SECONDS * 0.9
     assert not loop.turn()
@@ -56,7 +56,7 @@ def test_after_the_answer_it_waits_a_moment_for_the_next_call(loop: Loop) -> Non
 
 def test_a_second_call_lets_it_sleep(loop: Loop) -> None:
     loop.under_way.append("call")
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     loop.under_way.append("another")
     assert loop.turn()
 
@@ -64,26 +64,26 @@ def test_a_second_call_lets_it_sleep(loop: Loop) -> None:
 def test_it_is_queued_once_however_many_calls_follow_each_other(loop: Loop) -> None:
     loop.under_way.append("call")
     for _ in range(5):
-        loop.wakeful.sent(loop.now)
+        loop.wakeful.start(loop.now)
     assert len(loop.queue) == 1
 
 
 def test_it_wakes_again_after_it_slept(loop: Loop) -> None:
     loop.under_way.append("call")
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     loop.now = 1.0
     assert loop.turn()
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     assert not loop.turn()
 
 
 def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
-    loop.wakeful.alone = 0
+    loop.wakeful.single_calls = 0
     loop.under_way.append("call")
-    for _ in range(ALONE_BEFORE):
-        loop.wakeful.sent(loop.now)
+    for _ in range(MIN_SINGLE_CALLS):
+        loop.wakeful.start(loop.now)
     assert loop.turn()
-    loop.wakeful.sent(loop.now)
+    loop.wakeful.start(loop.now)
     assert not loop.turn()
 
 
@@ -92,4 +92,4 @@ def test_one_of_several_sets_it_back() -> None:
     made.pipeline._wakeful = wakeful = Loop().wakeful
     for _ in range(2):
         made.begin(tool_call("s.open"))
-    assert wakeful.alone == 0
+    assert wakeful.single_calls == 0

@@ -293,7 +293,7 @@ def test_a_client_that_is_gone_needs_no_answers(plain: Running) -> None:
         plain.shop.wait_for(
             lambda id=held: plain.shop.heard_of("notifications/cancelled", requestId=id), text
         )
-    plain.until(lambda: not list(plain.node.pipeline.under_way()))
+    plain.until(lambda: not list(plain.node.pipeline.running_calls()))
 
 
 def test_nothing_said_at_all(plain: Running) -> None:

@@ -58,12 +58,12 @@ class Followed:
         self.agrees.set()
         self.refused: set[str] = set()
 
-    async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]:
+    async def subscribe_all(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]:
         self.uris[follower] = [uri for uri in uris if uri not in self.refused]
         await self.agrees.wait()
         return self.uris[follower]
 
-    def unfollow(self, follower: Any) -> None:
+    def unsubscribe_all(self, follower: Any) -> None:
         self.uris.pop(follower, None)
 
 

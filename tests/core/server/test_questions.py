@@ -38,7 +38,7 @@ def served(node: Running, session: Session) -> Served:
 def call_of(node: Running, text: str) -> Call:
     """The call under way that holds `text`."""
     (found,) = (
-        one for one in node.node.pipeline.under_way() if text.encode() in bytes(one.arguments)
+        one for one in node.node.pipeline.running_calls() if text.encode() in bytes(one.arguments)
     )
     return found
 

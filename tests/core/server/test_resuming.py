@@ -168,7 +168,7 @@ def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str
     node.do(lambda: node.shop.progress(held, 2))
     if answered == "while away":
         node.do(lambda: node.shop.release(held))
-        node.until(lambda: not list(node.node.pipeline.under_way()))
+        node.until(lambda: not list(node.node.pipeline.running_calls()))
     with node.connect() as own, node.connect() as wire:
         # Nothing of it comes on the session's own stream.
         own.send(session.get())
@@ -222,7 +222,9 @@ def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: Running) -> None:
         assert wire.head()[0] == 200
         wire.event()
         plain.do(
-            lambda: served(plain, session).close_stream(next(iter(plain.node.pipeline.under_way())))
+            lambda: served(plain, session).close_stream(
+                next(iter(plain.node.pipeline.running_calls()))
+            )
         )
         wire.stream_end()
         # On the same connection, even.

@@ -407,7 +407,7 @@ def test_hanging_up_cancels_on_the_stateless_wire(start: Any, era: str) -> None:
             shop.wait_for(lambda id=held: shop.heard_of("notifications/cancelled", requestId=id))
         else:
             shop.wait_for(lambda id=held: id in shop.hung_up)
-    node.until(lambda: not list(node.node.pipeline.under_way()))
+    node.until(lambda: not list(node.node.pipeline.running_calls()))
     assert node.alive()
 
 
@@ -430,7 +430,7 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
     assert not node.shop.heard_of("notifications/cancelled")
     # It can still be cancelled by its id, and otherwise it comes to its end.
     node.do(lambda: node.shop.release(held))
-    node.until(lambda: not list(node.node.pipeline.under_way()))
+    node.until(lambda: not list(node.node.pipeline.running_calls()))
 
 
 def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:

@@ -300,7 +300,7 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
     def who(_: Credentials) -> Caller:
         raise PendingIdentity(settle)
 
-    own.node.pipeline.enter.authenticate = who  # type: ignore[assignment]
+    own.node.pipeline.admission.authenticate = who  # type: ignore[assignment]
     assert own.node.listeners._face is not None
     waiting = own.node.listeners._face.answering._unsettled
     hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))

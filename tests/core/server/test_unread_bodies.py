@@ -197,7 +197,7 @@ class Asked:
         self._node = node
         self._settled = False
         self._answered = asyncio.Event()
-        node.node.pipeline.enter.authenticate = self  # type: ignore[assignment]
+        node.node.pipeline.admission.authenticate = self  # type: ignore[assignment]
 
     def __call__(self, _: Credentials) -> Caller:
         if self._settled and self._caller is not None:

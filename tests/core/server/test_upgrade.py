@@ -152,12 +152,12 @@ def test_another_client_opens_a_channel() -> None:
             assert await client.recv() == "x" * 200_000
             await (await client.ping())
             channel = server.door.channels[-1]
-            assert (channel.peer, channel.names) == ("loopback", ())
+            assert (channel.peer, channel.peer_names) == ("loopback", ())
             assert server.door.asked[-1].credentials == Credentials("loopback", "t")
             # HTTP knows nothing of it any more.
             assert server.counted == 0
         await channel.wait_closed()
-        assert not channel.open
+        assert not channel.is_open
 
     run(test)
 
@@ -167,7 +167,7 @@ def test_our_own_client() -> None:
         ours = await dial(server.url + "?who=me", bearer="t")
         heard = asyncio.Queue[bytes]()
         told = asyncio.Queue[str]()
-        ours.on_closed, ours.on_message = told.put_nowait, heard.put_nowait
+        ours.on_close, ours.on_message = told.put_nowait, heard.put_nowait
         for size in (2, 200, 70_000, 2_000_000):
             ours.send(b"x" * size)
             assert await heard.get() == b"x" * size

@@ -323,7 +323,7 @@ def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
         inside = asyncio.Event()
 
         async def stay() -> None:
-            async with standing.watching():
+            async with standing.cancel_on_end():
                 inside.set()
                 await asyncio.Event().wait()
 

@@ -39,7 +39,7 @@ def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
 
 
 async def work(standing: MembershipState, inside: asyncio.Event) -> None:
-    async with standing.watching():
+    async with standing.cancel_on_end():
         inside.set()
         await asyncio.Event().wait()
 

@@ -49,11 +49,11 @@ def test_whoever_is_not_known_any_more_is_not_served(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         ada = table.let_in("ada")
-        table.gated.pipeline.enter.authenticate = Authenticator({"another": Caller("bob")})
+        table.gated.pipeline.admission.authenticate = Authenticator({"another": Caller("bob")})
         payload = await ada.answered(ada.call("s.look"))
         assert payload["error"]["code"] == UNAUTHENTICATED.code
         # The token of ada is that of another now: nobody speaks for whom it did not come in as.
-        table.gated.pipeline.enter.authenticate = Authenticator({"token-of-ada": Caller("bob")})
+        table.gated.pipeline.admission.authenticate = Authenticator({"token-of-ada": Caller("bob")})
         for method in ("tools/list", "initialize"):
             payload = await ada.answered(ada.request(method))
             assert payload["error"]["data"]["error"] == "unauthenticated"
@@ -71,7 +71,7 @@ def test_a_guest_without_a_token_makes_no_calls(tmp_path: Path) -> None:
         for asked in (guest.call("s.look", rpc=1), guest.request("tools/list", rpc=2)):
             assert (await guest.answered(asked))["error"]["code"] == UNAUTHENTICATED.code
         # Not even where everybody on this machine is its user.
-        table.gated.pipeline.enter.authenticate = Authenticator({})
+        table.gated.pipeline.admission.authenticate = Authenticator({})
         guest.member.credentials = Credentials("local")
         payload = await guest.answered(guest.call("s.look", rpc=3))
         assert payload["error"]["code"] == UNAUTHENTICATED.code
@@ -136,11 +136,11 @@ def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> Non
 
             def find(self, bearer: str) -> KnownToken | None:
                 async def settle() -> None:
-                    table.gated.pipeline.enter.authenticate = known
+                    table.gated.pipeline.admission.authenticate = known
 
                 raise PendingIdentity(settle)
 
-        table.gated.pipeline.enter.authenticate = Authenticator({}, sources=[Asks()])
+        table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])
         payload = await ada.answered(ada.request("initialize"))
         assert payload["result"]["serverInfo"]["name"] == "interlock"
         table.close()
@@ -355,7 +355,7 @@ def test_one_participant_has_so_many_requests_and_no_more(tmp_path: Path) -> Non
     async def run() -> None:
         table = Table(tmp_path)
         ada, bob = table.let_in("ada"), table.let_in("bob")
-        table.gated.pipeline.enter.concurrent_calls = 1_000
+        table.gated.pipeline.admission.concurrent_calls = 1_000
         for number in range(MOST_OF_ONE):
             ada.call("s.look", rpc=number)
         more = await ada.answered(ada.call("s.look", rpc=MOST_OF_ONE))

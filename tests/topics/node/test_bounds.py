@@ -33,7 +33,7 @@ def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: P
     async def run() -> None:
         table = Table(tmp_path)
         table.gated.authorizer.install(learned_step(allow_all))
-        table.gated.pipeline.enter.concurrent_calls = 1_000
+        table.gated.pipeline.admission.concurrent_calls = 1_000
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
         for number in range(MOST_OF_ONE):
             ada.propose("s.write_file", {"path": str(number)})

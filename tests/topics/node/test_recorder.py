@@ -289,7 +289,7 @@ def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
         member = recorded.table.gateway.member(TOPIC, RECORDER)
         assert member is not None
         with pytest.raises(InterlockError) as refused:
-            recorded.table.gated.pipeline.enter.authenticate(member.credentials)
+            recorded.table.gated.pipeline.admission.authenticate(member.credentials)
         assert refused.value.failure is UNAUTHENTICATED
         assert isinstance(member.credentials, Credentials)
         recorded.table.close()

@@ -240,7 +240,7 @@ class Gated:
 
     def breakers_forgive(self) -> None:
         """Let what an upstream did be forgotten."""
-        self.rig.breakers.succeeded("s")
+        self.rig.breakers.record_success("s")
 
     # -- proofs
 

@@ -27,7 +27,7 @@ def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -
             assert caller.name == "chief"
             raise InterlockError(UNAUTHENTICATED, "chief is not known here any more.")
 
-        gated.pipeline.enter.recall = recall
+        gated.pipeline.admission.recall = recall
         with pytest.raises(InterlockError) as error:
             await gated.approvals.confirm(approval.id, gated.proof(approval))
         assert error.value.failure is UNAUTHENTICATED
@@ -128,7 +128,7 @@ def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
             "seer": Caller("seer", can_call=False, can_view_approvals=True),
             "child": Caller("child", can_call=False),
         }
-        gated.pipeline.enter.authenticate = Authenticator(people)
+        gated.pipeline.admission.authenticate = Authenticator(people)
         approval = await gated.hold(wipe(credentials=Credentials("local")))
 
         def request(bearer: str) -> Call:

@@ -149,9 +149,9 @@ def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
         waiting = [gated.start(accepting(state)) for _ in range(MOST_WAITING)]
         error = await gated.ask(accepting(state))
         assert error.failure is TOO_BUSY
-        assert len(list(gated.pipeline.under_way())) == MOST_WAITING
+        assert len(list(gated.pipeline.running_calls())) == MOST_WAITING
         # One who leaves makes room.
-        gated.pipeline.cancel(next(iter(gated.pipeline.under_way())))
+        gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
         waiting.append(gated.start(accepting(state)))
         assert not waiting[-1].done()
         await gated.pipeline.drain(0)
@@ -170,7 +170,7 @@ def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
             ended = [gated.start(accepting(state, disk)) for _ in range(MOST_WAITING)]
             over += sum(one.done() for one in ended)
         assert over == MOST_WAITING
-        assert len(list(gated.pipeline.under_way())) == MOST_OF_CALLER
+        assert len(list(gated.pipeline.running_calls())) == MOST_OF_CALLER
         await gated.pipeline.drain(0)
         gated.close()
 
@@ -186,7 +186,7 @@ def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
             # Each is answered at once with what it waits for.
             again = await gated.ask(accepting(wrong))
             assert again["resultType"] == "input_required"
-        assert list(gated.pipeline.under_way()) == []
+        assert list(gated.pipeline.running_calls()) == []
         waiting = gated.start(accepting(state))
         assert not waiting.done()
         assert await gated.confirm(approval) == WIPED
@@ -225,7 +225,7 @@ def test_who_waits_pays_nothing(tmp_path: Path) -> None:
         approval, state = await shown(gated)
         assert charged(gated) == 0
         leaving, staying = gated.start(accepting(state)), gated.start(accepting(state))
-        gated.pipeline.cancel(next(iter(gated.pipeline.under_way())))
+        gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
         await leaving
         await gated.confirm(approval)
         assert await staying == WIPED

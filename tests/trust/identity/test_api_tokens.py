@@ -36,7 +36,7 @@ class Desk:
     def keep(self, *tokens: AccessToken) -> None:
         """The store is another one, and the node has seen it."""
         self.tokens.access = AccessSnapshot({one.id: one for one in tokens})
-        self.authenticate.forget()
+        self.authenticate.clear_cache()
 
     def refusal(self, bearer: str | None) -> str:
         with pytest.raises(InterlockError) as caught:

@@ -53,7 +53,7 @@ class Desk:
         try:
             return self.tokens.find(bearer)
         except PendingIdentity as unsettled:
-            await unsettled.settle()
+            await unsettled.resolve()
         return self.tokens.find(bearer)
 
     async def refusal(self, bearer: str) -> str:
@@ -85,7 +85,7 @@ def test_the_server_is_asked_once_a_minute() -> None:
             expires_at=NOW + 600,
             id="t-1",
         )
-        assert (known.until, known.ends) == (NOW + KEPT_FOR, NOW + 600 + LEEWAY)
+        assert (known.check_again_at, known.expires_at) == (NOW + KEPT_FOR, NOW + 600 + LEEWAY)
         desk.now += KEPT_FOR - 1
         assert await desk.find("opaque") == known
         assert desk.asked == ["opaque"]
@@ -104,11 +104,15 @@ def test_an_answer_counts_no_longer_than_the_token() -> None:
         desk.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY)}
         known = await desk.find("opaque")
         assert known is not None
-        assert known.until == NOW + 5
+        assert known.check_again_at == NOW + 5
         desk.says = {"active": True, **claims(exp=None, sub=None, client_id="robot", jti=None)}
         known = await desk.find("another")
         assert known is not None
-        assert (known.caller.name, known.caller.expires_at, known.ends) == ("robot", None, None)
+        assert (known.caller.name, known.caller.expires_at, known.expires_at) == (
+            "robot",
+            None,
+            None,
+        )
 
     play(scene)
 

@@ -178,7 +178,7 @@ def list_operations(
         return
     console = output.create_console()
     for title, key in (
-        ("by endpoint", lambda one: face.family_of(one.name, one.category).tool),
+        ("by endpoint", lambda one: face.find_family(one.name, one.category).tool),
         ("by category", lambda one: one.category.value),
     ):
         _print_grouped(console, title, some, key, brief=title == "by category")
@@ -205,7 +205,7 @@ def _print_grouped(
             branch.add(
                 Text.assemble(
                     f"{one.name}  ",
-                    (f"{one.danger.word}  ", "dim"),
+                    (f"{one.danger.label}  ", "dim"),
                     output.sanitize(one.description),
                     no_wrap=True,
                     overflow="ellipsis",
@@ -354,8 +354,8 @@ def _line(one: Operation, face: OperationView) -> dict[str, Any]:
         "server": one.server,
         "tool": one.canonical,
         "category": one.category.value,
-        "endpoint": face.family_of(one.name, one.category).tool,
-        "danger": one.danger.word,
+        "endpoint": face.find_family(one.name, one.category).tool,
+        "danger": one.danger.label,
         "description": one.description,
     }
 

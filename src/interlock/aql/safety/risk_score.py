@@ -166,7 +166,7 @@ def score(
     level = said if danger is None else max(danger, said)
     value = MIDPOINTS[level]
     factors = [
-        f"danger {level.word}"
+        f"danger {level.label}"
         + (f" by the word '{word}'" if word and (danger is None or said > danger) else "")
     ]
     words = set(words_of(hint))

@@ -410,7 +410,7 @@ class SchemaDocument:
         validator = self._validators.get(id(node), self)
         if validator is self:
             validator = self._validators[id(node)] = self._compile(node)
-        if validator is None or not self._work_of(node).allows_at(node.value, value):
+        if validator is None or not self._work_of(node).can_validate_part(node.value, value):
             return None
         try:
             return bool(validator.is_valid(value))
@@ -432,7 +432,7 @@ class SchemaDocument:
         if node.length > _LONGEST:
             return None
         placed = self._nodes.get(node.path) is node
-        if self._work_of(node).excessive:
+        if self._work_of(node).compile_problem:
             return None
         if not placed and self.draft != 2020:
             # A part of a schema, in words that its draft may not have.
@@ -471,7 +471,7 @@ class SchemaDocument:
         validator = self._patterns.get(pattern, self)
         if validator is self:
             written = {"pattern": pattern}
-            excessive = SchemaWork(written).excessive
+            excessive = SchemaWork(written).compile_problem
             validator = None if excessive else self._validator(written)
             self._patterns[pattern] = validator
         if validator is None:

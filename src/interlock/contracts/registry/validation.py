@@ -36,7 +36,7 @@ class Validators:
         validator, work = self._validator(key, schema)
         if work.problem:
             raise refused(f"No payload can be validated by this JSON Schema: {work.problem}.")
-        if not work.allows_unwritten(payload):
+        if not work.can_validate_value(payload):
             raise refused("To validate this payload by its JSON Schema would take too long.")
         if validator.is_valid(payload):
             return []
@@ -54,7 +54,7 @@ class Validators:
 
     def _validator(self, key: str, schema: Any) -> tuple[Any, SchemaWork]:
         with self._lock:
-            found = self._kept.use(key)
+            found = self._kept.touch(key)
             if found is not None:
                 return found
         found = compiled(schema), SchemaWork(schema, any_size=True)
@@ -67,7 +67,7 @@ def compiled(schema: Any) -> Any:
     """What checks payloads by a schema. Raises InterlockError for one that is none."""
     if not isinstance(schema, dict | bool):
         raise refused("A JSON Schema is an object, or true or false.")
-    excessive = SchemaWork(schema, any_size=True).excessive
+    excessive = SchemaWork(schema, any_size=True).compile_problem
     if excessive:
         raise refused(f"To use this JSON Schema would take too long: {excessive}.")
     try:

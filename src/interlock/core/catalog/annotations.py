@@ -149,7 +149,7 @@ def shown_capability(members: Mapping[str, Raw], effect: Effect) -> Raw:
         meta = decode_members(members["_meta"])
         decode_members(meta[CAPABILITY])
     except (KeyError, ProtocolError):
-        return Raw(_derived(effect, "native").encoded())
+        return Raw(_derived(effect, "native").encode())
     return meta[CAPABILITY]
 
 
@@ -201,7 +201,7 @@ def _add_derived(
 ) -> bool:
     """Put in the capability that follows from an effect. Whether it is one to be flagged."""
     capability = _shown(_derived(effect, transport), floor, degraded)
-    meta[CAPABILITY] = Raw(capability.encoded())
+    meta[CAPABILITY] = Raw(capability.encode())
     meta[DERIVED_KEY] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
     return capability.irreversible_mutable
 

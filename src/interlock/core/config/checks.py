@@ -412,7 +412,7 @@ def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:
         if problem:
             reader.report(place, problem, "write one such as mcp/request:resources/*")
             return
-        fixed = compile_pattern(text).fixed
+        fixed = compile_pattern(text).prefix
         if not _may_begin_with(fixed, _REQUESTS):
             reader.report(
                 place,

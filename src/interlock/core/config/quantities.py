@@ -76,7 +76,7 @@ class Address(NamedTuple):
 def read_duration(value: str | float, *, zero: bool = False) -> float:
     """Seconds from `250ms`, `30s`, `5m`, `7d` or a number."""
     try:
-        return parse_duration(value, zero=zero)
+        return parse_duration(value, allow_zero=zero)
     except ValueError as wrong:
         raise BadValue(str(wrong), DURATION_HINT) from None
 

@@ -179,7 +179,7 @@ class Audit(CallObserver):
             return
         if caller is None:
             # Strangers must not push the record of everybody else out of the journal.
-            folded = self._strangers.take(self._wall_clock() / 1e9)
+            folded = self._strangers.sample(self._wall_clock() / 1e9)
             if folded is None:
                 return
             if folded:
@@ -258,7 +258,7 @@ class Audit(CallObserver):
             return
         now = self._wall_clock()
         # However much an upstream wants to know, the calls stay in the journal.
-        folded = self._questions.take(now / 1e9)
+        folded = self._questions.sample(now / 1e9)
         if folded is None:
             return
         detail = detail[:_MOST_CHARACTERS]

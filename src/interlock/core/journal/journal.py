@@ -539,7 +539,7 @@ class Journal:
                 pause = self._group_seconds
                 backoff.reset()
             else:
-                pause = backoff.next()
+                pause = backoff.next_delay()
             if last:
                 break
         self._writer.close()

@@ -50,7 +50,7 @@ class Admission:
         *,
         authenticate: Authenticator,
         audit: Audit,
-        under_way: MutableMapping[Call, None],
+        running_calls: MutableMapping[Call, None],
         concurrent_calls: int,
         recall: Callable[[Caller], Caller | None] = lambda caller: caller,
     ) -> None:
@@ -61,11 +61,11 @@ class Admission:
         """
         self.authenticate = authenticate
         self.concurrent_calls = concurrent_calls
-        self.closed = False
+        self.is_closed = False
         """True if the node shuts down and accepts no more calls."""
         self.recall = recall
         self._audit = audit
-        self._under_way = under_way
+        self._running_calls = running_calls
         self._lookups: set[asyncio.Task[None]] = set()
         self.pending_identities: dict[Call, None] = {}
         """Calls whose caller is not identified yet. They do not count as running calls."""
@@ -96,15 +96,15 @@ class Admission:
                 UNKNOWN_SESSION,
                 "Unknown or expired session. Send `initialize` to start a new session.",
             )
-        if self.closed:
+        if self.is_closed:
             raise InterlockError(SHUTTING_DOWN, "The node is shutting down.")
-        if len(self._under_way) > self.concurrent_calls:
+        if len(self._running_calls) > self.concurrent_calls:
             raise InterlockError(
                 TOO_BUSY, "The node has reached its limit of concurrent calls. Try again."
             )
         return caller
 
-    def settle(
+    def resolve_identity(
         self, call: Call, pending: PendingIdentity, begin: CallStarter
     ) -> InterlockError | None:
         """Look up the caller in a task, and begin the call again. Return an error if that is not
@@ -114,30 +114,30 @@ class Admission:
             return pending_identities_error()
 
         async def look_up() -> None:
-            await pending.settle()
+            await pending.resolve()
             if call in self.pending_identities:
                 del self.pending_identities[call]
                 begin(call, again=True)
 
-        del self._under_way[call]
+        del self._running_calls[call]
         self.pending_identities[call] = None
         task = asyncio.get_running_loop().create_task(look_up())
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
         return None
 
-    def give_up(self, call: Call) -> bool:
+    def make_running(self, call: Call) -> bool:
         """Make a call with an unknown caller running, so that it can be ended. Return False if it
         does not wait for its identity."""
         if call not in self.pending_identities:
             return False
         del self.pending_identities[call]
-        self._under_way[call] = None
+        self._running_calls[call] = None
         return True
 
-    def give_up_all(self) -> list[Call]:
+    def make_all_running(self) -> list[Call]:
         """Call `give_up` for all waiting calls, and return them."""
-        return [call for call in list(self.pending_identities) if self.give_up(call)]
+        return [call for call in list(self.pending_identities) if self.make_running(call)]
 
     def admit(self, call: Call) -> Caller:
         """Admit a request to which its server responds alone, such as `initialize`, and return its
@@ -163,7 +163,7 @@ class Admission:
             if outcome_name:
                 self._audit.record(call, outcome_name, 0, detail)
 
-    def refused(self, call: Call, error: InterlockError) -> None:
+    def record_rejection(self, call: Call, error: InterlockError) -> None:
         """Record a request that a server rejected before it became a call."""
         self._audit.record(call, error.failure.name, 0, error.message)
 

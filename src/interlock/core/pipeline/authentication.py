@@ -42,20 +42,20 @@ class PendingIdentity(InterlockError):
 
     def __init__(
         self,
-        settle: Settle,
+        resolve: Settle,
         message: str = "The owner of this token could not be determined in time. Try again.",
     ) -> None:
         super().__init__(UNAUTHENTICATED, message)
-        self.settle = settle
+        self.resolve = resolve
 
 
 class KnownToken(msgspec.Struct, frozen=True):
     """The caller of a bearer token, and for how long this may be cached."""
 
     caller: Caller
-    until: float | None = None
+    check_again_at: float | None = None
     """When to check the token again (wall clock). None: only after `Authenticator.forget`."""
-    ends: float | None = None
+    expires_at: float | None = None
     """When the token expires. None: unknown."""
 
 
@@ -63,7 +63,7 @@ class BearerSource(Protocol):
     """A verifier of one kind of bearer tokens."""
 
     @property
-    def demands(self) -> bool:
+    def requires_token(self) -> bool:
         """True if it has issued tokens. Then every caller from the network needs one."""
         ...
 
@@ -94,8 +94,8 @@ class Authenticator:
         certificates: CertificateSource | None = None,
         local: Caller = LOCAL_CALLER,
         wall_clock: Callable[[], float] = time.time,
-        on_known: Callable[[KnownToken], None] | None = None,
-        on_unread: Callable[[], None] | None = None,
+        on_verified: Callable[[KnownToken], None] | None = None,
+        on_ignored_token: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
@@ -121,26 +121,28 @@ class Authenticator:
         self._certificates = certificates
         self._local = local
         self._clock = wall_clock
-        self._on_known = on_known
-        self._on_unread = on_unread
+        self._on_verified = on_verified
+        self._on_ignored_token = on_ignored_token
         self._cache: dict[bytes, KnownToken] = {}
         self._needs_token = False
-        self.forget()
-        self.minted: Callable[[Credentials], Caller | None] | None = None
+        self.clear_cache()
+        self.verify_hop_token: Callable[[Credentials], Caller | None] | None = None
         """Verifies the hop token that the parent minted for a call. None: there are no hop
         tokens."""
 
     def __call__(self, credentials: Credentials) -> Caller:
         """Return the caller. Raises InterlockError, PendingIdentity."""
         if credentials.assigned_name:
-            verify = self.minted
+            verify = self.verify_hop_token
             caller = None if verify is None else verify(credentials)
             return caller or Caller(credentials.assigned_name, kind=PARENT_KIND)
         bearer = credentials.bearer
         if bearer is not None and self._needs_token:
             digest = sha256(bearer.encode()).digest()
             token = self._cache.get(digest)
-            if token is None or not (token.until is None or self._clock() < token.until):
+            if token is None or not (
+                token.check_again_at is None or self._clock() < token.check_again_at
+            ):
                 token = self._find(bearer, digest)
             return token.caller
         if credentials.certificate_names and self._certificates is not None:
@@ -151,17 +153,17 @@ class Authenticator:
             return self._local
         if credentials.peer != LOOPBACK or self._needs_token:
             raise InterlockError(UNAUTHENTICATED, _WHY.get(credentials.peer, "") + _TOKEN_NEEDED)
-        if bearer is not None and self._on_unread is not None:
-            self._on_unread()
+        if bearer is not None and self._on_ignored_token is not None:
+            self._on_ignored_token()
         return self._local
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Empty the cache, after tokens were created, revoked or rotated."""
         self._cache = dict(self._configured)
         self._needs_token = (
             bool(self._configured)
             or self._certificates is not None
-            or any(source.demands for source in self._sources)
+            or any(source.requires_token for source in self._sources)
         )
 
     def _find(self, bearer: str, digest: bytes) -> KnownToken:
@@ -177,6 +179,6 @@ class Authenticator:
         if len(self._cache) >= _MAX_CACHED_TOKENS:
             self._cache = dict(self._configured)
         self._cache[digest] = token
-        if self._on_known is not None:
-            self._on_known(token)
+        if self._on_verified is not None:
+            self._on_verified(token)
         return token

@@ -76,27 +76,27 @@ class Breakers:
             {"upstream": upstream, "retry_after_ms": retry_ms},
         )
 
-    def succeeded(self, upstream: str) -> None:
+    def record_success(self, upstream: str) -> None:
         if upstream in self.failing:
             del self.failing[upstream]
 
-    def blame(self, call: Call, error: InterlockError) -> None:
+    def record_error(self, call: Call, error: InterlockError) -> None:
         """Count the error of a call, if its upstream caused it."""
         if isinstance(error, RelayedError):
             # The failure is below the upstream: the upstream itself works.
-            self.succeeded(call.upstream)
+            self.record_success(call.upstream)
         elif not (call.has_caller_timeout and error.failure is DEADLINE_EXCEEDED):
             # A timeout that a caller chose says nothing about the upstream.
-            self.failed(call.upstream, error.failure)
+            self.record_failure(call.upstream, error.failure)
 
-    def failed(self, upstream: str, failure: Failure) -> None:
+    def record_failure(self, upstream: str, failure: Failure) -> None:
         """Count a failure, if an upstream can cause it.
 
         A JSON-RPC error of the upstream counts as a success: it shows that the upstream works.
         """
         if failure.name not in _COUNTED:
             if failure.name == UPSTREAM_ERROR.name:
-                self.succeeded(upstream)
+                self.record_success(upstream)
             return
         breaker = self.failing.get(upstream)
         if breaker is None:

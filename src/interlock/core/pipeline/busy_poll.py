@@ -39,27 +39,27 @@ class BusyPoll:
         "_clock",
         "_is_polling",
         "_poll_callback",
-        "_under_way",
+        "_running_calls",
         "_until",
-        "alone",
+        "single_calls",
     )
 
     def __init__(
-        self, under_way: Sized, clock: Clock, call_soon: Callable[[Callable[[], None]], Any]
+        self, running_calls: Sized, clock: Clock, call_soon: Callable[[Callable[[], None]], Any]
     ) -> None:
-        self._under_way = under_way
+        self._running_calls = running_calls
         self._clock = clock
         self._call_soon = call_soon
         self._is_polling = False
         self._until = 0.0
-        self.alone = 0
+        self.single_calls = 0
         """Number of single calls in a row. The pipeline resets it when several calls run."""
         self._poll_callback = self._poll
 
-    def sent(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Start to poll. Called after the only running call was sent."""
-        self.alone += 1
-        if self.alone <= MIN_SINGLE_CALLS:
+        self.single_calls += 1
+        if self.single_calls <= MIN_SINGLE_CALLS:
             return
         self._until = now + ANSWER_SECONDS
         if not self._is_polling:
@@ -67,7 +67,7 @@ class BusyPoll:
             self._call_soon(self._poll_callback)
 
     def _poll(self) -> None:
-        calls = len(self._under_way)
+        calls = len(self._running_calls)
         left = self._until - self._clock()
         if calls < 2 and (left > 0 or (calls == 0 and left > -NEXT_SECONDS)):
             # Other processes may need this core, even the server that is polled for.

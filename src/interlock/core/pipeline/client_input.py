@@ -82,7 +82,7 @@ class ClientInput:
         self,
         host: CallHost,
         *,
-        questions: ClientRequestFilter,
+        request_filter: ClientRequestFilter,
         seals: StateSealer,
         clock: Clock,
         wall_clock: Callable[[], float],
@@ -90,7 +90,7 @@ class ClientInput:
         seconds: float,
     ) -> None:
         self._host = host
-        self._questions = questions
+        self._filter = request_filter
         self._seals = seals
         self._clock = clock
         self._call_later = call_later
@@ -98,7 +98,7 @@ class ClientInput:
         self._suspended = SuspendedCalls(clock=clock, call_later=call_later, seconds=seconds)
         self.tasks = Tasks(
             host,
-            questions=questions,
+            request_filter=request_filter,
             key=seals.key_for(b"ids of tasks"),
             clock=clock,
             wall_clock=wall_clock,
@@ -106,15 +106,18 @@ class ClientInput:
             seconds=seconds,
         )
         self._relay = ClientRequestRelay(
-            questions=questions,
-            wait=lambda call: host.pause_deadline(call, seconds),
-            go_on=host.resume_deadline,
+            request_filter=request_filter,
+            pause=lambda call: host.pause_deadline(call, seconds),
+            resume=host.resume_deadline,
             fail=self._fail,
             call_later=call_later,
             seconds=seconds,
         )
         self._rounds = InputRounds(
-            questions=questions, send=self._send_again, fail=self._fail, call_later=call_later
+            request_filter=request_filter,
+            send=self._send_again,
+            fail=self._fail,
+            call_later=call_later,
         )
 
     def _fail(self, call: Call, error: InterlockError) -> None:
@@ -125,17 +128,17 @@ class ClientInput:
         """The number of calls that wait for their clients."""
         return len(self._suspended)
 
-    def asks_for(self, call: Call) -> bool:
+    def is_waiting_for_client(self, call: Call) -> bool:
         """Return whether a call waits for its client, and not for its server."""
         return isinstance(call.upstream_request, ClientInputWait | InputRound)
 
-    def drop_all(self, reason: str) -> None:
-        self._suspended.drop_all(reason)
-        self.tasks.drop_all(reason)
+    def cancel_all(self, reason: str) -> None:
+        self._suspended.cancel_all(reason)
+        self.tasks.cancel_all(reason)
 
     # -- client requests of a session server
 
-    def asked(
+    def on_request(
         self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
         """Send a client request of a session server to its client."""
@@ -143,11 +146,11 @@ class ClientInput:
         if client is None:
             client_request.reject(-32601, f"No client is connected for {client_request.method}.")
             return
-        self._questions.follow(client_request, call, session)
+        self._filter.track(client_request, call, session)
         if not self._check(client_request, client):
             return
         if client.era is Era.SESSION:
-            self._relay.put(client_request, call, session)
+            self._relay.send(client_request, call, session)
         elif call is not None:
             self._suspend(client_request, call)
         else:
@@ -157,7 +160,7 @@ class ClientInput:
 
     def _check(self, client_request: ClientRequest, client: Client) -> bool:
         """Reject a request that is not allowed. Return whether it is allowed."""
-        rejection = self._questions.look_at(client_request, client, client_request.upstream)
+        rejection = self._filter.check(client_request, client, client_request.upstream)
         if rejection is not None:
             client_request.reject(rejection.code, rejection.message)
         return rejection is None
@@ -170,49 +173,49 @@ class ClientInput:
             )
             return
         request = call.upstream_request
-        if request is None or self._suspended.full:
+        if request is None or self._suspended.is_full:
             client_request.reject(-32603, "Too many calls already wait for their clients.")
             return
 
         def check(other: ClientRequest) -> bool:
-            self._questions.follow(other, call, None)
+            self._filter.track(other, call, None)
             return self._check(other, call.client)
 
         suspended = SuspendedCall(call, self._host, check)
         suspended.add(client_request)
-        self._suspended.keep(suspended)
+        self._suspended.add(suspended)
         request.reassign(call, suspended)
         # Client requests that arrive together are sent together, also if they use two streams.
         self._call_later(_BATCH_SECONDS, lambda: self._ask_client(suspended, call))
 
     def _ask_client(self, suspended: SuspendedCall, call: Call) -> None:
         """Respond to the client with the open client requests of a suspended call."""
-        waiting, suspended.waiting = suspended.waiting, None
+        waiting, suspended.waiting_call = suspended.waiting_call, None
         if waiting is None:
             # The server has responded meanwhile.
-            self._suspended.fetch(suspended.handle)
+            self._suspended.pop(suspended.handle)
         elif not self._host.is_pending(call):
-            self._suspended.fetch(suspended.handle)
-            suspended.give_up("The call was cancelled.")
-        elif suspended.open_questions():
+            self._suspended.pop(suspended.handle)
+            suspended.cancel("The call was cancelled.")
+        elif suspended.open_requests():
             self._answer_with(suspended, call)
         else:
             # The server has withdrawn its requests.
-            self._suspended.fetch(suspended.handle)
-            self._host.attach_request(call, suspended.exchange)
+            self._suspended.pop(suspended.handle)
+            self._host.attach_request(call, suspended.upstream_request)
 
     def _answer_with(self, suspended: SuspendedCall, call: Call) -> None:
         """Respond to a call with the client requests of its server. Never raises."""
         try:
             outcome = self.tasks.adopt(suspended, call)
             if outcome is not None:
-                self._suspended.fetch(suspended.handle)
+                self._suspended.pop(suspended.handle)
             else:
-                state = self._seals.seal(call, self._suspended.seconds, suspended=suspended.handle)
+                state = self._seals.seal(call, self._suspended.seconds, handle=suspended.handle)
                 outcome = input_required_outcome(suspended, state)
         except Exception as bug:
-            self._suspended.fetch(suspended.handle)
-            suspended.give_up("The request to the client failed.")
+            self._suspended.pop(suspended.handle)
+            suspended.cancel("The request to the client failed.")
             self._fail(call, internal_error(call, bug))
             return
         call.upstream_request = None
@@ -220,16 +223,16 @@ class ClientInput:
 
     # -- client requests of a stateless server
 
-    def needed(self, call: Call, outcome: Outcome) -> Outcome | None:
+    def convert_result(self, call: Call, outcome: Outcome) -> Outcome | None:
         """Handle an `input_required` result, or a result about a task.
 
         Return the outcome for the client. None: the call continues. Raises InterlockError.
         """
-        result_type = "" if outcome.glance is None else outcome.glance.result_type
+        result_type = "" if outcome.summary is None else outcome.summary.result_type
         if result_type != INPUT_REQUIRED:
             if call.method in TASK_METHODS:
-                return self.tasks.told(call, outcome)
-            return self.tasks.created(call, outcome) if result_type == TASK else outcome
+                return self.tasks.convert_status(call, outcome)
+            return self.tasks.convert_created(call, outcome) if result_type == TASK else outcome
         if call.method not in INPUT_METHODS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
@@ -238,15 +241,15 @@ class ClientInput:
             )
         if call.client.era is Era.SESSION:
             self._host.pause_deadline(call, self._seconds)
-            self._rounds.another(call, outcome.result)
+            self._rounds.start_round(call, outcome.result)
             return None
         needed = read_input_request(outcome.result)
-        capped = self._pass_on(call, needed.questions)
+        capped = self._pass_on(call, needed.requests)
         result = outcome.result if not capped else replace_params(outcome.result, capped)
         if needed.state is not None:
-            sealed = self._seals.seal(call, self._seconds, upstream=needed.state)
+            sealed = self._seals.seal(call, self._seconds, upstream_state=needed.state)
             result = replace_state(result, sealed)
-        return Outcome(result, outcome.era, outcome.glance)
+        return Outcome(result, outcome.era, outcome.summary)
 
     def _pass_on(self, call: Call, questions: dict[str, tuple[str, bytes]]) -> dict[str, bytes]:
         """Check client requests that are sent to the client in a result. Raises InterlockError.
@@ -258,13 +261,13 @@ class ClientInput:
             for key, (method, params) in questions.items()
         }
         for client_request in asks.values():
-            rejection = self._questions.look_at(client_request, call.client, call.upstream)
+            rejection = self._filter.check(client_request, call.client, call.upstream)
             if rejection is not None:
-                self._questions.follow(client_request, call, None)
+                self._filter.track(client_request, call, None)
                 client_request.reject(rejection.code, rejection.message)
-                raise rejection.as_error()
+                raise rejection.to_error()
         for client_request in asks.values():
-            self._questions.passed_on(client_request, call)
+            self._filter.record_relayed(client_request, call)
         return {
             key: client_request.params
             for key, client_request in asks.items()
@@ -283,7 +286,7 @@ class ClientInput:
             # The timeout of the caller is for all input rounds together.
             call.deadline = call.hard_deadline = limit
 
-    def needed_first(self, call: Call, error: UpstreamResponseError) -> Outcome | None:
+    def convert_url_error(self, call: Call, error: UpstreamResponseError) -> Outcome | None:
         """Convert the error of a session server that requires URL elicitation first. None: another
         error."""
         if (
@@ -308,12 +311,12 @@ class ClientInput:
         if not questions:
             return None
         self._pass_on(call, questions)
-        state = self._seals.seal(call, self._seconds, again=True)
+        state = self._seals.seal(call, self._seconds, is_restart=True)
         return Outcome(write_input_request(questions, state), Era.STATELESS)
 
     # -- responses of a stateless client
 
-    def brought(self, call: Call) -> bool:
+    def resume_suspended(self, call: Call) -> bool:
         """Read the client responses in a request.
 
         Return True if the request continues a suspended call. Raises InterlockError for forged or
@@ -337,35 +340,35 @@ class ClientInput:
         call.extra_params = remaining = {
             key: value for key, value in extra.items() if key != REQUEST_STATE
         }
-        if content.upstream is not None:
-            remaining[REQUEST_STATE] = Raw(encode_value(content.upstream))
+        if content.upstream_state is not None:
+            remaining[REQUEST_STATE] = Raw(encode_value(content.upstream_state))
             return False
         remaining.pop(INPUT_RESPONSES, None)
         if not remaining:
             call.extra_params = None
-        if content.again:
+        if content.is_restart:
             return False
         # Errors of this request are found before the suspended call is changed.
         self._host.resume_deadline(call)
-        suspended = self._suspended.fetch(content.suspended)
+        suspended = self._suspended.pop(content.handle)
         if suspended is None:
             raise stale_state_error()
         try:
             self._resume(call, suspended, responses)
         except Exception:
-            suspended.give_up("The node failed to pass the responses on.")
+            suspended.cancel("The node failed to pass the responses on.")
             raise
         return True
 
     def _resume(self, call: Call, suspended: SuspendedCall, responses: dict[str, Raw]) -> None:
-        suspended.answer(responses)
+        suspended.respond(responses)
         # A stateless client declares its capabilities with every request.
-        suspended.look_again(lambda client_request: self._check(client_request, call.client))
-        if suspended.over is not None:
-            self._host.on_result(call, *suspended.over)
-        elif suspended.open_questions():
+        suspended.check_again(lambda client_request: self._check(client_request, call.client))
+        if suspended.result is not None:
+            self._host.on_result(call, *suspended.result)
+        elif suspended.open_requests():
             # Some requests are new or have no response: send them to the client again.
-            self._suspended.keep(suspended)
+            self._suspended.add(suspended)
             self._answer_with(suspended, call)
         else:
-            self._host.attach_request(call, suspended.exchange)
+            self._host.attach_request(call, suspended.upstream_request)

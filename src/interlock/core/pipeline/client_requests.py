@@ -69,7 +69,7 @@ class ClientRequestPolicy(msgspec.Struct, frozen=True):
 ALLOW_ALL: Final = ClientRequestPolicy()
 
 
-class ClientRequestRefusal(msgspec.Struct, frozen=True):
+class ClientRequestRejection(msgspec.Struct, frozen=True):
     """The reason why a client request is rejected, as a JSON-RPC error."""
 
     code: int
@@ -77,7 +77,7 @@ class ClientRequestRefusal(msgspec.Struct, frozen=True):
     missing: dict[str, Any] | None = None
     """The capability that the client would have to declare."""
 
-    def as_error(self) -> InterlockError:
+    def to_error(self) -> InterlockError:
         """Return the error for the call that led to the client request."""
         if self.missing is not None:
             data = {"requiredCapabilities": self.missing}
@@ -103,17 +103,17 @@ class ClientRequestFilter:
         self._audit = audit
         self._clock = clock
 
-    def follow(
+    def track(
         self,
         client_request: ClientRequest,
         call: Call | None,
         session: ClientSession | None,
-        then: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Journal the end of a client request. `then` is called afterwards."""
+        """Journal the end of a client request. `on_end` is called afterwards."""
         began = self._clock()
 
-        def on_end(response: ClientResponse | str) -> None:
+        def on_request_end(response: ClientResponse | str) -> None:
             if isinstance(response, str):
                 outcome, detail = WITHDRAWN, response
             elif response.is_error:
@@ -121,12 +121,12 @@ class ClientRequestFilter:
             else:
                 outcome, detail = ANSWERED, _action(client_request.method, response.result)
             self._write(client_request, call, session, outcome, began, detail)
-            if then is not None:
-                then()
+            if on_end is not None:
+                on_end()
 
-        client_request.on_end = on_end
+        client_request.on_end = on_request_end
 
-    def passed_on(self, client_request: ClientRequest, call: Call) -> None:
+    def record_relayed(self, client_request: ClientRequest, call: Call) -> None:
         """Journal a client request whose response comes with a later request of the client."""
         self._write(client_request, call, None, ASKED, self._clock(), "")
 
@@ -161,24 +161,24 @@ class ClientRequestFilter:
                 "client request %.100r: writing the journal entry failed", client_request.method
             )
 
-    def look_at(
+    def check(
         self, client_request: ClientRequest, client: Client, upstream: str
-    ) -> ClientRequestRefusal | None:
+    ) -> ClientRequestRejection | None:
         """Check a client request, and limit its params. Return the rejection. None: allowed."""
         capability = CLIENT_REQUESTS.get(client_request.method)
         if capability is None:
-            return ClientRequestRefusal(
+            return ClientRequestRejection(
                 _METHOD_NOT_FOUND, f"{client_request.method} is not a client request."
             )
         policy = self._policy(upstream)
         if not getattr(policy, capability):
-            return ClientRequestRefusal(
+            return ClientRequestRejection(
                 _REJECTED, f"This node does not allow {capability} requests of this server."
             )
         try:
             params = decode_members(client_request.params) if client_request.params else {}
         except ProtocolError:
-            return ClientRequestRefusal(_INVALID_PARAMS, "`params` must be an object.")
+            return ClientRequestRejection(_INVALID_PARAMS, "`params` must be an object.")
         rejection = _find_missing(
             client_request.method, params, capabilities_of(client.capabilities)
         )
@@ -226,7 +226,7 @@ def shared_capabilities(call: Call, offered: Mapping[str, Any]) -> bool:
 
 def _find_missing(
     method: str, params: dict[str, Raw], declared: dict[str, Any]
-) -> ClientRequestRefusal | None:
+) -> ClientRequestRejection | None:
     """Return the rejection if the client lacks the capability for a request."""
     capability = CLIENT_REQUESTS[method]
     supported = declared.get(capability)
@@ -234,7 +234,7 @@ def _find_missing(
     if not isinstance(supported, dict):
         by_url = method == ELICITATION and mode == "url"
         missing: dict[str, Any] = {capability: {"url": {}} if by_url else {}}
-        return ClientRequestRefusal(
+        return ClientRequestRejection(
             _METHOD_NOT_FOUND, f"The client does not support {capability}.", missing
         )
     if (
@@ -243,7 +243,7 @@ def _find_missing(
         and "tools" not in supported
     ):
         missing = {"sampling": {"tools": {}}}
-        return ClientRequestRefusal(
+        return ClientRequestRejection(
             _INVALID_PARAMS, "The client does not support sampling with tools.", missing
         )
     # A capability without modes means `form`, as in older revisions.
@@ -253,9 +253,11 @@ def _find_missing(
         and not (mode == "form" and "url" not in supported)
     ):
         if mode not in ("form", "url"):
-            return ClientRequestRefusal(_INVALID_PARAMS, f"Unknown elicitation mode {mode[:20]!r}.")
+            return ClientRequestRejection(
+                _INVALID_PARAMS, f"Unknown elicitation mode {mode[:20]!r}."
+            )
         missing = {"elicitation": {mode: {}}}
-        return ClientRequestRefusal(
+        return ClientRequestRejection(
             _INVALID_PARAMS, f"The client does not support elicitation mode {mode}.", missing
         )
     return None
@@ -318,12 +320,12 @@ class SuspendedCall:
         """
         self.handle = ""
         assert call.upstream_request is not None
-        self.exchange: UpstreamRequest = call.upstream_request
-        self.until = 0.0
-        self.waiting: Call | None = call
+        self.upstream_request: UpstreamRequest = call.upstream_request
+        self.expires_at = 0.0
+        self.waiting_call: Call | None = call
         """The call until its client gets the response. Until then results pass through."""
-        self.asks: dict[str, ClientRequest] = {}
-        self.over: tuple[Outcome | None, InterlockError | None] | None = None
+        self.client_requests: dict[str, ClientRequest] = {}
+        self.result: tuple[Outcome | None, InterlockError | None] | None = None
         """The result of the server, if it arrived while the call was suspended."""
         self._handler = handler
         self._check = check
@@ -331,41 +333,41 @@ class SuspendedCall:
 
     def add(self, client_request: ClientRequest) -> None:
         self._request_count += 1
-        self.asks[f"input-{self._request_count}"] = client_request
+        self.client_requests[f"input-{self._request_count}"] = client_request
 
-    def open_questions(self) -> dict[str, tuple[str, bytes]]:
+    def open_requests(self) -> dict[str, tuple[str, bytes]]:
         """Return the method and the params of the open client requests, by key."""
         return {
             key: (client_request.method, client_request.params)
-            for key, client_request in self.asks.items()
+            for key, client_request in self.client_requests.items()
             if client_request.is_open
         }
 
-    def answer(self, responses: dict[str, Raw]) -> None:
+    def respond(self, responses: dict[str, Raw]) -> None:
         for key, response in responses.items():
-            client_request = self.asks.get(key)
+            client_request = self.client_requests.get(key)
             if client_request is not None:
                 client_request.respond(response)
-        self.asks = {
+        self.client_requests = {
             key: client_request
-            for key, client_request in self.asks.items()
+            for key, client_request in self.client_requests.items()
             if client_request.is_open
         }
 
-    def look_again(self, check: Callable[[ClientRequest], bool]) -> None:
+    def check_again(self, check: Callable[[ClientRequest], bool]) -> None:
         """Check the open client requests again, for the client of the new call."""
         self._check = check
-        for client_request in list(self.asks.values()):
+        for client_request in list(self.client_requests.values()):
             if client_request.is_open:
                 check(client_request)
 
-    def give_up(self, reason: str) -> None:
+    def cancel(self, reason: str) -> None:
         """End the call: reject its client requests and cancel it at the server. Never raises."""
         try:
-            for client_request in self.asks.values():
+            for client_request in self.client_requests.values():
                 client_request.reject(-32603, reason)
-            if self.over is None:
-                self.exchange.abandon(reason)
+            if self.result is None:
+                self.upstream_request.abandon(reason)
         except Exception:
             # A broken connection must not prevent the end of the other calls.
             _log.exception("cancelling a suspended call at its server failed")
@@ -373,16 +375,16 @@ class SuspendedCall:
     # -- ResponseHandler
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        waiting, self.waiting = self.waiting, None
+        waiting, self.waiting_call = self.waiting_call, None
         if waiting is None:
-            self.over = (outcome, error)
+            self.result = (outcome, error)
         else:
             # The server responded before the client was asked.
             self._handler.on_result(waiting, outcome, error)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if self.waiting is not None:
-            self._handler.on_notification(self.waiting, method, params)
+        if self.waiting_call is not None:
+            self._handler.on_notification(self.waiting_call, method, params)
 
     def on_request(
         self, request: ClientRequest, call: Call | None, session: ClientSession | None
@@ -412,32 +414,32 @@ class SuspendedCalls:
         return len(self._calls)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """True if no more calls can be suspended."""
         return len(self._calls) >= MAX_SUSPENDED_CALLS
 
-    def keep(self, call: SuspendedCall) -> None:
+    def add(self, call: SuspendedCall) -> None:
         """Add a call under a new handle. Every handle can be used once."""
         call.handle = secrets.token_urlsafe(18)
-        call.until = self._clock() + self.seconds
+        call.expires_at = self._clock() + self.seconds
         self._calls[call.handle] = call
         if not self._sweeping:
             self._sweeping = True
             self._call_later(_SWEEP_SECONDS, self._sweep)
 
-    def fetch(self, handle: str) -> SuspendedCall | None:
+    def pop(self, handle: str) -> SuspendedCall | None:
         """Remove and return the call with this handle."""
         return self._calls.pop(handle, None)
 
-    def drop_all(self, reason: str) -> None:
+    def cancel_all(self, reason: str) -> None:
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.give_up(reason)
+            call.cancel(reason)
 
     def _sweep(self) -> None:
         now = self._clock()
-        for handle in [handle for handle, call in self._calls.items() if call.until <= now]:
-            self._calls.pop(handle).give_up(_NO_RESPONSE)
+        for handle in [handle for handle, call in self._calls.items() if call.expires_at <= now]:
+            self._calls.pop(handle).cancel(_NO_RESPONSE)
         self._sweeping = bool(self._calls)
         if self._sweeping:
             self._call_later(_SWEEP_SECONDS, self._sweep)
@@ -445,7 +447,7 @@ class SuspendedCalls:
 
 def input_required_outcome(call: SuspendedCall, state: str) -> Outcome:
     """Return the result that sends the open client requests to the client."""
-    return Outcome(write_input_request(call.open_questions(), state), Era.STATELESS)
+    return Outcome(write_input_request(call.open_requests(), state), Era.STATELESS)
 
 
 # -- A session client in front of a session server: client requests are relayed.
@@ -467,21 +469,21 @@ class ClientRequestRelay:
     def __init__(
         self,
         *,
-        questions: ClientRequestFilter,
-        wait: Callable[[Call], None],
-        go_on: Callable[[Call], None],
+        request_filter: ClientRequestFilter,
+        pause: Callable[[Call], None],
+        resume: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
         call_later: Callable[[float, Callable[[], None]], Any],
         seconds: float,
     ) -> None:
-        self._questions = questions
+        self._filter = request_filter
         self._call_later = call_later
         self._seconds = seconds
-        self._wait = wait
-        self._go_on = go_on
+        self._pause = pause
+        self._resume = resume
         self._fail = fail
 
-    def put(
+    def send(
         self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
         """Send a client request that was checked."""
@@ -498,7 +500,7 @@ class ClientRequestRelay:
             self._seconds + _GRACE_SECONDS, lambda: client_request.fail(-32603, _REQUEST_EXPIRED)
         )
         if call is None or call.upstream_request is None:
-            self._questions.follow(client_request, call, session, timer.cancel)
+            self._filter.track(client_request, call, session, timer.cancel)
         else:
             target = call.session or session
             on_end = self._input_wait(call).add()
@@ -508,8 +510,8 @@ class ClientRequestRelay:
                 timer.cancel()
                 on_end()
 
-            self._questions.follow(client_request, call, target, then)
-            self._wait(call)
+            self._filter.track(client_request, call, target, then)
+            self._pause(call)
         if target is None or not target.send_request(client_request, call):
             client_request.reject(-32603, "The client cannot be reached now.")
 
@@ -518,7 +520,7 @@ class ClientRequestRelay:
         if isinstance(request, ClientInputWait):
             return request
         assert request is not None
-        call.upstream_request = wait = ClientInputWait(call, request, self._go_on, self._fail)
+        call.upstream_request = wait = ClientInputWait(call, request, self._resume, self._fail)
         return wait
 
 
@@ -528,13 +530,13 @@ class ClientInputWait:
     def __init__(
         self,
         call: Call,
-        exchange: UpstreamRequest,
-        go_on: Callable[[Call], None],
+        request: UpstreamRequest,
+        resume: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
     ) -> None:
         self._call = call
-        self._exchange = exchange
-        self._go_on = go_on
+        self._request = request
+        self._resume = resume
         self._fail = fail
         self._open_requests = 0
 
@@ -546,22 +548,22 @@ class ClientInputWait:
     def _on_request_end(self) -> None:
         self._open_requests -= 1
         if self._open_requests == 0 and self._call.upstream_request is self:
-            self._call.upstream_request = self._exchange
-            self._go_on(self._call)
+            self._call.upstream_request = self._request
+            self._resume(self._call)
 
     @property
     def is_open(self) -> bool:
-        return self._exchange.is_open
+        return self._request.is_open
 
     def abandon(self, reason: str) -> None:
-        self._exchange.abandon(reason)
+        self._request.abandon(reason)
 
     def reassign(self, call: Call, handler: ResponseHandler) -> None:
-        self._exchange.reassign(call, handler)
+        self._request.reassign(call, handler)
 
     def expire(self) -> None:
         call = self._call
-        self._exchange.abandon(_DEADLINE_PASSED)
+        self._request.abandon(_DEADLINE_PASSED)
         self._fail(
             call,
             InterlockError(
@@ -590,17 +592,17 @@ class InputRounds:
     def __init__(
         self,
         *,
-        questions: ClientRequestFilter,
+        request_filter: ClientRequestFilter,
         send: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
-        self._questions = questions
+        self._filter = request_filter
         self._send = send
         self._fail = fail
         self._call_later = call_later
 
-    def another(self, call: Call, result: bytes) -> None:
+    def start_round(self, call: Call, result: bytes) -> None:
         """Start another input round. Raises InterlockError if the call cannot continue."""
         call.input_rounds += 1
         if call.input_rounds > MAX_INPUT_ROUNDS:
@@ -611,25 +613,25 @@ class InputRounds:
             )
         needed = read_input_request(result)
         call.upstream_request = input_round = InputRound(self, call, needed)
-        if needed.questions:
-            input_round.put(self._questions)
+        if needed.requests:
+            input_round.send_requests(self._filter)
         else:
             wait = exponential_delay(call.input_rounds - 1, _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS)
-            self._call_later(wait, input_round.go_on)
+            self._call_later(wait, input_round.resume)
 
-    def go_on(self, call: Call, needed: InputRequest, responses: dict[str, Raw]) -> None:
+    def resume(self, call: Call, needed: InputRequest, responses: dict[str, Raw]) -> None:
         """Send the request again, with all client responses."""
         params = dict(call.extra_params or {})
         params.pop(INPUT_RESPONSES, None)
         params.pop(REQUEST_STATE, None)
-        if needed.questions:
+        if needed.requests:
             params[INPUT_RESPONSES] = Raw(encode_members(responses))
         if needed.state is not None:
             params[REQUEST_STATE] = Raw(encode_value(needed.state))
         call.extra_params = params or None
         self._send(call)
 
-    def stop(self, call: Call, error: InterlockError) -> None:
+    def fail(self, call: Call, error: InterlockError) -> None:
         self._fail(call, error)
 
 
@@ -641,27 +643,27 @@ class InputRound(PendingRequestBase):
         self._call = call
         self._needed = needed
         self._responses: dict[str, Raw] = {}
-        self._asks: list[ClientRequest] = []
+        self._client_requests: list[ClientRequest] = []
         self.is_open = True
 
-    def put(self, questions: ClientRequestFilter) -> None:
+    def send_requests(self, request_filter: ClientRequestFilter) -> None:
         call = self._call
         session = call.session
-        for key, (method, params) in self._needed.questions.items():
+        for key, (method, params) in self._needed.requests.items():
             session_params = to_session_params(
                 method, params, call.client.revision, secrets.token_urlsafe(12)
             )
             client_request = ClientRequest(
                 method, session_params, self._response_callback(key), call.upstream
             )
-            questions.follow(client_request, call, session)
-            rejection = questions.look_at(client_request, call.client, call.upstream)
+            request_filter.track(client_request, call, session)
+            rejection = request_filter.check(client_request, call.client, call.upstream)
             if rejection is not None:
                 self.is_open = False
                 client_request.reject(rejection.code, rejection.message)
                 raise UpstreamResponseError(rejection.code, rejection.message, None)
-            self._asks.append(client_request)
-        for client_request in self._asks:
+            self._client_requests.append(client_request)
+        for client_request in self._client_requests:
             if not self.is_open:
                 return
             if session is None or not session.send_request(client_request, call):
@@ -680,27 +682,27 @@ class InputRound(PendingRequestBase):
                 # A stateless server cannot get an error response: the call ends with it.
                 self._end("Another client request was rejected.")
                 error = UpstreamResponseError(response.code, response.message, response.data)
-                self._rounds.stop(self._call, error)
+                self._rounds.fail(self._call, error)
                 return
             if response.result[:1] != b"{":
                 self._end("Another client request got an invalid response.")
                 message = "The response of the client to a client request is not an object."
-                self._rounds.stop(self._call, UpstreamResponseError(-32602, message, None))
+                self._rounds.fail(self._call, UpstreamResponseError(-32602, message, None))
                 return
             self._responses[key] = Raw(response.result)
-            if len(self._responses) == len(self._needed.questions):
-                self.go_on()
+            if len(self._responses) == len(self._needed.requests):
+                self.resume()
 
         return on_response
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self.is_open:
             self.is_open = False
-            self._rounds.go_on(self._call, self._needed, self._responses)
+            self._rounds.resume(self._call, self._needed, self._responses)
 
     def _end(self, reason: str) -> None:
         self.is_open = False
-        for client_request in self._asks:
+        for client_request in self._client_requests:
             client_request.withdraw(reason)
 
     def abandon(self, reason: str) -> None:
@@ -710,7 +712,7 @@ class InputRound(PendingRequestBase):
     def expire(self) -> None:
         if self.is_open:
             self._end("The deadline has passed.")
-            self._rounds.stop(
+            self._rounds.fail(
                 self._call,
                 InterlockError(
                     DEADLINE_EXCEEDED,

@@ -69,11 +69,11 @@ class DeadlineWatch:
 
     def __init__(
         self,
-        under_way: Callable[[], Iterable[Call]],
+        running_calls: Callable[[], Iterable[Call]],
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
-        self._under_way = under_way
+        self._running_calls = running_calls
         self._clock = clock
         self._call_later = call_later
         self.ticking = False
@@ -86,7 +86,7 @@ class DeadlineWatch:
 
     def tick(self) -> None:
         now = self._clock()
-        calls = list(self._under_way())
+        calls = list(self._running_calls())
         for call in calls:
             if call.deadline and now >= call.deadline and call.upstream_request is not None:
                 try:

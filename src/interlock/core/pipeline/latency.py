@@ -95,7 +95,7 @@ class LatencyMeasures(CallObserver):
                     measured_class = LATENCY_CLASSES[measured_rank]
                     self.on_slower(tool.upstream, tool.upstream_name, measured_class)
 
-    def forget(self, upstream: str) -> None:
+    def remove_upstream(self, upstream: str) -> None:
         """Remove the measurements of an upstream that was removed or changed."""
         self._tools -= len(self._records.pop(upstream, {}))
 
@@ -116,7 +116,7 @@ def add_latency(outcome: Outcome, seconds: float) -> Outcome:
 
     A result with an invalid `_meta` is not changed.
     """
-    glance, raw = outcome.glance, outcome.result
+    glance, raw = outcome.summary, outcome.result
     latency = Raw(b"%.3f" % (ceil(seconds * 1e6) / 1e3))
     if glance is None or raw[:1] != b"{" or raw[-1:] != b"}":
         return outcome

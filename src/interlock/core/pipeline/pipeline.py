@@ -214,7 +214,7 @@ class Pipeline:
         names: str,
         timeout: float,
         concurrent_calls: int,
-        ask_policy: Callable[[str], ClientRequestPolicy] = lambda _: ALLOW_ALL,
+        client_request_policy: Callable[[str], ClientRequestPolicy] = lambda _: ALLOW_ALL,
         seals: StateSealer | None = None,
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
@@ -250,26 +250,28 @@ class Pipeline:
         self._latency_in_results = latency_in_results
         self._read_tools = read_tools
         self._observers = ObserverMethods((audit, *observers))
-        self._under_way: dict[Call, None] = {}
-        self._busy_poll = None if call_soon is None else BusyPoll(self._under_way, clock, call_soon)
+        self._running_calls: dict[Call, None] = {}
+        self._busy_poll = (
+            None if call_soon is None else BusyPoll(self._running_calls, clock, call_soon)
+        )
         self.operations: OperationsStage | None = None
         """The stage that translates operations to calls. None: no client uses operations."""
-        self.enter = Admission(
+        self.admission = Admission(
             authenticate=authenticate,
             audit=audit,
-            under_way=self._under_way,
+            running_calls=self._running_calls,
             concurrent_calls=concurrent_calls,
             recall=recall,
         )
-        self.admit, self.refused = self.enter.admit, self.enter.refused
+        self.admit, self.record_rejection = self.admission.admit, self.admission.record_rejection
         self._drained: asyncio.Future[None] | None = None
-        self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
+        self._deadlines = DeadlineWatch(self.running_calls, clock, call_later)
         self.subscriptions = ResourceSubscriptions(
             catalog, upstreams, permitted=authorizer.authorize_method
         )
         self._input = ClientInput(
             self,
-            questions=ClientRequestFilter(ask_policy, audit, clock),
+            request_filter=ClientRequestFilter(client_request_policy, audit, clock),
             seals=seals or StateSealer(os.urandom(KEY_BYTES), wall_clock),
             clock=clock,
             wall_clock=wall_clock,
@@ -285,7 +287,7 @@ class Pipeline:
             names=names,
             view_of=lambda call: authorizer.view_of(call),
         )
-        self.transparent: str | None = None
+        self.transparent_upstream: str | None = None
         """The upstream that a transparent node shows as itself. None: it is not transparent."""
 
     def install_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
@@ -313,14 +315,14 @@ class Pipeline:
             listed_again: True for the second attempt, after the tools were listed again, because
                 the tool was unknown.
         """
-        self._under_way[call] = None
+        self._running_calls[call] = None
         clock = self._clock
         call.started_at = now = clock()
         if self._observers.on_start and not (again or listed_again):
             notify(self._observers.on_start, call)
         try:
             # A direct `__call__` is faster than calling the object.
-            self.enter.__call__(call)
+            self.admission.__call__(call)
             # In a view the stage often knows the tool, and has validated the arguments.
             checked: OperationMatch = False
             if call.view is not None and self.operations is not None:
@@ -332,8 +334,10 @@ class Pipeline:
                 if call.hop is not None and self.route_check is not None:
                     self.route_check.check(call, call.hop)
                 authorizer = self.authorizer
-                if self.transparent is not None:
-                    resolve_transparently(call, self.transparent, self._catalog, authorizer)
+                if self.transparent_upstream is not None:
+                    resolve_transparently(
+                        call, self.transparent_upstream, self._catalog, authorizer
+                    )
                 elif checked:
                     authorizer.check_tool(call)
                 else:
@@ -356,7 +360,7 @@ class Pipeline:
                     if call.extra_params is None:
                         self.send(call, now)
                     else:
-                        self.depart(call, now)
+                        self.continue_or_send(call, now)
                 else:
                     self.record_and_send(call)
             else:
@@ -365,7 +369,7 @@ class Pipeline:
                 if method in TASK_METHODS:
                     local_handler = self._input.tasks.find(call)
                 elif not resolve_method(call, self._catalog) and local_handler is None:
-                    key = self.transparent
+                    key = self.transparent_upstream
                     route_transparently(
                         call, key, None if key is None else self._upstreams.get(key)
                     )
@@ -377,17 +381,19 @@ class Pipeline:
                 elif is_passed_on(call):
                     self.record_and_send(call)
                 else:
-                    self.depart(call, now)
+                    self.continue_or_send(call, now)
         except PendingIdentity as pending:
-            rejection = pending if again else self.enter.settle(call, pending, self.begin)
+            rejection = (
+                pending if again else self.admission.resolve_identity(call, pending, self.begin)
+            )
             if rejection is not None:
                 self.finish(call, None, rejection)
         except InterlockError as error:
             if (
                 error.failure is not UNKNOWN_TOOL
                 or listed_again
-                or self.transparent is None
-                or not self._list_again(call, self.transparent)
+                or self.transparent_upstream is None
+                or not self._list_again(call, self.transparent_upstream)
             ):
                 self.on_result(call, None, error)
         except Exception as bug:
@@ -398,7 +404,7 @@ class Pipeline:
         reason to list them, or if they were listed a moment ago."""
 
         def begin_again() -> None:
-            if call in self._under_way:
+            if call in self._running_calls:
                 self.begin(call, listed_again=True)
 
         if call.view is not None or not is_listing_outdated(call, upstream, self._catalog):
@@ -410,7 +416,7 @@ class Pipeline:
         self._audit.intend(call, partial(self._on_recorded, call))
 
     def _on_recorded(self, call: Call, on_disk: bool) -> None:
-        if call not in self._under_way:
+        if call not in self._running_calls:
             return
         try:
             if not on_disk:
@@ -425,7 +431,7 @@ class Pipeline:
             if call.extra_params is None:
                 self.send(call, now)
             else:
-                self.depart(call, now)
+                self.continue_or_send(call, now)
             if faults.ARMED:
                 faults.reach("dispatch.sent")
         except InterlockError as error:
@@ -433,9 +439,9 @@ class Pipeline:
         except Exception as bug:
             self.finish(call, None, internal_error(call, bug))
 
-    def depart(self, call: Call, now: float) -> None:
+    def continue_or_send(self, call: Call, now: float) -> None:
         """Send a call to its upstream, or continue a suspended call. Raises InterlockError."""
-        if call.extra_params is None or not self._input.brought(call):
+        if call.extra_params is None or not self._input.resume_suspended(call):
             self.send(call, now)
 
     def send(self, call: Call, now: float) -> None:
@@ -476,10 +482,10 @@ class Pipeline:
         call.upstream_request = upstream.start(call, self)
         busy_poll = self._busy_poll
         if busy_poll is not None:
-            if len(self._under_way) == 1:
-                busy_poll.sent(now)
+            if len(self._running_calls) == 1:
+                busy_poll.start(now)
             else:
-                busy_poll.alone = 0
+                busy_poll.single_calls = 0
 
     # -- responses
 
@@ -488,15 +494,15 @@ class Pipeline:
         reader of the response."""
         if error is None:
             if self._failing:
-                self._breakers.succeeded(call.upstream)
+                self._breakers.record_success(call.upstream)
             if outcome is not None:
-                glance = outcome.glance
+                glance = outcome.summary
                 if glance is not None and (
                     (glance.result_type and glance.result_type != COMPLETE)
                     or (call.method != TOOLS_CALL and call.method in TASK_METHODS)
                 ):
                     try:
-                        outcome = self._input.needed(call, outcome)
+                        outcome = self._input.convert_result(call, outcome)
                         if outcome is None:
                             return
                         if glance.result_type == INPUT_REQUIRED:
@@ -513,14 +519,14 @@ class Pipeline:
         elif call.upstream:
             try:
                 if isinstance(error, UpstreamResponseError):
-                    outcome = self._input.needed_first(call, error)
+                    outcome = self._input.convert_url_error(call, error)
                     if outcome is not None:
-                        self._breakers.succeeded(call.upstream)
+                        self._breakers.record_success(call.upstream)
                         self.finish(call, outcome, None, INPUT_REQUIRED)
                         return
                 if isinstance(error, UpstreamLostError) and self._try_again(call, error):
                     return
-                self._breakers.blame(call, error)
+                self._breakers.record_error(call, error)
             except InterlockError as rejection:
                 error = rejection
             except Exception as bug:
@@ -530,7 +536,7 @@ class Pipeline:
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """Handle a notification of the upstream, which also proves that it is alive."""
-        if call not in self._under_way:
+        if call not in self._running_calls:
             return
         if call.timeout:
             # The timeout starts again, up to the hard deadline. It never gets shorter, because an
@@ -544,7 +550,7 @@ class Pipeline:
         self, request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
         """Pass a client request of the upstream to the client."""
-        self._input.asked(request, call, session)
+        self._input.on_request(request, call, session)
 
     def finish_task(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
@@ -552,19 +558,19 @@ class Pipeline:
         """End a call that continued as a task. Return the outcome as the client sees it."""
         if error is None:
             if self._failing:
-                self._breakers.succeeded(call.upstream)
+                self._breakers.record_success(call.upstream)
             if outcome is not None and self._catalog.collides:
                 outcome = rewrite_uris(call, outcome, self._catalog.current)
         else:
-            self._breakers.blame(call, error)
+            self._breakers.record_error(call, error)
         call.method, call.on_done = TASK_CHANGED, None
-        self._under_way[call] = None
+        self._running_calls[call] = None
         self.finish(call, outcome, error)
         return outcome
 
     def is_pending(self, call: Call) -> bool:
         """Return whether the call is still running."""
-        return call in self._under_way
+        return call in self._running_calls
 
     def pause_deadline(self, call: Call, seconds: float) -> None:
         """Extend the deadline while a person may be asked, unless the caller set a timeout."""
@@ -590,7 +596,7 @@ class Pipeline:
 
     def _try_again(self, call: Call, error: UpstreamLostError) -> bool:
         upstream = self._upstreams.get(call.upstream)
-        if upstream is None or call not in self._under_way:
+        if upstream is None or call not in self._running_calls:
             return False
         if not self._dispatcher.may_send_again(call, error):
             return False
@@ -609,9 +615,9 @@ class Pipeline:
         outcome_name: str = OK,
     ) -> None:
         """End a call: notify the observers, such as the journal, and pass the end to its server."""
-        if self._under_way.pop(call, call) is not None:
+        if self._running_calls.pop(call, call) is not None:
             return
-        if self._drained is not None and not self._under_way and not self._drained.done():
+        if self._drained is not None and not self._running_calls and not self._drained.done():
             self._drained.set_result(None)
         clock, detail = self._clock, ""
         took = clock() - call.started_at
@@ -623,7 +629,7 @@ class Pipeline:
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
                 hop = "" if self.route_check is None else self.route_check.describe_position(call)
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
-        elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
+        elif outcome is not None and outcome.summary is not None and outcome.summary.is_error:
             outcome_name = outcome_name if outcome_name == COLLECTED else TOOL_ERROR
         duration_us, route = trunc(took * 1e6), call.route
         for on_end in self._observers.on_end:
@@ -655,7 +661,7 @@ class Pipeline:
 
     def cancel(self, call: Call, reason: str = "The caller cancelled the call.") -> None:
         """Cancel a running call. Its upstream and its caller are notified."""
-        if call not in self._under_way and not self.enter.give_up(call):
+        if call not in self._running_calls and not self.admission.make_running(call):
             return
         try:
             if call.upstream_request is not None:
@@ -667,22 +673,22 @@ class Pipeline:
 
     async def drain(self, seconds: float) -> None:
         """Accept no more calls, wait for running calls for this long, and end the others."""
-        self.enter.closed = True
+        self.admission.is_closed = True
         # No client will respond in the remaining time.
-        self._input.drop_all("The node is shutting down.")
+        self._input.cancel_all("The node is shutting down.")
         gate = self._gate
         waiting = [
             call
-            for call in self._under_way
-            if self._input.asks_for(call)
+            for call in self._running_calls
+            if self._input.is_waiting_for_client(call)
             or (gate is not None and gate.is_waiting_for_other_call(call))
         ]
-        self._shut_down([*waiting, *self.enter.give_up_all()])
-        if self._under_way and seconds > 0:
+        self._shut_down([*waiting, *self.admission.make_all_running()])
+        if self._running_calls and seconds > 0:
             self._drained = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._drained], timeout=seconds)
-        self._input.drop_all("The node is shutting down.")
-        self._shut_down(list(self._under_way))
+        self._input.cancel_all("The node is shutting down.")
+        self._shut_down(list(self._running_calls))
 
     def _shut_down(self, calls: list[Call]) -> None:
         for call in calls:
@@ -691,9 +697,9 @@ class Pipeline:
             if request is not None:
                 request.abandon("The node is shutting down.")
 
-    def under_way(self) -> Iterable[Call]:
+    def running_calls(self) -> Iterable[Call]:
         """Return the running calls, the oldest first."""
-        return self._under_way
+        return self._running_calls
 
     async def run(self, call: Call) -> Outcome:
         """Begin a call and wait for its outcome. Raises InterlockError, and nothing else."""
@@ -714,7 +720,7 @@ class Pipeline:
     ) -> None:
         """Apply settings that can change while the node runs."""
         self._latency_in_results = latency_in_results
-        self.enter.authenticate = authenticate
-        self.enter.concurrent_calls = concurrent_calls
+        self.admission.authenticate = authenticate
+        self.admission.concurrent_calls = concurrent_calls
         self._local_methods.names = names
         self._timeout = timeout

@@ -30,13 +30,13 @@ class SealedState(msgspec.Struct, array_like=True):
     caller: str
     request: bytes
     """The digest of the request in which it may be sent back."""
-    until: float
+    expires_at: float
     """When it expires (wall clock)."""
-    held: str = ""
+    handle: str = ""
     """The handle of a suspended call. With `again`, the id of an approval."""
-    upstream: str | None = None
+    upstream_state: str | None = None
     """The state of the upstream, which is sent back to it."""
-    again: bool = False
+    is_restart: bool = False
     """True if nothing was executed yet: the client makes the request again."""
 
 
@@ -53,9 +53,9 @@ class StateSealer:
         call: Call,
         seconds: float,
         *,
-        held: str = "",
-        upstream: str | None = None,
-        again: bool = False,
+        handle: str = "",
+        upstream_state: str | None = None,
+        is_restart: bool = False,
     ) -> str:
         """Return sealed state for the caller of this request, valid for this many seconds.
 
@@ -64,7 +64,12 @@ class StateSealer:
         """
         caller = "" if call.caller is None else call.caller.name
         content = SealedState(
-            caller, digest_request(call), self._wall_clock() + seconds, held, upstream, again
+            caller,
+            digest_request(call),
+            self._wall_clock() + seconds,
+            handle,
+            upstream_state,
+            is_restart,
         )
         nonce = os.urandom(_NONCE_BYTES)
         sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(content), None)
@@ -88,7 +93,7 @@ class StateSealer:
             content is None
             or content.caller != caller
             or content.request != digest_request(call)
-            or content.until < self._wall_clock()
+            or content.expires_at < self._wall_clock()
         ):
             # One error for all cases: a client must not learn which check failed.
             raise stale_state_error()

@@ -45,7 +45,7 @@ def rewrite_uris(call: Call, outcome: Outcome, snapshot: Snapshot) -> Outcome:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ProtocolError):
         # The client handles an invalid result itself.
         return outcome
-    return Outcome(encode_members(members), outcome.era, outcome.glance)
+    return Outcome(encode_members(members), outcome.era, outcome.summary)
 
 
 def _rewrite_contents(members: _Members, show_uri: _ShowUri) -> bool:

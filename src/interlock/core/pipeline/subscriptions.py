@@ -75,7 +75,7 @@ class ResourceSubscriptions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._authorize = permitted
 
-    def watched(self, upstream: str, session_key: object | None = None) -> tuple[str, ...]:
+    def active_uris(self, upstream: str, session_key: object | None = None) -> tuple[str, ...]:
         """Return the upstream URIs of the active subscriptions over one connection.
 
         Subscriptions to which the server has not responded yet are not included.
@@ -174,7 +174,7 @@ class ResourceSubscriptions:
         if session_key is not None:
             await self._remove_subscriber(subscriber, (upstream, uri, None))
 
-    async def follow(
+    async def subscribe_all(
         self, subscriber: ResourceSubscriber, call: Call, uris: Iterable[str]
     ) -> list[str]:
         """Subscribe to these URIs. Return the URIs with a subscription."""
@@ -196,7 +196,7 @@ class ResourceSubscriptions:
             _log.info("resource subscriptions: some servers did not respond in time")
         return subscribed
 
-    def unfollow(self, subscriber: ResourceSubscriber) -> None:
+    def unsubscribe_all(self, subscriber: ResourceSubscriber) -> None:
         """End all subscriptions of a subscriber that is gone."""
         keys = [
             key

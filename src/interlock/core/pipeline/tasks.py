@@ -79,13 +79,13 @@ _LONGEST: Final = 8 * 1024
 """An id travels in a header."""
 
 
-class TaskName(msgspec.Struct, array_like=True, frozen=True):
+class TaskReference(msgspec.Struct, array_like=True, frozen=True):
     """What an id stands for."""
 
     upstream: str
     id: str
     """The upstream's own id, or the handle of a task of the node's own."""
-    own: bool = False
+    is_local: bool = False
 
 
 class TaskIds:
@@ -95,13 +95,13 @@ class TaskIds:
         self._key = key
         self._cipher: Any = None
 
-    def seal(self, name: TaskName, caller: str) -> str | None:
+    def seal(self, name: TaskReference, caller: str) -> str | None:
         """The id by which this caller knows the task. None: it would be too long."""
         sealed = self._load().encrypt(msgspec.msgpack.encode(name), [caller.encode()])
         id = _MARK + urlsafe_b64encode(sealed).decode().rstrip("=")
         return id if len(id) <= _LONGEST else None
 
-    def open(self, id: str, caller: str) -> TaskName | None:
+    def open(self, id: str, caller: str) -> TaskReference | None:
         """The task that this caller knows by the id. None: there is none that it may know."""
         if not id.startswith(_MARK) or len(id) > _LONGEST:
             return None
@@ -109,7 +109,7 @@ class TaskIds:
         try:
             raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
             opened = self._load().decrypt(raw, [caller.encode()])
-            name = msgspec.msgpack.decode(opened, type=TaskName)
+            name = msgspec.msgpack.decode(opened, type=TaskReference)
         except Exception:
             # Forged bytes fail in as many ways as there are: none of them is worth telling apart.
             return None
@@ -171,7 +171,7 @@ class LocalTasks:
         return len(self._all)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self._all) >= MAX_TASKS
 
     def get(self, handle: str) -> LocalTask | None:
@@ -180,44 +180,44 @@ class LocalTasks:
     def add(self, handle: str, id: str, held: SuspendedCall, call: Call) -> LocalTask:
         """Make a task of a call that waits for its client. `id`: by which that knows it."""
         self._all[handle] = task = LocalTask(self, handle, id, held, call)
-        held.exchange.reassign(call, task)
+        held.upstream_request.reassign(call, task)
         if not self._sweeping:
             self._sweeping = True
             self._call_later(_SWEEP, self._sweep)
         return task
 
-    def keep(self, task: LocalTask) -> None:
+    def store_result(self, task: LocalTask) -> None:
         """It has a result now, which waits to be fetched."""
         self._bytes += task.size
         for one in list(self._all.values()):
             if self._bytes <= MAX_TASK_BYTES:
                 return
             if one.size and one is not task:
-                self._forget(one)
+                self._remove(one)
 
-    def drop_all(self, reason: str) -> None:
+    def cancel_all(self, reason: str) -> None:
         for task in list(self._all.values()):
             task.cancel(reason)
-            self._forget(task)
+            self._remove(task)
 
-    def _forget(self, task: LocalTask) -> None:
+    def _remove(self, task: LocalTask) -> None:
         del self._all[task.handle]
         self._bytes -= task.size
 
-    def _look_at(self, task: LocalTask, now: float) -> None:
-        task.look()
-        if task.ended or task.asks:
-            if task.until <= now:
+    def _check(self, task: LocalTask, now: float) -> None:
+        task.update_state()
+        if task.has_ended or task.is_waiting_for_client:
+            if task.expires_at <= now:
                 task.cancel(_GONE)
-                self._forget(task)
-        elif task.ends <= now:
+                self._remove(task)
+        elif task.latest_end <= now:
             task.expire()
 
     def _sweep(self) -> None:
         now = self.clock()
         for task in list(self._all.values()):
             try:
-                self._look_at(task, now)
+                self._check(task, now)
             except Exception:
                 # The others must still end in time.
                 _log.exception("a task could not be looked after")
@@ -234,35 +234,35 @@ class LocalTask:
     ) -> None:
         self.handle = handle
         self.call = call
-        self.asks = True
+        self.is_waiting_for_client = True
         """Whether it waits for its client. Else it waits for its server."""
-        self.cancelled = False
-        self.over: tuple[Outcome | None, InterlockError | None] | None = None
+        self.is_cancelled = False
+        self.result: tuple[Outcome | None, InterlockError | None] | None = None
         self.size = 0
         """Of the result that it keeps, in bytes."""
         self._id = id
-        self._held = held
+        self._suspended_call = held
         self._tasks = tasks
-        self._began = self.until = tasks.clock()
+        self._started_at = self.expires_at = tasks.clock()
         self._created = self._updated = format_utc_ms(tasks.wall_clock())
-        self._touched()
+        self._touch()
 
     @property
-    def ended(self) -> bool:
-        return self.cancelled or self.over is not None
+    def has_ended(self) -> bool:
+        return self.is_cancelled or self.result is not None
 
     # -- what its client sees
 
-    def shown(self, result_type: str) -> Outcome:
+    def to_outcome(self, result_type: str) -> Outcome:
         """The task as it is now. A new one brings nothing with it."""
-        self.look()
+        self.update_state()
         status, message, detail = self._state()
         task = Task(
             self._id,
             status,
             self._created,
             self._updated,
-            self.until - self._began,
+            self.expires_at - self._started_at,
             POLL_INTERVAL_SECONDS,
             message,
         )
@@ -271,14 +271,14 @@ class LocalTask:
 
     def _state(self) -> tuple[str, str, tuple[str, bytes | Raw] | None]:
         """The status, a sentence about it, and what it brings with it."""
-        if self.cancelled:
+        if self.is_cancelled:
             return ENDED_EARLY, "", None
-        if self.over is None:
-            if not self.asks:
+        if self.result is None:
+            if not self.is_waiting_for_client:
                 return WORKING, "", None
-            needed = decode_members(write_input_request(self._held.open_questions(), None))
+            needed = decode_members(write_input_request(self._suspended_call.open_requests(), None))
             return mcp.INPUT_REQUIRED, "", (INPUT_REQUESTS, needed[INPUT_REQUESTS])
-        outcome, error = self.over
+        outcome, error = self.result
         if error is not None:
             return FAILED, error.message, ("error", _error(error))
         assert outcome is not None
@@ -286,79 +286,79 @@ class LocalTask:
 
     # -- what moves it
 
-    def look(self) -> None:
+    def update_state(self) -> None:
         """Does it still wait for its client, or for its server again?"""
-        asks = bool(self._held.open_questions())
-        if self.ended or asks is self.asks:
+        asks = bool(self._suspended_call.open_requests())
+        if self.has_ended or asks is self.is_waiting_for_client:
             return
-        self.asks = asks
-        self._touched()
+        self.is_waiting_for_client = asks
+        self._touch()
         if not asks:
             self._tasks.host.resume_deadline(self.call)
-            self._outlive()
+            self._extend_expiry()
 
-    def answer(self, answers: dict[str, Raw]) -> None:
-        if not self.ended:
-            self._held.answer(answers)
-            self._touched()
-            self.look()
+    def respond(self, answers: dict[str, Raw]) -> None:
+        if not self.has_ended:
+            self._suspended_call.respond(answers)
+            self._touch()
+            self.update_state()
 
     def cancel(self, reason: str) -> None:
         """Nobody wants it any more."""
-        if self.ended:
+        if self.has_ended:
             return
-        self.cancelled = True
-        self._touched()
-        self._held.give_up(reason)
+        self.is_cancelled = True
+        self._touch()
+        self._suspended_call.cancel(reason)
         self._tasks.host.finish_task(self.call, None, InterlockError(CANCELLED, reason))
 
     def expire(self) -> None:
         """The server takes too long."""
-        self._held.exchange.expire()
-        if not self.ended:
+        self._suspended_call.upstream_request.expire()
+        if not self.has_ended:
             # Nobody will settle it any more.
             lost = InterlockError(UPSTREAM_LOST, f"{self.call.upstream} was lost during the call.")
             self.on_result(self.call, None, lost)
 
     @property
-    def ends(self) -> float:
+    def latest_end(self) -> float:
         """Until when its server may take. Nobody holds a line on which a hang-up would end it, so
         it ends some day in any case."""
-        return min(self.call.deadline, self._began + MAX_TTL_SECONDS)
+        return min(self.call.deadline, self._started_at + MAX_TTL_SECONDS)
 
-    def _touched(self) -> None:
+    def _touch(self) -> None:
         self._updated = format_utc_ms(self._tasks.wall_clock())
-        self.until = max(self.until, self._tasks.clock() + self._tasks.seconds)
+        self.expires_at = max(self.expires_at, self._tasks.clock() + self._tasks.seconds)
 
-    def _outlive(self) -> None:
+    def _extend_expiry(self) -> None:
         """What its server may still bring must be there to be fetched."""
-        self.until = max(self.until, self.ends + self._tasks.seconds)
+        self.expires_at = max(self.expires_at, self.latest_end + self._tasks.seconds)
 
     # -- Back
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if self.ended:
+        if self.has_ended:
             return
         outcome = self._tasks.host.finish_task(self.call, outcome, error)
-        self.over = (outcome, error)
-        self._touched()
+        self.result = (outcome, error)
+        self._touch()
         if outcome is not None:
             self.size = len(outcome.result)
-            self._tasks.keep(self)
+            self._tasks.store_result(self)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """A sign of life: the wait starts again, up to the hard deadline."""
-        if not self.ended and not self.asks and self.call.timeout:
+        if not self.has_ended and not self.is_waiting_for_client and self.call.timeout:
             now = self._tasks.clock()
             self.call.deadline = min(now + self.call.timeout, self.call.hard_deadline)
-            self._outlive()
+            self._extend_expiry()
 
     def on_request(
         self, ask: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        self._held.on_request(ask, call, session)
-        self._touched()
-        self.look()
+        self._suspended_call.on_request(ask, call, session)
+        self._touch()
+        self.update_state()
 
 
 def _error(error: InterlockError) -> bytes:
@@ -383,9 +383,9 @@ _DONE: Final = Outcome(_NOTHING, mcp.Era.SESSION)
 class LocalTaskProtocol(Protocol):
     """A task of the node's own, wherever it is kept."""
 
-    def shown(self, result_type: str) -> Outcome: ...
+    def to_outcome(self, result_type: str) -> Outcome: ...
 
-    def answer(self, answers: dict[str, Raw]) -> None: ...
+    def respond(self, answers: dict[str, Raw]) -> None: ...
 
     def cancel(self, reason: str) -> None: ...
 
@@ -397,7 +397,7 @@ class Tasks:
         self,
         host: CallHost,
         *,
-        questions: ClientRequestFilter,
+        request_filter: ClientRequestFilter,
         key: bytes,
         clock: Clock,
         wall_clock: Callable[[], float],
@@ -405,9 +405,9 @@ class Tasks:
         seconds: float,
     ) -> None:
         self._host = host
-        self._questions = questions
+        self._filter = request_filter
         self._ids = TaskIds(key)
-        self.own = LocalTasks(
+        self.local_tasks = LocalTasks(
             host, clock=clock, wall_clock=wall_clock, call_later=call_later, seconds=seconds
         )
         self._find_elsewhere: Callable[[str, Call], LocalTaskProtocol | None] = lambda *_: None
@@ -416,12 +416,12 @@ class Tasks:
         """Also find tasks of the node that a feature stores."""
         self._find_elsewhere = find
 
-    def seal(self, handle: str, call: Call) -> str | None:
+    def seal_id(self, handle: str, call: Call) -> str | None:
         """The id by which the caller of this call may ask for such a task."""
-        return self._ids.seal(TaskName(BUILTIN_KEY, handle, own=True), _caller(call))
+        return self._ids.seal(TaskReference(BUILTIN_KEY, handle, is_local=True), _caller(call))
 
-    def drop_all(self, reason: str) -> None:
-        self.own.drop_all(reason)
+    def cancel_all(self, reason: str) -> None:
+        self.local_tasks.cancel_all(reason)
 
     # -- requests about a task
 
@@ -433,9 +433,9 @@ class Tasks:
         check_task_support(call.client)
         name = self._ids.open(call.name, _caller(call))
         task: LocalTaskProtocol | None = None
-        if name is not None and name.own:
-            task = self.own.get(name.id) or self._find_elsewhere(name.id, call)
-        if name is None or (name.own and task is None):
+        if name is not None and name.is_local:
+            task = self.local_tasks.get(name.id) or self._find_elsewhere(name.id, call)
+        if name is None or (name.is_local and task is None):
             # Whether it ever was, or is another's, is nobody's business who has to ask.
             raise InterlockError(UNKNOWN_TASK, "There is no such task here, or it has expired.")
         call.upstream = name.upstream
@@ -447,13 +447,13 @@ class Tasks:
         return None
 
     def _get(self, call: Call, task: LocalTaskProtocol) -> None:
-        self._host.finish(call, task.shown(mcp.COMPLETE), None)
+        self._host.finish(call, task.to_outcome(mcp.COMPLETE), None)
 
     def _update(self, call: Call, task: LocalTaskProtocol) -> None:
         raw = (call.extra_params or {}).get(INPUT_RESPONSES)
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
-        task.answer(read_input_responses(raw))
+        task.respond(read_input_responses(raw))
         self._host.finish(call, _DONE, None)
 
     def _cancel(self, call: Call, task: LocalTaskProtocol) -> None:
@@ -464,15 +464,23 @@ class Tasks:
 
     def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
         """Make a task of a call that waits for its client. None: it cannot be one."""
-        if call.method != mcp.TOOLS_CALL or not supports_tasks(call.client) or self.own.full:
+        if (
+            call.method != mcp.TOOLS_CALL
+            or not supports_tasks(call.client)
+            or self.local_tasks.is_full
+        ):
             return None
-        name = TaskName(call.upstream, secrets.token_urlsafe(18), own=True)
+        name = TaskReference(call.upstream, secrets.token_urlsafe(18), is_local=True)
         id = self._ids.seal(name, _caller(call))
-        return None if id is None else self.own.add(name.id, id, held, call).shown(mcp.TASK)
+        return (
+            None
+            if id is None
+            else self.local_tasks.add(name.id, id, held, call).to_outcome(mcp.TASK)
+        )
 
     # -- tasks of stateless servers
 
-    def created(self, call: Call, outcome: Outcome) -> Outcome:
+    def convert_created(self, call: Call, outcome: Outcome) -> Outcome:
         """A server answers a call with a task. Raises InterlockError."""
         if (
             call.method != mcp.TOOLS_CALL
@@ -484,41 +492,41 @@ class Tasks:
                 f"{call.upstream} answered with a task, which its client did not say it can take.",
             )
         members = decode_members(outcome.result)
-        if not self._rename(call, members):
+        if not self._replace_id(call, members):
             raise InterlockError(
                 UPSTREAM_PROTOCOL, f"{call.upstream} answered with a task without a `taskId`."
             )
-        return Outcome(encode_members(members), outcome.era, outcome.glance)
+        return Outcome(encode_members(members), outcome.era, outcome.summary)
 
-    def told(self, call: Call, outcome: Outcome) -> Outcome:
+    def convert_status(self, call: Call, outcome: Outcome) -> Outcome:
         """What a server says of its task, as its client is to hear it. Raises InterlockError."""
         members = decode_members(outcome.result)
         if bytes(members.get(INPUT_REQUESTS, _NOTHING)) != _NOTHING:
-            members = decode_members(self._within_limits(call, outcome.result))
-        self._rename(call, members)
+            members = decode_members(self._limit_requests(call, outcome.result))
+        self._replace_id(call, members)
         if "result" in members:
             members["result"] = Raw(remove_reserved_meta(members["result"]))
-        return Outcome(encode_members(members), outcome.era, outcome.glance)
+        return Outcome(encode_members(members), outcome.era, outcome.summary)
 
-    def _rename(self, call: Call, members: dict[str, Raw]) -> bool:
+    def _replace_id(self, call: Call, members: dict[str, Raw]) -> bool:
         """Put our id into a result. False: it names no task."""
         own_id = read_task_id(members)
         if own_id is None:
             return False
-        shown = self._ids.seal(TaskName(call.upstream, own_id), _caller(call))
+        shown = self._ids.seal(TaskReference(call.upstream, own_id), _caller(call))
         if shown is None:
             raise InterlockError(UPSTREAM_PROTOCOL, f"The `taskId` of {call.upstream} is too long.")
         members[TASK_ID] = Raw(encode_value(shown))
         return True
 
-    def _within_limits(self, call: Call, result: bytes) -> bytes:
+    def _limit_requests(self, call: Call, result: bytes) -> bytes:
         """A task is no way around what servers may ask. Raises InterlockError."""
         capped = {}
-        for key, (method, params) in read_input_request(result).questions.items():
+        for key, (method, params) in read_input_request(result).requests.items():
             ask = probe_request(method, params, call.upstream)
-            refusal = self._questions.look_at(ask, call.client, call.upstream)
+            refusal = self._filter.check(ask, call.client, call.upstream)
             if refusal is not None:
-                raise refusal.as_error()
+                raise refusal.to_error()
             if ask.params != params:
                 capped[key] = ask.params
         return replace_params(result, capped) if capped else result

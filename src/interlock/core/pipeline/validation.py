@@ -112,7 +112,7 @@ def find_errors(tool: Tool, arguments: dict[str, Any], most: int) -> list[Any] |
     if not hasattr(tool.validator, "iter_errors"):
         return []
     work: SchemaWork | None = tool.work
-    if work is not None and not work.allows(arguments):
+    if work is not None and not work.can_validate(arguments):
         return None
     return collect_errors(tool.validator, tool.input_schema(), arguments, most)
 
@@ -133,7 +133,7 @@ def _compile(tool: Tool) -> Any:
                 tool.validator = jsonschema_rs.validator_for(
                     schema, retriever=_no_retrieval, mask="the value", pattern_options=_PATTERNS
                 )
-                tool.unmeasured, tool.work = work.unmeasured, work
+                tool.unmeasured, tool.work = work.max_unmeasured_bytes, work
     except (jsonschema_rs.ValidationError, ValueError, ProtocolError) as exc:
         problem = str(exc).partition("\n")[0]
     if problem:
@@ -147,7 +147,7 @@ def _compile(tool: Tool) -> Any:
 
 def _can_be_validated(tool: Tool, arguments: dict[str, Any]) -> bool:
     work: SchemaWork | None = tool.work
-    if work is None or work.allows(arguments):
+    if work is None or work.can_validate(arguments):
         return True
     if not tool.skipped:
         tool.skipped = True

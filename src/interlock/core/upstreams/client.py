@@ -229,7 +229,9 @@ class RequestEncoder:
                 hop, stamp = call.hop, self._stamp
                 way = route.route_members
                 if hop is not None:
-                    way = hop.onward or tree.encode_route_members(hop.route, hop.cursor + 1)
+                    way = hop.next_hop_members or tree.encode_route_members(
+                        hop.route, hop.cursor + 1
+                    )
                 # And for whom it is, if somebody says.
                 stamped = b"" if stamp is None else stamp(call)
                 if meta and call.extra_params is None:

@@ -121,7 +121,7 @@ class NotificationLimiter:
 
     def _wake_later(self, now: float) -> None:
         if self._timer is None and self._waiting:
-            wait = self._passed.wait(now, self._per_second)
+            wait = self._passed.wait_seconds(now, self._per_second)
             self._timer = self._call_later(max(wait, _AT_LEAST), self._wake)
 
     def _wake(self) -> None:

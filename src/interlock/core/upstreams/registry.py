@@ -211,7 +211,7 @@ class UpstreamRegistry(Component):
             on_updated=lambda one, uri, whose: self._pipeline.subscriptions.on_resource_update(
                 one.key, uri, whose
             ),
-            watched=self._pipeline.subscriptions.watched,
+            watched=self._pipeline.subscriptions.active_uris,
             prepare=lambda peer: self._prepare(peer, key),
             back=self._pipeline,
         )
@@ -305,7 +305,7 @@ class UpstreamRegistry(Component):
     def not_measured(self, upstream: str) -> None:
         """Nothing that was found out about it holds any longer."""
         self._slower.pop(upstream, None)
-        self.measures.forget(upstream)
+        self.measures.remove_upstream(upstream)
 
     # -- what others ask
 

@@ -265,7 +265,7 @@ class SessionPool:
         """Somebody may follow resources on a connection that was lost: it is opened again."""
 
         async def come_back() -> None:
-            await self._sleep(backoff.next())
+            await self._sleep(backoff.next_delay())
             gone = session is not None and not session.is_alive
             if not gone and key not in self._all and any(self._watched(key)):
                 try:
@@ -400,7 +400,7 @@ class _Private:
 def _wanted_level(request: DeferredRequest) -> Raw | None:
     """The log level that a stateless client wants with a request that still waits."""
     call = request.call
-    if not request.waits or call.session is not None or call.meta is None:
+    if not request.is_waiting or call.session is not None or call.meta is None:
         return None
     return call.meta.get(mcp.META_LOG_LEVEL)
 

@@ -56,8 +56,8 @@ def reopen_delay(
         backoff.reset()
     elif not backoff.delay:
         # The first stream broke at once: that is a second failure already.
-        backoff.next()
-    return backoff.next(None if wanted is None else max(wanted, REOPEN_SOONEST))
+        backoff.next_delay()
+    return backoff.next_delay(None if wanted is None else max(wanted, REOPEN_SOONEST))
 
 
 class _Honoured(msgspec.Struct, rename="camel"):

@@ -227,7 +227,7 @@ class ListReader:
                 if searches:
                     self._end_search()
                 # An upstream that announces a change whenever it is asked must not keep us busy.
-                await self._sleep(backoff.next())
+                await self._sleep(backoff.next_delay())
         finally:
             self._end_searches()
 
@@ -523,7 +523,7 @@ class Supervisor:
                 return
             if self._connector.dials_in:
                 continue
-            delay = backoff.next()
+            delay = backoff.next_delay()
             self._next_try = self._clock() + delay
             await self._sleep(delay)
 

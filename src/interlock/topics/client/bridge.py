@@ -191,10 +191,10 @@ class Bridge:
         if outcome.era is mcp.Era.SESSION:
             return outcome.result
         # Rooms speak the older wire: what only the newer one has is taken off.
-        if outcome.glance is not None and outcome.glance.result_type not in ("", mcp.COMPLETE):
+        if outcome.summary is not None and outcome.summary.result_type not in ("", mcp.COMPLETE):
             words = f"{self.name} wants to ask something first, and nobody in a topic can answer."
             raise InterlockError(UPSTREAM_PROTOCOL, words)
-        return mcp.to_session_result(outcome.result, outcome.glance)
+        return mcp.to_session_result(outcome.result, outcome.summary)
 
     def _there(self) -> Supervisor:
         """Raises InterlockError when the server cannot be asked now."""

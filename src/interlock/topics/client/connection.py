@@ -56,7 +56,7 @@ class MembershipState(ConnectionState):
         level = logging.WARNING if self._told else logging.INFO
         self._told = ""
         _log.log(level, "in the topic %s%s as %.128s, at %s", self._topic, again, as_whom, label)
-        self.settle()
+        self.set_ready()
 
     def lost(self, why: str) -> None:
         """It is outside, and tries again."""
@@ -72,7 +72,7 @@ class MembershipState(ConnectionState):
 
     async def until_welcomed(self) -> None:
         """Raises InterlockError when that will not be."""
-        await self.until_settled()
+        await self.wait_until_ready()
 
 
 FIRST_WAIT: Final = 1.0
@@ -158,7 +158,7 @@ class TopicConnection:
     @property
     def welcomed(self) -> bool:
         """Whether it is in the topic now."""
-        return self._channel is not None and self._channel.open and self._welcome.is_set()
+        return self._channel is not None and self._channel.is_open and self._welcome.is_set()
 
     def welcome(self) -> None:
         """A welcome came."""
@@ -189,14 +189,14 @@ class TopicConnection:
                 self._standing.over(final)
                 return
             self._standing.lost(why)
-            await self._sleep(backoff.next())
+            await self._sleep(backoff.next_delay())
 
     async def _stay(self, channel: Channel) -> tuple[str, InterlockError | None]:
         """Until it ends: why, and whether that is for good."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._welcome.clear()
         self._channel = channel
-        channel.on_closed = lambda why: None if ended.done() else ended.set_result(why)
+        channel.on_close = lambda why: None if ended.done() else ended.set_result(why)
         try:
             channel.on_message = self._on_text
             why = await self._until_ended(channel, ended)

@@ -200,7 +200,7 @@ class Participant:
         keeping.add_done_callback(lambda task: _failed(task, standing))
         try:
             await standing.until_welcomed()
-            async with standing.watching():
+            async with standing.cancel_on_end():
                 yield self
         finally:
             keeping.cancel()

@@ -212,7 +212,7 @@ def _read_exactly(text: bytes, longest: int) -> _Wire:
         if doubled == "id":
             id = ""
         refuse(f"The member {doubled[:_SHOWN]!r} of the envelope stands twice: say it once.")
-    if (twin := _KNOWN.twin_in(members.keys() - _KNOWN_SET)) is not None:
+    if (twin := _KNOWN.find_lookalike(members.keys() - _KNOWN_SET)) is not None:
         refuse(twins.describe_lookalike("The envelope", *twin))
     for name in _REQUIRED:
         if name not in members:

@@ -197,7 +197,7 @@ def context_of(method: str, params: bytes | Raw) -> str:
     members = _members_of(params, "`params`")
     if len(members) > MOST_PARAMS:
         raise PayloadError(f"`params` of {method} has more than {MOST_PARAMS} members.")
-    if (twin := _OF_PARAMS[method].twin_in(members)) is not None:
+    if (twin := _OF_PARAMS[method].find_lookalike(members)) is not None:
         raise PayloadError(twins.describe_lookalike("`params`", *twin))
     raw = members.get(member)
     try:
@@ -311,7 +311,7 @@ def _matching(kind: MessageKind, method: str, params: Raw) -> str:
 def _message_of(payload: Raw) -> jsonrpc.Message:
     try:
         message = jsonrpc.decode_single(bytes(payload))
-        twin = _OF_MESSAGES.twin_in(jsonrpc.decode_members(payload))
+        twin = _OF_MESSAGES.find_lookalike(jsonrpc.decode_members(payload))
     except ProtocolError as error:
         raise PayloadError(f"The payload is no message of MCP. {error.message}") from None
     if twin is not None:

@@ -147,7 +147,7 @@ class RegistrationState(ConnectionState):
                 f"registered{again} as {registrant.assigned_segment} at {registrant.url}",
             )
             self._registered = self._before = True
-            self.settle()
+            self.set_ready()
         elif registrant.state is RegistrantState.WAITING and problem is not None:
             lost, self._registered = self._registered, False
             # A refusal that is the end of it is raised, and not told twice.
@@ -172,7 +172,7 @@ class RegistrationState(ConnectionState):
 
     async def until_registered(self) -> None:
         """Raises InterlockError when that will not be."""
-        await self.until_settled()
+        await self.wait_until_ready()
 
 
 # -- the messages
@@ -219,7 +219,7 @@ class SubserverConversation(Conversation):
         try:
             message = decode_message(data)
         except ProtocolError as error:
-            self.refuse(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
+            self.reject(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
             return
         if isinstance(message, list):
             self.receive(data)
@@ -263,7 +263,7 @@ class SubserverConversation(Conversation):
         if hop is None:
             return
         here, name = self._registrant.assigned_segment, request.params.name
-        if hop.route[hop.cursor] != here or hop.rest != name:
+        if hop.route[hop.cursor] != here or hop.remaining_name != name:
             raise InterlockError(
                 ROUTE_MISMATCH, f"This is {here or 'nobody'}, and the call came by another way."
             )

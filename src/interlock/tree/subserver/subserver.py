@@ -156,7 +156,7 @@ class Subserver:
             registrant.begin()
             try:
                 await standing.until_registered()
-                async with standing.watching():
+                async with standing.cancel_on_end():
                     yield self
             finally:
                 self._registrant = self._conversation = self._loop = None

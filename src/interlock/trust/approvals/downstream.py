@@ -111,7 +111,7 @@ class ProofForwarder:
         if outcome is None:
             raise unknown(id)
         self.remember(id, key, 0.0)
-        return ProofOutcome(outcome.result, outcome.era, outcome.glance, key)
+        return ProofOutcome(outcome.result, outcome.era, outcome.summary, key)
 
 
 async def _who_knows(children: Mapping[str, ChildPeer], id: str) -> str:

@@ -688,7 +688,7 @@ class ApprovalGate:
                 return False
             state = state_of(call, self._seals)
             # The state of another approval of the identical call says nothing about this one.
-            brings_state = state is not None and state.held == record.id
+            brings_state = state is not None and state.handle == record.id
             if declined(call) and brings_state and not entry.writing:
                 self._withdraw(call, entry)
             elif accepted(call) and brings_state:
@@ -782,7 +782,7 @@ class ApprovalGate:
             return
         try:
             left = record.expires - self._inbox.wall_clock()
-            state = self._seals.seal(call, left + DISPATCH_WAIT, held=record.id, again=True)
+            state = self._seals.seal(call, left + DISPATCH_WAIT, handle=record.id, is_restart=True)
         except InterlockError as error:
             host.finish(call, None, error)
             return

@@ -189,7 +189,7 @@ def state_of(call: Call, seals: StateSealer) -> SealedState | None:
         opened = seals.open(state, call) if isinstance(state, str) else None
     except InterlockError:
         return None
-    return opened if opened is not None and opened.again else None
+    return opened if opened is not None and opened.is_restart else None
 
 
 def named_approval(call: Call, seals: StateSealer) -> str:
@@ -197,7 +197,7 @@ def named_approval(call: Call, seals: StateSealer) -> str:
     an AQL confirmation token. Empty: none."""
     state = state_of(call, seals)
     if state is not None:
-        return state.held
+        return state.handle
     if call.operation_request is not None:
         token = call.operation_request.confirmation
         if token:
@@ -272,7 +272,7 @@ def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True
     meta.setdefault(EXECUTED_AT, Raw(encode_value(format_utc(approval.ended))))
     members["_meta"] = Raw(encode_members(meta))
     result = encode_members(members)
-    return Outcome(result, outcome.era, outcome.glance and summarize_result(result))
+    return Outcome(result, outcome.era, outcome.summary and summarize_result(result))
 
 
 def kept_at(result: bytes | Raw, approval: str) -> str:
@@ -316,7 +316,7 @@ _TOO_LONG: Final = encode_value(
 
 def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float) -> Approval:
     """The record of a call that was answered. `collected`: whether its caller hears it now."""
-    word = TOOL_ERROR if outcome.glance is not None and outcome.glance.is_error else OK
+    word = TOOL_ERROR if outcome.summary is not None and outcome.summary.is_error else OK
     below, until = needed_below(outcome.result) or ("", 0.0)
     too_long = len(outcome.result) > MOST_RESULT
     return record.step(

@@ -472,7 +472,7 @@ class ApprovalsApp:
             raise
 
     def _paced(self, key: str) -> None:
-        wait = self._failures.wait(key)
+        wait = self._failures.wait_seconds(key)
         if wait > 0:
             raise InterlockError(
                 TOO_BUSY,

@@ -91,7 +91,7 @@ class ApiTokens:
         self._demands = False
 
     @property
-    def demands(self) -> bool:
+    def requires_token(self) -> bool:
         # One that was revoked counts: revoking the last token must not open the door to everybody.
         # And once closed, it stays so for as long as the node runs.
         self._demands = self._demands or bool(self.access.tokens)

@@ -141,7 +141,7 @@ class IdentityComponent:
 
     @minted.setter
     def minted(self, reads: Callable[[Credentials], Caller | None] | None) -> None:
-        self._minted = self._parts.authenticator.minted = reads
+        self._minted = self._parts.authenticator.verify_hop_token = reads
 
     def known(self, name: str) -> bool:
         """Whether a caller of this name may be here: for ending sessions of those who may not."""
@@ -315,10 +315,10 @@ class IdentityComponent:
             certificates=certificates,
             local=local,
             wall_clock=self._wall_clock,
-            on_known=self.watch.record_login,
-            on_unread=self._came_unread,
+            on_verified=self.watch.record_login,
+            on_ignored_token=self._came_unread,
         )
-        authenticator.minted = self._minted
+        authenticator.verify_hop_token = self._minted
         callers = {(one.kind, one.name): one for one in named}
         return _Parts(config, authenticator, keys, opaque, callers)
 
@@ -365,7 +365,7 @@ class IdentityComponent:
 
     def _forget(self) -> None:
         """Something was revoked or rotated."""
-        self._parts.authenticator.forget()
+        self._parts.authenticator.clear_cache()
         if self._parts.opaque is not None:
             self._parts.opaque.forget()
 

@@ -130,7 +130,7 @@ class _Said(msgspec.Struct, frozen=True):
 class OpaqueTokens:
     """Knows callers by asking for them."""
 
-    demands: bool = True
+    requires_token: bool = True
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class AccessWatch:
         ids = self._seen.get(known.caller.name)
         if ids is None:
             ids = self._seen[known.caller.name] = BoundedDict(MOST_IDS)
-        ids[known.caller.id] = known.ends
+        ids[known.caller.id] = known.expires_at
 
     def is_active(self, name: str) -> bool:
         """Whether a caller of this name may still be there by a token that counts."""

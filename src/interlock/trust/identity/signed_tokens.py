@@ -68,7 +68,7 @@ class Issuer(msgspec.Struct, frozen=True):
 class SignedTokens:
     """Knows the callers of every issuer."""
 
-    demands: bool = True
+    requires_token: bool = True
 
     def __init__(
         self,

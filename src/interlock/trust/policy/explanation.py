@@ -131,7 +131,7 @@ def _misses_what(rule: Rule, asked: PolicyRequest) -> Iterator[str]:
 def _is_related(rule: Rule, asked: PolicyRequest) -> bool:
     """Whether the rule is about requests of this method at all."""
     method = ":".join(asked.kinds[0][0].split(":")[:2])
-    return any(pattern.fixed.startswith(method) for pattern in rule.kinds)
+    return any(pattern.prefix.startswith(method) for pattern in rule.kinds)
 
 
 def _are_alike(pattern: str, tool: str) -> bool:

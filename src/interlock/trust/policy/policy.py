@@ -36,7 +36,7 @@ _NAMELESS: Final = "?"
 """A tool that has no name is a tool all the same."""
 _SHOWN: Final = 100
 
-FREE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.needs_no_rule)
+FREE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.allowed_by_default)
 """What `default: deny` leaves open: lists, what holds a connection up, the tasks of calls that a
 rule allowed, and proofs, each of which is for a call that is judged by itself."""
 
@@ -320,7 +320,7 @@ def version_of(config: PolicyConfig) -> str:
 def _may_be_tool_call(rule: Rule) -> bool:
     """Whether any of its kinds can be that of a tool call."""
     return not rule.kinds or any(
-        pattern.fixed.startswith(_ABOUT_TOOL_CALLS) or _ABOUT_TOOL_CALLS.startswith(pattern.fixed)
+        pattern.prefix.startswith(_ABOUT_TOOL_CALLS) or _ABOUT_TOOL_CALLS.startswith(pattern.prefix)
         for pattern in rule.kinds
     )
 

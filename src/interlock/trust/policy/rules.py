@@ -340,9 +340,9 @@ def _keys(pattern: str) -> tuple[Key, ...]:
 
 
 def _kind_keys(pattern: KindPattern) -> tuple[Key, ...]:
-    if not pattern.fixed:
+    if not pattern.prefix:
         return ()
-    return ((_WHOLE if pattern.alone else _BEGINS, pattern.fixed),)
+    return ((_WHOLE if pattern.is_exact else _BEGINS, pattern.prefix),)
 
 
 class RuleIndex:

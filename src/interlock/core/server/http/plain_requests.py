@@ -46,7 +46,7 @@ async def caller_of(call: Call, authenticate: Callable[[Credentials], Caller]) -
     try:
         return authenticate(call.credentials)
     except PendingIdentity as unsettled:
-        await unsettled.settle()
+        await unsettled.resolve()
         return authenticate(call.credentials)
 
 

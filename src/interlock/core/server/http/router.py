@@ -172,7 +172,7 @@ class Router:
         refusal = self._guard.refusal(fields.get(b"host"), origin)
         if refusal is not None:
             foreign = InterlockError(FOREIGN_ORIGIN, refusal)
-            self._pipeline.refused(call_of(scope, method, ""), foreign)
+            self._pipeline.record_rejection(call_of(scope, method, ""), foreign)
             await _answer(send, 403, words(foreign.failure.name, refusal))
             return
         if public is not None:
@@ -219,7 +219,7 @@ class Router:
                 raise pending_identities_error() from None
             self._unsettled += 1
             try:
-                await unsettled.settle()
+                await unsettled.resolve()
             finally:
                 self._unsettled -= 1
             self._pipeline.admit(call)

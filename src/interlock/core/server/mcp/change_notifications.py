@@ -43,9 +43,9 @@ _log = logging.getLogger("interlock.server")
 class ResourceFollower(Protocol):
     """Subscribes followers to resources. Calls their `send_resource_update`."""
 
-    async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
+    async def subscribe_all(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
 
-    def unfollow(self, follower: Any) -> None: ...
+    def unsubscribe_all(self, follower: Any) -> None: ...
 
 
 class Subscription:
@@ -182,7 +182,7 @@ class ChangeListeners:
         self, subscription: Subscription, call: Call, uris: list[str], follows: ResourceFollower
     ) -> None:
         try:
-            followed = await follows.follow(subscription, call, uris)
+            followed = await follows.subscribe_all(subscription, call, uris)
             if followed:
                 subscription.honoured[_FOLLOWED] = followed
             self._serve(subscription)
@@ -203,7 +203,7 @@ class ChangeListeners:
         if agreeing is not None:
             agreeing.cancel()
         if self.follows is not None:
-            self.follows.unfollow(subscription)
+            self.follows.unsubscribe_all(subscription)
 
     # -- sessions
 
@@ -216,7 +216,7 @@ class ChangeListeners:
         """A session is over."""
         self._sessions.pop(session, None)
         if self.follows is not None:
-            self.follows.unfollow(session)
+            self.follows.unsubscribe_all(session)
 
     # -- telling them
 

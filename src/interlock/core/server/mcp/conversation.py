@@ -304,7 +304,7 @@ class Conversation:
 
     def _name_of_caller(self) -> str:
         try:
-            return self._pipeline.enter.authenticate(self._credentials).name
+            return self._pipeline.admission.authenticate(self._credentials).name
         except InterlockError:
             # Whether it may call at all is found out when it does.
             return ""
@@ -329,7 +329,7 @@ class Conversation:
         self._under_way.pop(id, None)
         try:
             if outcome is not None:
-                client, result, glance = call.client, outcome.result, outcome.glance
+                client, result, glance = call.client, outcome.result, outcome.summary
                 era = client.era
                 # What is in the client's own words already passes as it is.
                 if outcome.era is not era or (

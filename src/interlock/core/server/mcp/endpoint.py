@@ -115,7 +115,7 @@ class McpEndpoint:
     def _turn_away(self, exchange: HttpExchange, facts: RequestHeaders, why: str) -> None:
         error = InterlockError(FOREIGN_ORIGIN, why)
         verb = exchange.head.method.decode("latin-1")
-        self._pipeline.refused(Call(verb, "http", facts.credentials, _STRANGER), error)
+        self._pipeline.record_rejection(Call(verb, "http", facts.credentials, _STRANGER), error)
         self.answering.refuse(exchange, NULL, error, None)
 
     def _post(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
@@ -158,8 +158,8 @@ class McpEndpoint:
             client = Client(Era.STATELESS, LATEST_STATELESS)
         endpoint = next(iter(view.tools))
         call = Call(TOOLS_CALL, "http", facts.credentials, client, endpoint, view=view)
-        self._pipeline.enter(call)
-        self._pipeline.refused(call, error)
+        self._pipeline.admission(call)
+        self._pipeline.record_rejection(call, error)
         outcome, _ = operations.write_response(call, None, error)
         if outcome is None:
             return False

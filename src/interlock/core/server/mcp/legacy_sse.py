@@ -131,7 +131,7 @@ class LegacySse:
             if facts.refusal is not None:
                 error = InterlockError(FOREIGN_ORIGIN, facts.refusal)
                 verb = exchange.head.method.decode("latin-1")
-                self._pipeline.refused(Call(verb, FACE, facts.credentials, _CLIENT), error)
+                self._pipeline.record_rejection(Call(verb, FACE, facts.credentials, _CLIENT), error)
                 raise error
             if facts.twice is not None:
                 raise ProtocolError(facts.twice + ".", INVALID_REQUEST)

@@ -119,12 +119,12 @@ def read_call(
 def _refuse_twins(verb: str, params: dict[str, Raw]) -> None:
     """What goes on to a server beside what was judged must not pass for it there. Raises
     ProtocolError."""
-    found = _KNOWN.get(verb, _BY_ANYBODY).twin_in(params)
+    found = _KNOWN.get(verb, _BY_ANYBODY).find_lookalike(params)
     if found is not None:
         raise ProtocolError(twins.describe_lookalike("`params`", *found), INVALID_PARAMS)
     if verb == mcp.COMPLETE_ARGUMENT and "ref" in params:
         try:
-            found = _OF_REFERENCES.twin_in(decode_members(params["ref"]))
+            found = _OF_REFERENCES.find_lookalike(decode_members(params["ref"]))
         except ProtocolError:
             # It is no object: refused by whoever looks for what it names.
             return

@@ -99,14 +99,14 @@ class Responder:
 
         def refuse(refused: HttpExchange) -> None:
             verb = refused.head.method.decode("latin-1")
-            self._pipeline.refused(Call(verb, face, facts.credentials, client), error)
+            self._pipeline.record_rejection(Call(verb, face, facts.credentials, client), error)
             self._write_refusal(refused, NULL, error, None)
 
         error: InterlockError
         try:
             if facts.refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
-            self._pipeline.enter.authenticate(facts.credentials)
+            self._pipeline.admission.authenticate(facts.credentials)
         except PendingIdentity as unsettled:
             if exchange not in self._unsettled:
                 if len(self._unsettled) < MAX_PENDING_IDENTITIES:
@@ -138,7 +138,7 @@ class Responder:
 
         async def settle() -> None:
             try:
-                await unsettled.settle()
+                await unsettled.resolve()
                 if not exchange.done:
                     again()
             finally:
@@ -209,7 +209,7 @@ class Responder:
         to take the node for such a server must not see a difference."""
         facts = exchange.head.facts
         return (
-            self._pipeline.transparent is not None
+            self._pipeline.transparent_upstream is not None
             and call.method in mcp.LIST_METHODS
             and facts is not None
             and facts.accepts_stream
@@ -225,7 +225,7 @@ class Responder:
         if outcome is not None:
             try:
                 result = outcome.result
-                era, glance = client.era, outcome.glance
+                era, glance = client.era, outcome.summary
                 # What is in the client's own words already passes as it is.
                 if outcome.era is not era or (
                     glance is not None
@@ -260,8 +260,8 @@ class Responder:
         """Keep the connections of long calls from looking dead to whatever stands in between."""
         self.pulse = None
         now = self._clock()
-        waiting = bool(self._pipeline.enter.pending_identities)
-        for call in list(self._pipeline.under_way()):
+        waiting = bool(self._pipeline.admission.pending_identities)
+        for call in list(self._pipeline.running_calls()):
             waiting = True
             # They stand in the order in which they began: the first young one ends the search.
             if now - call.started_at < QUIET:

@@ -48,20 +48,20 @@ def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str
     """What a call came to, in the client's era."""
     result = outcome.result
     if outcome.era is client.era:
-        if client.era is mcp.Era.STATELESS and outcome.glance is not None:
-            return with_own_meta(result, outcome.glance, server_info)
-        if outcome.glance is not None and outcome.glance.meta is not UNSET:
+        if client.era is mcp.Era.STATELESS and outcome.summary is not None:
+            return with_own_meta(result, outcome.summary, server_info)
+        if outcome.summary is not None and outcome.summary.meta is not UNSET:
             return _without_reserved(result)
         return result
     if client.era is mcp.Era.STATELESS:
         if result == _EMPTY:
             return _COMPLETE
         result = mcp.to_stateless_result(result, server_info)
-        glance = outcome.glance
+        glance = outcome.summary
         if verb in _KEEPABLE and (glance is None or glance.result_type in ("", mcp.COMPLETE)):
             result = _not_to_be_kept(result)
         return result
-    glance = outcome.glance or mcp.summarize_result(result)
+    glance = outcome.summary or mcp.summarize_result(result)
     if glance.result_type not in ("", mcp.COMPLETE):
         shown = glance.result_type[:50]
         raise InterlockError(

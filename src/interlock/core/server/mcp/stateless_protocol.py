@@ -125,7 +125,7 @@ class StatelessProtocol:
         if facts.view is not None:
             return facts.view
         try:
-            caller = self._pipeline.enter.authenticate(facts.credentials).name
+            caller = self._pipeline.admission.authenticate(facts.credentials).name
         except InterlockError:
             # Whether it may call at all is found out when it does.
             caller = ""

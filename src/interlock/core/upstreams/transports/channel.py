@@ -31,7 +31,7 @@ class ChannelTransport(SingleChannel):
 
     def listen(self) -> None:
         """Begin to deliver. Call it when the peer is there."""
-        self.channel.on_closed = self.lost
+        self.channel.on_close = self.lost
         # The peer itself, and no step between: this is where every answer passes.
         self.channel.on_message = self.receiver.deliver
 
@@ -50,7 +50,7 @@ class ChannelTransport(SingleChannel):
     # -- Link
 
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        if self._over or not self.channel.open:
+        if self._over or not self.channel.is_open:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self.channel.send(payload)
