@@ -397,7 +397,7 @@ def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
         desk = Desk(tmp_path)
         operation = desk.node.stage.find("hub_delete_repo", FIVE)
         assert operation is not None
-        call = tool_call(asked=AqlRequest(operation, FIVE, None))
+        call = tool_call(operation_request=AqlRequest(operation, FIVE, None))
         assert expiry(call, 300.0) == 300.0
         operation.danger = Danger.FORBIDDEN
         assert expiry(call, 300.0) == 120.0

@@ -294,11 +294,11 @@ def test_a_question_of_the_server_is_answered_with_the_same_request() -> None:
     }
     # In another spelling it is the same request; with another value it is not.
     same = {"operation": "hub_create_issue", "params": {"issueTitle": "t", "owner": "o"}}
-    node.begin("mcp_aql_create", same, client=client, extra=dict(extra))
+    node.begin("mcp_aql_create", same, client=client, extra_params=dict(extra))
     assert node.last.call.extra_params is not None
     assert json.loads(bytes(node.last.call.extra_params["requestState"])) == "s1"
     node.last.answer(**text_result("{}"))
     assert node.answered()["success"] is True
     other = {"operation": "hub_create_issue", "params": {"owner": "x", "issue_title": "t"}}
-    call = tool_call("mcp_aql_create", other, view=FIVE, client=client, extra=dict(extra))
+    call = tool_call("mcp_aql_create", other, view=FIVE, client=client, extra_params=dict(extra))
     assert node.rig.refused(call).failure.name == "invalid_request_state"

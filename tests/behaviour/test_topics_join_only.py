@@ -65,9 +65,9 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
 
     code, told = status_at(node.url, AGENT)
     assert code == 403
-    assert "for topics alone" in told
-    assert "may: [call]" in told
-    assert "for topics alone" not in status_at(node.url, BOSS)[1]
+    assert "for topics only" in told
+    assert "Add `call` to its `may`" in told
+    assert "for topics only" not in status_at(node.url, BOSS)[1]
 
     words = ("topic", "call", "ops", "interlock", "demo.notes_add", "title=x", "text=hello")
     running = Running(world, *words)

@@ -247,13 +247,13 @@ def test_who_listens_late_is_told_in_order() -> None:
 
 CHILD = """
 import asyncio, sys
-from interlock.channels.lines import over_stdio
+from interlock.channels.lines import open_stdio
 
 async def main():
-    channel = await over_stdio()
+    channel = await open_stdio()
     print("printed by somebody")
     closed = asyncio.Event()
-    channel.on_closed = lambda why: (sys.stderr.write(why + "\\n"), closed.set())
+    channel.on_close = lambda why: (sys.stderr.write(why + "\\n"), closed.set())
     channel.on_message = lambda payload: channel.send(payload if payload != b"who" else
         f"{channel.peer} {channel.label} {sys.stdin.read()!r}".encode())
     await closed.wait()

@@ -111,7 +111,7 @@ def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(world: World, 
         seen.append(folder)
         again = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
         assert again.returncode == 3
-        assert "has joined" in again.stderr
+        assert "has already joined" in again.stderr
         assert one.end(number) == 0
     assert seen[0] == seen[1]
     assert node.end() == 0

@@ -35,7 +35,7 @@ def test_the_folder_of_a_short_socket_is_private(tmp_path: Path) -> None:
     make_private(path.parent)
     assert is_trusted(path.parent)
     path.parent.chmod(0o755)
-    with pytest.raises(InterlockError, match="others can look into it"):
+    with pytest.raises(InterlockError, match="other users can read it"):
         make_private(path.parent)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
         done = world.run_here(command)
         assert done.returncode == 3
         assert done.stderr.splitlines()[-1].startswith(
-            f"interlock: The folder {world.cwd}/file/below cannot be made: Not a directory."
+            f"interlock: Cannot create the folder {world.cwd}/file/below: Not a directory."
         )
         assert "$XDG_STATE_HOME" in done.stderr
     done = world.run_here("doctor")
@@ -116,4 +116,4 @@ def test_a_seal_key_that_cannot_be_kept_lasts_for_this_process(
     (tmp_path / "file").write_text("no folder")
     config = Config(state_dir=str(tmp_path / "file" / "s"))
     assert len(seal_key(config, {}, tmp_path, 32)) == 32
-    assert "cannot be kept" in caplog.text
+    assert "cannot be stored" in caplog.text

@@ -162,7 +162,7 @@ def test_a_second_node_on_one_state_folder_is_refused(world: World) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     done = world.run("up", "--demo", "--listen", str(world.port))
     assert done.returncode == 3
-    assert "Another node runs with the state folder" in done.stderr
+    assert "Another node uses the state folder" in done.stderr
     assert node.end() == 0
 
 

@@ -136,7 +136,7 @@ def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> Non
         hub.registrar.dismiss_bringers(None)
         assert not good.open
         hub.registrar.dismiss_bringers(None)
-        assert leaf.is_open
+        assert leaf.open
 
     hub_test(body, tmp_path)
 

@@ -242,7 +242,7 @@ def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
         assert shy.open
         hub.time.advance(0.2)
         assert not mute.open
-        assert not shy.is_open
+        assert not shy.open
         assert shy.end.close_reason == "not_registered"
         # Attempts do not make it longer.
         keen = hub.child().hello()
@@ -250,7 +250,7 @@ def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
         hub.time.advance(29)
         assert keen.ask("mcpax/register", {}) is not None
         hub.time.advance(2)
-        assert not keen.is_open
+        assert not keen.open
 
     hub_test(body, tmp_path)
 

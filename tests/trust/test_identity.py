@@ -139,8 +139,8 @@ def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
     desk.store.path.unlink()
     desk.identity.watch.look()
     assert desk.revoked == [frozenset({"agent"})]
-    assert "not known here" in desk.refused(shown)
-    assert "is needed" in desk.refused(None)
+    assert "Unknown bearer token" in desk.refused(shown)
+    assert "is required" in desk.refused(None)
 
 
 @pytest.mark.spec("ST-4.8.4-1")

@@ -69,7 +69,7 @@ def stranger(rig: Rig) -> None:
 
 
 def of_somebody_else(rig: Rig) -> None:
-    rig.begin(tool_call("s.t", owner="operator"))
+    rig.begin(tool_call("s.t", session_owner="operator"))
 
 
 def unknown_tool(rig: Rig) -> None:
@@ -123,18 +123,18 @@ WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
     lose: ("upstream_lost", "It went away."),
     expire: ("deadline_exceeded", "It did not answer in time."),
     cancel: ("cancelled", "The caller cancelled the call."),
-    stranger: ("unauthenticated", "A bearer token is needed"),
-    of_somebody_else: ("unknown_session", "ended or never was"),
-    unknown_tool: ("unknown_tool", "There is no tool called 's.nothing'."),
+    stranger: ("unauthenticated", "A bearer token is required"),
+    of_somebody_else: ("unknown_session", "Unknown or expired session"),
+    unknown_tool: ("unknown_tool", "Unknown tool 's.nothing'."),
     bad_arguments: ("invalid_arguments", "n: the value is not of type"),
     bad_timeout: ("invalid_params", "milliseconds"),
-    no_upstream: ("upstream_unavailable", "no longer served"),
-    bug: ("internal_error", "The node failed"),
+    no_upstream: ("upstream_unavailable", "was removed from this node"),
+    bug: ("internal_error", "Internal error of the node"),
     list_tools: ("ok", ""),
     bad_cursor: ("invalid_cursor", "cursor"),
-    other_method: ("method_not_found", "'prompts/list' is not served here."),
+    other_method: ("method_not_found", "No upstream of this node supports 'prompts/list'."),
     greet: ("ok", ""),
-    greet_as_a_stranger: ("unauthenticated", "A bearer token is needed"),
+    greet_as_a_stranger: ("unauthenticated", "A bearer token is required"),
 }
 
 
@@ -388,7 +388,7 @@ def test_a_journal_in_trouble_costs_nobody_the_answer(
     way(node)
     assert len(node.done) == 1
     assert node.under_way == 0
-    assert "could not be recorded" in caplog.text
+    assert "a call observer failed" in caplog.text
 
 
 def test_of_calls_from_above_each_says_who_called_there() -> None:

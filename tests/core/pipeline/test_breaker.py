@@ -219,9 +219,7 @@ def test_who_is_turned_away_is_told_when_to_try_again(bench: Bench) -> None:
     assert caught.value.failure is CIRCUIT_OPEN
     assert caught.value.failure.retryable
     assert caught.value.data == {"upstream": "u", "retry_after_ms": 7500}
-    assert caught.value.message == (
-        "u failed 3 times in a row and is left alone for now; try again in 7.5 s."
-    )
+    assert caught.value.message == ("The upstream u failed 3 times in a row. Try again in 7.5 s.")
     bench.clock.now += caught.value.data["retry_after_ms"] / 1000
     assert bench.admits()
 

@@ -82,7 +82,7 @@ def test_an_upstream_that_is_no_longer_served() -> None:
     del node.upstreams["s"]
     error = node.refused(tool_call("s.silent"))
     assert error.failure is UPSTREAM_UNAVAILABLE
-    assert error.message == "s is no longer served by this node."
+    assert error.message == "The upstream s was removed from this node. List the tools again."
 
 
 # --- again ---
@@ -250,7 +250,7 @@ def test_an_upstream_that_fails_to_wait_leaves_no_caller_behind(
         await turns()
 
     assert run(body).journal.outcomes == ["upstream_unavailable"]
-    assert "could not be sent again" in caplog.text
+    assert "retry of a call failed" in caplog.text
 
 
 def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
@@ -324,7 +324,7 @@ def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCapture
     node.pipeline.cancel(call)
     assert node.journal.outcomes == ["cancelled"]
     assert node.under_way == 0
-    assert "could not be told" in caplog.text
+    assert "sending a cancellation failed" in caplog.text
 
 
 def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
@@ -378,7 +378,7 @@ def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
         upstream.last.answer_error(-5, "no")
         with pytest.raises(InterlockError, match="no"):
             await waiting
-        with pytest.raises(InterlockError, match="There is no tool"):
+        with pytest.raises(InterlockError, match="Unknown tool"):
             await node.pipeline.run(tool_call("s.nothing"))
 
     run(body)
@@ -394,7 +394,7 @@ def test_a_fault_of_ours_while_sending_says_nothing_of_itself(
     node.upstreams["s"].refuse_with = RuntimeError("s3cret /home/somebody")
     error = node.refused(tool_call("s.silent", {"password": "hunter2"}))
     assert error.failure is INTERNAL
-    assert error.message == "The node failed on this call; its log says where."
+    assert error.message == "Internal error of the node. Its log has the details."
     assert error.data is None
     assert "s3cret" not in str(node.journal.entries)
     # Where it happened is in the log, for the operator; what the caller sent is not.

@@ -149,7 +149,7 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
         call = tool_call()
         call.route = tool
         before = len(found)
-        measures.took(call, seconds, None)
+        measures.measure(call, seconds, None)
         latest = [*latest, seconds][-MAX_SAMPLES:]
         if len(found) > before:
             limit = timeout_for(found[-1])

@@ -124,7 +124,7 @@ def test_failing_observer_harms_neither_the_call_nor_the_others() -> None:
 def test_event_that_nobody_wants_costs_no_call() -> None:
     metric = OnlySettled()
     node = rig(metric)
-    listeners = node.pipeline._on
+    listeners = node.pipeline._observers
     assert listeners.on_start == listeners.on_decision == listeners.on_dispatch == ()
     # The journal comes first.
     assert listeners.on_end == (node.audit.on_end, metric.on_end)

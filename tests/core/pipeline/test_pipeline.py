@@ -65,7 +65,7 @@ def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
                     node = rig()
                     open_the_breaker(node)
                     call = tool_call(
-                        name, arguments, meta=meta, owner=owner, credentials=STRANGER
+                        name, arguments, meta=meta, session_owner=owner, credentials=STRANGER
                     )  # fmt: skip
                     error = node.refused(call)
                     assert error.failure is UNAUTHENTICATED
@@ -95,13 +95,13 @@ def test_each_stage_speaks_before_the_next() -> None:
         "name": "s.nothing",
         "arguments": BAD,
         "meta": {META_TIMEOUT: -1},
-        "owner": "operator",
+        "session_owner": "operator",
         "credentials": STRANGER,
     }
     assert node.refused(tool_call(**wrong)).failure is UNAUTHENTICATED
     wrong["credentials"] = LOCAL
     assert node.refused(tool_call(**wrong)).failure is UNKNOWN_SESSION
-    wrong["owner"] = "local"
+    wrong["session_owner"] = "local"
     assert node.refused(tool_call(**wrong)).failure is TOO_BUSY
     node.pipeline.configure(
         authenticate=Authenticator({}),
@@ -134,10 +134,10 @@ def test_each_stage_speaks_before_the_next() -> None:
 def test_a_session_is_its_owners() -> None:
     node = rig(tokens={"a": "operator", "b": "auditor"})
     operator, auditor = Credentials("loopback", "a"), Credentials("loopback", "b")
-    error = node.refused(tool_call("s.open", credentials=auditor, owner="operator"))
+    error = node.refused(tool_call("s.open", credentials=auditor, session_owner="operator"))
     assert error.failure is UNKNOWN_SESSION
     assert "operator" not in error.message
-    node.begin(tool_call("s.open", credentials=operator, owner="operator"))
+    node.begin(tool_call("s.open", credentials=operator, session_owner="operator"))
     assert len(node.upstreams["s"].started) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_face_that_fails_to_answer_harms_no_other(caplog: pytest.LogCaptureFix
     node.upstreams["s"].last.answer(content=[])
     assert node.journal.outcomes == ["ok"]
     assert node.under_way == 0
-    assert "could not be given" in caplog.text
+    assert "writing the response failed" in caplog.text
 
 
 def test_a_fault_while_an_answer_is_treated_is_ours_not_the_readers(
@@ -309,7 +309,7 @@ def test_a_fault_while_an_answer_is_treated_is_ours_not_the_readers(
     def broken(*_: Any) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(node.breakers, "failed", broken)
+    monkeypatch.setattr(node.breakers, "record_failure", broken)
     node.upstreams["s"].last.answer_error(-1, "no")
     [(_, error)] = node.done
     assert error.failure is INTERNAL

@@ -202,7 +202,7 @@ def test_nobody_answers() -> None:
     rig.s.last.ask()
     rig.clock.advance(601)
     assert rig.last_error.failure is DEADLINE_EXCEEDED
-    assert "input" in rig.last_error.message
+    assert "did not respond" in rig.last_error.message
     assert rig.s.last.abandoned
     assert len(session.withdrawn) == 1
     assert rig.breakers.failing == {}, "a server is not to blame for people who do not answer"
@@ -265,5 +265,5 @@ def test_a_server_that_asks_without_end() -> None:
         session.last.respond(as_json(YES))
     question = rig.s.last.ask()
     assert question.refusal is not None
-    assert "questions in one call" in question.refusal[1]
+    assert "client requests in one call" in question.refusal[1]
     assert rig.under_way == 1

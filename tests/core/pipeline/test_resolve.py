@@ -87,7 +87,7 @@ def test_a_hint_names_what_the_client_sees() -> None:
 
 @pytest.mark.parametrize("name", ["zzzzzzzz", "", ".", "__", "\n", "*", "é", "x" * 300])
 def test_a_name_like_no_other_is_sent_to_the_list(name: str) -> None:
-    assert "`tools/list` has the names" in unknown(name).message
+    assert "`tools/list` returns the names" in unknown(name).message
 
 
 def test_an_empty_catalog_has_no_hints() -> None:

@@ -42,7 +42,7 @@ CATALOG = board(
 
 
 def request(verb: str, name: str = "", **fields: Any) -> Call:
-    extra = fields.pop("extra", None)
+    extra = fields.pop("extra_params", None)
     call = call_of(stateless(), name, verb=verb, **fields)
     if extra is not None:
         call.extra_params = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
@@ -65,7 +65,7 @@ def refused(call: Call) -> InterlockError:
 
 @pytest.mark.parametrize("name", ["two.write", "two__write"])
 def test_a_prompt_in_its_servers_words(name: str) -> None:
-    call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra={"more": 1})
+    call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra_params={"more": 1})
     assert resolve_method(call, CATALOG)
     assert call.upstream == "two"
     assert said(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
@@ -79,7 +79,7 @@ def test_a_prompt_without_arguments_is_asked_for_without() -> None:
 
 
 def test_a_client_cannot_say_another_name_beside_its_own() -> None:
-    call = request(PROMPTS_GET, "one.write", extra={"name": "other"})
+    call = request(PROMPTS_GET, "one.write", extra_params={"name": "other"})
     resolve_method(call, CATALOG)
     assert said(call) == {"name": "write"}
 
@@ -125,7 +125,7 @@ def test_a_uri_that_could_be_two_is_nobodys() -> None:
 
 def completing(reference: Any) -> Call:
     argument = {"name": "a", "value": "x"}
-    return request(COMPLETE_ARGUMENT, extra={"ref": reference, "argument": argument})
+    return request(COMPLETE_ARGUMENT, extra_params={"ref": reference, "argument": argument})
 
 
 def test_a_completion_about_a_prompt() -> None:
@@ -196,7 +196,7 @@ def test_other_verbs_name_nothing() -> None:
     values,
 )
 def test_nothing_that_a_client_says_breaks_it(verb: str, name: str, reference: Any) -> None:
-    call = request(verb, name, extra={"ref": reference})
+    call = request(verb, name, extra_params={"ref": reference})
     failure = None
     try:
         resolve_method(call, CATALOG)

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.core.pipeline.busy_poll import MIN_SINGLE_CALLS, ANSWER_SECONDS, NEXT_SECONDS, BusyPoll
+from interlock.core.pipeline.busy_poll import (
+    ANSWER_SECONDS,
+    MIN_SINGLE_CALLS,
+    NEXT_SECONDS,
+    BusyPoll,
+)
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.test_pipeline import rig
 
@@ -89,7 +94,7 @@ def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
 
 def test_one_of_several_sets_it_back() -> None:
     made = rig()
-    made.pipeline._wakeful = wakeful = Loop().wakeful
+    made.pipeline._busy_poll = wakeful = Loop().wakeful
     for _ in range(2):
         made.begin(tool_call("s.open"))
     assert wakeful.single_calls == 0

@@ -49,7 +49,7 @@ class World:
                 WebSocketRoute("/ax", lambda _: None),
             ]
         )
-        pipeline: Any = SimpleNamespace(admit=self._admit, refused=self._refused)
+        pipeline: Any = SimpleNamespace(admit=self._admit, record_rejection=self._refused)
         self.router = Router(
             self.table, pipeline=pipeline, guard=self.guard, challenges=self.challenges
         )

@@ -239,7 +239,7 @@ def test_only_calls_of_tools_can_be_proposed(tmp_path: Path) -> None:
         params = {"name": "s.write_file", "arguments": {}, "requestState": "x"}
         proposal = ada.propose("s.write_file", params=params)
         assert "`requestState`" in await ada.chat(proposal)
-        assert "no tool called" in await ada.chat(ada.propose("s.no_such"))
+        assert "Unknown tool" in await ada.chat(ada.propose("s.no_such"))
         assert table.gated.approvals.pending() == []
         table.close()
 
@@ -250,7 +250,7 @@ def test_a_guest_without_a_token_cannot_propose(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
-        assert "bearer token is needed" in await guest.chat(guest.propose("s.write_file", FILE))
+        assert "bearer token is required" in await guest.chat(guest.propose("s.write_file", FILE))
         assert table.gated.approvals.pending() == []
         table.close()
 

@@ -110,7 +110,9 @@ def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) 
 def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:
     async def both() -> None:
         async with Subserver("plant").connected(url_of(running)):
-            with pytest.raises(ConfigError, match=r"plant has joined .* end that one first"):
+            with pytest.raises(
+                ConfigError, match=r"plant has already joined .* end that one first"
+            ):
                 async with Subserver("plant").connected(url_of(running)):
                     raise AssertionError
             async with Subserver("other").connected(url_of(running)):

@@ -79,7 +79,7 @@ def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> 
     async def run() -> None:
         before = await stopped_in(tmp_path, APPROVED)
         gated = Gated(tmp_path, keys=before.keys)
-        again = wipe(b'{ "disk":"\\u0061" }', extra={"force": Raw(b"true")})
+        again = wipe(b'{ "disk":"\\u0061" }', extra_params={"force": Raw(b"true")})
         over = gated.start(again)
         exchange = await gated.reached()
         assert bytes(exchange.call.arguments) == b'{"disk": "a"}'

@@ -45,7 +45,7 @@ def accepting(state: str | None, disk: str = "a") -> Any:
     extra = {"inputResponses": Raw(ACCEPT)}
     if state is not None:
         extra["requestState"] = Raw(b'"%b"' % state.encode())
-    return wipe({"disk": disk}, **MODEL, extra=extra)
+    return wipe({"disk": disk}, **MODEL, extra_params=extra)
 
 
 def charged(gated: Gated) -> int:
@@ -205,7 +205,7 @@ def test_a_user_who_declines_withdraws_the_call(tmp_path: Path, action: str) -> 
         answered = Raw(ACCEPT.replace(b"accept", action.encode()))
         for given, state_after in ((of_another, "pending"), (state, "refused")):
             extra = {"inputResponses": answered, "requestState": Raw(json.dumps(given).encode())}
-            told = await gated.ask(wipe({"disk": "a"}, **MODEL, extra=extra))
+            told = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
             record = gated.approvals.find(approval.id)
             assert record is not None
             wanted = state_after if action == "decline" else "pending"
@@ -272,7 +272,7 @@ def test_state_of_an_earlier_approval_does_not_act_on_the_pending_one(
             "requestState": Raw(b'"%b"' % state.encode()),
         }
         # It is answered at once with the pending approval: it neither waits for it nor ends it.
-        answer = await gated.ask(wipe({"disk": "a"}, **MODEL, extra=extra))
+        answer = await gated.ask(wipe({"disk": "a"}, **MODEL, extra_params=extra))
         assert second.id in json.dumps(answer)
         assert [one.id for one in gated.approvals.pending()] == [second.id]
         gated.close()

@@ -90,11 +90,11 @@ def test_its_bearer_is_known_with_its_rights() -> None:
 )
 def test_nearly_is_not_enough(change: object) -> None:
     desk = Desk()
-    assert "not known here" in desk.refusal(change(desk.shown))  # type: ignore[operator]
+    assert "Unknown bearer token" in desk.refusal(change(desk.shown))  # type: ignore[operator]
     other = Desk()
-    assert "not known here" in desk.refusal(other.shown)
+    assert "Unknown bearer token" in desk.refusal(other.shown)
     # The id of one and the secret of another.
-    assert "not known here" in desk.refusal(f"ilk_{desk.id}_{other.secret}")
+    assert "Unknown bearer token" in desk.refusal(f"ilk_{desk.id}_{other.secret}")
 
 
 @pytest.mark.spec("ST-4.8.4-1")
@@ -121,11 +121,11 @@ def test_a_token_closes_the_door_for_good() -> None:
     desk = Desk()
     empty = ApiTokens(lambda: NOW)
     assert Authenticator({}, sources=[empty])(LOOPBACK).name == "local"
-    assert "is needed" in desk.refusal(None)
+    assert "is required" in desk.refusal(None)
     desk.keep(replace(desk.token, revoked=NOW))
-    assert "is needed" in desk.refusal(None)
+    assert "is required" in desk.refusal(None)
     desk.keep()
-    assert "is needed" in desk.refusal(None)
+    assert "is required" in desk.refusal(None)
     # Its own user still comes in by the socket that nobody else can open.
     assert desk.authenticate(Credentials("local")).name == "local"
 

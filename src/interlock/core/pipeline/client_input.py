@@ -124,7 +124,7 @@ class ClientInput:
         self._host.finish(call, None, error)
 
     @property
-    def suspended(self) -> int:
+    def suspended_count(self) -> int:
         """The number of calls that wait for their clients."""
         return len(self._suspended)
 
