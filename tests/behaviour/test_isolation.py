@@ -262,7 +262,7 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
 def test_no_more_sessions_than_there_may_be(
     shared: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private, "MOST", private_sessions(shared) + 2)
+    monkeypatch.setattr(private, "MAX_SESSIONS", private_sessions(shared) + 2)
     for _ in range(6):
         session = shared.session("2025-11-25", bearer("operator"))
         assert "error" not in json.loads(shared.once(call(session, "recall")).body)
@@ -278,14 +278,14 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
 
     come_and_go("operator")
     supervisor = shared.node.upstreams.supervisors["web"]
-    shared.until(lambda: not supervisor.private._closing, "closed")
+    shared.until(lambda: not supervisor.session_pool._closing, "closed")
     sessions, before = len(shared.node.sessions), private_sessions(shared)
     tasks = shared.do(lambda: len(asyncio.all_tasks()))
     gc.collect()
     files = len(open_files())
     for number in range(200):
         come_and_go("operator" if number % 2 else "auditor")
-    shared.until(lambda: not supervisor.private._closing, "closed")
+    shared.until(lambda: not supervisor.session_pool._closing, "closed")
     assert private_sessions(shared) == before
     assert len(shared.node.sessions) == sessions
     shared.until(lambda: len(asyncio.all_tasks()) <= tasks + 1, "no task is left")

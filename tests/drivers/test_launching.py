@@ -59,10 +59,10 @@ def test_a_command_without_arguments_is_one_word(tmp_path: Path) -> None:
     server = ServerBlock("binary", path="/opt/my server/run")
     config = server_config(manifest(server=server), workspace=tmp_path, installed=None)
     connector = DriverConnector(
-        "k", manifest(server=server), config, own_info=OWN_INFO, clock=float, secrets=_none,
+        "k", manifest(server=server), config, node_info=OWN_INFO, clock=float, secrets=_none,
         confine=_no_walls,
     )  # fmt: skip
-    assert connector._argv(config) == ["/opt/my server/run"]
+    assert connector._split_command(config) == ["/opt/my server/run"]
 
 
 def test_a_server_has_the_time_of_its_connection_and_one_for_all(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
     async def body() -> None:
         connector = DriverConnector(
             "k", driver, server_config(driver, workspace=tmp_path, installed=None),
-            own_info=OWN_INFO, clock=float, secrets=give, confine=_no_walls,
+            node_info=OWN_INFO, clock=float, secrets=give, confine=_no_walls,
         )  # fmt: skip
         with pytest.raises(InterlockError):
             await connector.connect()

@@ -119,7 +119,7 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
     connect = Process.connect
 
     async def late(process: Process) -> None:
-        assert await process.gone_within(PATIENCE)
+        assert await process.wait_gone(PATIENCE)
         await connect(process)
 
     async def main() -> None:

@@ -47,16 +47,16 @@ class Receives:
     def deliver(self, data: bytes, ticket: TransportRequest | None) -> None:
         self.delivered.append((json.loads(data), ticket))
 
-    def undelivered(self, id: int, why: str) -> None:
+    def on_unreadable_response(self, id: int, why: str) -> None:
         self.not_taken.append((id, why))
 
-    def interrupted(self, ticket: TransportRequest) -> None:
+    def on_stream_interrupted(self, ticket: TransportRequest) -> None:
         raise AssertionError
 
-    def retired(self, reason: str) -> None:
+    def on_transport_closing(self, reason: str) -> None:
         raise AssertionError
 
-    def lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str) -> None:
         self.gone.append(reason)
 
 
@@ -246,7 +246,7 @@ def test_giving_up_is_said_about_the_envelope_that_was_sent(fixture: Fixture) ->
     asked = fixture.room.said[0].id
     cancel = jsonrpc.notification("notifications/cancelled", b'{"requestId":7,"reason":"enough"}')
     fixture.link.post(cancel, b"")
-    fixture.link.drop(request)
+    fixture.link.remove_request(request)
     said = fixture.room.said[-1]
     assert (said.kind, said.about) == ("mcp/request:notifications/cancelled", asked)
     assert fixture.link.under_way == 0

@@ -328,7 +328,7 @@ class Hub:
             store=self.store,
             settings=self.settings,
             aggregator_id=aggregator_id,
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             begin=self._begin,
             end=self._end,
             taken=self.configured.__contains__,

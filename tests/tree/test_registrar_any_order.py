@@ -197,7 +197,7 @@ class Registrations(RuleBasedStateMachine):
                 assert supervisor.state is State.DEGRADED
                 assert key in self.hub.listed
             if peer is not None:
-                assert peer.link.channel.is_open  # type: ignore[attr-defined]
+                assert peer.transport.channel.is_open  # type: ignore[attr-defined]
             elif self.hub.listed.get(key):
                 refused = False
                 try:

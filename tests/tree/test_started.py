@@ -39,7 +39,7 @@ class Started:
         connector = ChildConnector(
             "plant",
             server,
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             resolve=lambda one: one,
             clock=asyncio.get_running_loop().time,
             registrar=hub.registrar,
@@ -72,7 +72,7 @@ class Started:
     @property
     def pid(self) -> int:
         assert self.supervisor.peer is not None
-        link = self.supervisor.peer.link
+        link = self.supervisor.peer.transport
         assert isinstance(link, ChannelTransport)
         assert isinstance(link.channel, ChildChannel)
         return link.channel._process.pid or 0

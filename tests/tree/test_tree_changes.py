@@ -78,7 +78,7 @@ def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root)
             await until(root, lambda: lists(root, "notifications_dropped"))
-            await root.supervisor("ax:edge").until_settled()
+            await root.supervisor("ax:edge").wait_for_first_attempt()
             peer = root.supervisor("ax:edge").peer
             assert peer is not None
             (listening,) = [one for one in peer.pending.values() if "listen" in one.method]

@@ -161,7 +161,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
         root, edge, leaf = await row(grove)
         peer = root.upstreams.supervisors["ax:edge"].peer
         assert peer is not None
-        honest = peer.stamp
+        honest = peer.hop_token_encoder
         assert isinstance(honest, HopTokens)
         sent: list[bytes] = []
 
@@ -169,7 +169,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             sent.append(honest(one))
             return sent[-1]
 
-        peer.stamp = stamped
+        peer.hop_token_encoder = stamped
         assert "content" in await call(root, OWNER, "edge.leaf.read")
         for_read = sent[-1]
         made = SigningKeys(signing_keys_path(root.config, {}, root.base_dir))
@@ -188,12 +188,12 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             b',"%b":7' % KEY.encode(): -31030,
             b',"%b":null' % KEY.encode(): -31030,
         }.items():
-            peer.stamp = lambda _, stamp=stamp: stamp
+            peer.hop_token_encoder = lambda _, stamp=stamp: stamp
             refused = await call(root, DEPUTY, "edge.leaf.add")
             assert refused["code"] == code, (stamp, refused)
         assert len(leaf.calls) == 1
         # A parent that sends none is as it was before there were tokens.
-        peer.stamp = None
+        peer.hop_token_encoder = None
         assert "content" in await call(root, DEPUTY, "edge.leaf.add")
         last = grove.callers(edge)[-1]
         assert last is not None

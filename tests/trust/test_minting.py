@@ -275,10 +275,10 @@ def test_callers_without_a_name_have_none(world: World) -> None:
 
 def test_the_nodes_own_token_lists_and_nothing_more(world: World) -> None:
     stamp = world.stamp()
-    own = stamp.own()
-    assert stamp.own() is own
+    own = stamp.node_header_line()
+    assert stamp.node_header_line() is own
     world.clock.now += LONGEST_LIFE / 2 + 1
-    assert stamp.own() is not own
+    assert stamp.node_header_line() is not own
     assert [one["scope"] for one in world.signed] == ["read", "read"]
     assert world.signed[0]["sub"] == NODE
 

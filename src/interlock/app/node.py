@@ -84,7 +84,7 @@ class NodeIntroduction:
         self.hello = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
-        voices = self._upstreams.voices()
+        voices = self._upstreams.introductions()
         for feature in self._features:
             voices += feature.introductions()
         merged = merge(voices)
@@ -172,7 +172,7 @@ class Node:
         self.environ = environ
         self._started = time.monotonic()
         self._restored = False
-        self.own_info = encode_value(OWN_INFO)
+        self.node_info = encode_value(OWN_INFO)
         # Before anything of it is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
@@ -189,7 +189,7 @@ class Node:
                 wait=config.journal.wait,
             )
             self._journal.deliver = deliver_on(loop)
-        self.catalog = Catalog(server_info=self.own_info, page_size=config.page_size)
+        self.catalog = Catalog(server_info=self.node_info, page_size=config.page_size)
         self.audit = Audit(
             self._journal,
             durable=config.journal.durable == "mutating",
@@ -214,7 +214,7 @@ class Node:
             config,
             environ=environ,
             base_dir=base_dir,
-            own_info=self.own_info,
+            node_info=self.node_info,
             catalog=self.catalog,
             breakers=self.breakers,
             audit=self.audit,
@@ -238,7 +238,7 @@ class Node:
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
-            client_request_policy=self.upstreams.ask_policy,
+            client_request_policy=self.upstreams.client_request_policy,
             seals=seals,
             input_seconds=config.input_timeout,
             observers=(self.upstreams.measures,),
@@ -280,7 +280,7 @@ class Node:
             environ=environ,
             base_dir=base_dir,
             leaf=leaf,
-            own_info=self.own_info,
+            node_info=self.node_info,
             current_config=lambda: self.config,
             origin=lambda: self.listeners.origin,
             uptime=lambda: self.uptime,
@@ -414,7 +414,7 @@ class Node:
 
     async def until_settled(self, seconds: float) -> None:
         """Wait until every upstream has been tried once, but no longer than this."""
-        await self.upstreams.until_settled(seconds)
+        await self.upstreams.wait_for_first_attempt(seconds)
 
     async def stop(self) -> None:
         """Stop every component, those that accept callers first. A failure stops no other."""

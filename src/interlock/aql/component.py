@@ -484,7 +484,7 @@ def create(context: NodeContext) -> Aql:
         context.config,
         environ=context.environ,
         base_dir=context.base_dir,
-        server_info=context.own_info,
+        server_info=context.node_info,
         catalog=context.catalog,
         pipeline=context.pipeline,
         authorizer=context.authorizer,

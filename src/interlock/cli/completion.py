@@ -30,7 +30,7 @@ async def _find_names(incomplete: str) -> list[str]:
 
     from interlock.core.upstreams.client import UpstreamClient
     from interlock.core.upstreams.listing import list_tools
-    from interlock.core.upstreams.negotiation import open_peer
+    from interlock.core.upstreams.negotiation import negotiate_revision
     from interlock.terminal import config_source, node_client
 
     async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -41,7 +41,7 @@ async def _find_names(incomplete: str) -> list[str]:
             return []
         peer = UpstreamClient("the node", transport, msgspec.json.encode(node_client.CLIENT_INFO))
         try:
-            await open_peer(peer, session_first=False, timeout=_TIMEOUT_SECONDS)
+            await negotiate_revision(peer, session_first=False, timeout=_TIMEOUT_SECONDS)
             tools = await list_tools(peer, timeout=_TIMEOUT_SECONDS)
         finally:
             await peer.close()

@@ -37,7 +37,7 @@ from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.session_pool import denied
-from interlock.core.upstreams.transports.stdio import STDERR_SAID
+from interlock.core.upstreams.transports.stdio import STDERR_LABEL
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import RELAYED_CAPABILITIES, remove_capabilities
 from interlock.terminal import output
@@ -71,7 +71,7 @@ _MISSING_CREDENTIAL: Final = re.compile(
 async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
     """Test one upstream, in the same way as a node connects to it."""
     options: ConnectorOptions = {
-        "own_info": msgspec.json.encode(CLIENT_INFO),
+        "node_info": msgspec.json.encode(CLIENT_INFO),
         "resolve": lambda config: _resolve_server(config, base_dir),
         "secrets": lambda config: secret_values(config, environ=os.environ, base_dir=base_dir),
         "clock": asyncio.get_running_loop().time,
@@ -122,7 +122,7 @@ async def _run_trial(
         server,
         definitions,
         root_segment=config.root_segment,
-        http=peer.link.is_http,
+        http=peer.transport.is_http,
         registered=registration,
         unannotated=config.unannotated,
     )
@@ -151,7 +151,7 @@ async def _run_trial(
 
 def _without_stderr(message: str, lines: Sequence[str]) -> str:
     """Remove the line of stderr at the end of a message, if `lines` has all of stderr."""
-    summary, separator, _ = message.partition(STDERR_SAID)
+    summary, separator, _ = message.partition(STDERR_LABEL)
     return summary if separator and lines else message
 
 

@@ -212,7 +212,7 @@ class _Running:
 
     # -- Owner of the process
 
-    def pipe_read(self, fd: int, data: bytes) -> None:
+    def on_pipe_data(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
             for line in self._stderr_lines.feed(data):
                 self._owner.log(line.head if isinstance(line, OversizeLine) else line)
@@ -239,11 +239,11 @@ class _Running:
             waiting.set_result(answer)
         self._owner.answered()
 
-    def pipe_ended(self, fd: int) -> None:
+    def on_pipe_closed(self, fd: int) -> None:
         if fd == STDOUT:
             self.kill("it closed its output")
 
-    def exited(self) -> None:
+    def on_exit(self) -> None:
         self.end()
 
     @property
@@ -446,7 +446,7 @@ class CodeProcess:
             if running.process is None:
                 running.end()
             else:
-                await running.process.gone_within(_END_WITHIN)
+                await running.process.wait_gone(_END_WITHIN)
             self._crashed()
             raise
         self._running = running
@@ -498,7 +498,7 @@ class CodeProcess:
             running.kill(why)
             self._let_go(running)
             if running.process is not None:
-                await running.process.gone_within(_END_WITHIN)
+                await running.process.wait_gone(_END_WITHIN)
 
     async def close(self, *, at_once: Callable[[], bool] = lambda: True) -> None:
         """End it for good. Calls under way are waited for, unless it is to be `at_once`."""

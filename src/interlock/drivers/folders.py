@@ -38,7 +38,7 @@ class DriverFolders(FeatureComponent):
         *,
         environ: Mapping[str, str],
         base_dir: Path,
-        own_info: bytes,
+        node_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
         floors: MinimumActions,
@@ -53,7 +53,7 @@ class DriverFolders(FeatureComponent):
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
-        self._own_info = own_info
+        self._own_info = node_info
         self._catalog = catalog
         self._pipeline = pipeline
         self._floors = floors
@@ -87,7 +87,7 @@ class DriverFolders(FeatureComponent):
             self._config,
             environ=self._environ,
             base_dir=self._base_dir,
-            own_info=self._own_info,
+            node_info=self._own_info,
             catalog=self._catalog,
             pipeline=self._pipeline,
             floors=self._floors,
@@ -168,7 +168,7 @@ def create(context: NodeContext) -> DriverFolders:
         context.config,
         environ=context.environ,
         base_dir=context.base_dir,
-        own_info=context.own_info,
+        node_info=context.node_info,
         catalog=context.catalog,
         pipeline=context.pipeline,
         floors=context.authorizer.contract_floors,

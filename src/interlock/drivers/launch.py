@@ -197,7 +197,7 @@ class DriverConnector(Connector):
         manifest: DriverManifest,
         server: ServerConfig,
         *,
-        own_info: bytes,
+        node_info: bytes,
         clock: Clock,
         secrets: SecretSource,
         confine: ConfinementFactory,
@@ -205,7 +205,7 @@ class DriverConnector(Connector):
     ) -> None:
         """`passed_on`: variables of the node's own environment that the server may have."""
         super().__init__(
-            key, server, own_info=own_info, resolve=lambda _: self._filled, clock=clock
+            key, server, node_info=node_info, resolve=lambda _: self._filled, clock=clock
         )
         self._declared = server
         self._give_secrets = secrets
@@ -226,11 +226,11 @@ class DriverConnector(Connector):
             self._revision = version
 
     async def connect(
-        self, promises: bytes = b"{}", *, session_first: bool = False
+        self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
         self.trouble = None
         try:
-            return await self._connected(promises, session_first=session_first)
+            return await self._connected(client_capabilities, session_first=session_first)
         except InterlockError as error:
             self.trouble = error
             raise
@@ -238,24 +238,26 @@ class DriverConnector(Connector):
             # What was given is in its place: here it is not kept.
             self._filled = self._declared
 
-    async def _connected(self, promises: bytes, *, session_first: bool) -> UpstreamClient:
+    async def _connected(
+        self, client_capabilities: bytes, *, session_first: bool
+    ) -> UpstreamClient:
         self._filled = await self._with_secrets()
         session_first = session_first or self._pinned
         try:
-            return await super().connect(promises, session_first=session_first)
+            return await super().connect(client_capabilities, session_first=session_first)
         except UpstreamLostError as gone:
             if self._filled.transport != "sse" or gone.status not in _REFUSALS:
                 raise
             # There is no event stream of the old kind: most of today's servers speak this one.
             self._filled = replace(self._filled, transport="http")
-            return await super().connect(promises, session_first=session_first)
+            return await super().connect(client_capabilities, session_first=session_first)
 
     async def _with_secrets(self) -> ServerConfig:
         """What was declared, with the secrets in their places. Asked for every attempt: one that
         was missing, or is a new one, may be there now."""
         server, names = self._declared, self.secret_names
         values = await self._give_secrets(names) if names else {}
-        self.mask.learn(values.values())
+        self.mask.add(values.values())
         self.mark = marked(values)
         return replace(
             server,
@@ -265,8 +267,8 @@ class DriverConnector(Connector):
             },
         )
 
-    async def _start(self, server: ServerConfig) -> StdioTransport:
-        argv = self._argv(server)
+    async def _start_process(self, server: ServerConfig) -> StdioTransport:
+        argv = self._split_command(server)
         env = minimal_environment({**self._passed_on, **server.env})
         if self._container:
             # It goes unconfined, so which program it is, is the node's choice alone. What it heeds

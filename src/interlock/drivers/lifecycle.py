@@ -67,7 +67,7 @@ class DriverLifecycle:
         *,
         environ: Mapping[str, str],
         base_dir: Path,
-        own_info: bytes,
+        node_info: bytes,
         audit: Audit,
         pipeline: Pipeline,
         on_changed: Callable[[Driver], None],
@@ -75,7 +75,7 @@ class DriverLifecycle:
     ) -> None:
         self._environ = environ
         self._base_dir = base_dir
-        self._own_info = own_info
+        self._own_info = node_info
         self._audit = audit
         self._pipeline = pipeline
         self.changed = on_changed
@@ -302,7 +302,7 @@ class DriverLifecycle:
             driver.key,
             manifest,
             config,
-            own_info=self._own_info,
+            node_info=self._own_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
             confine=self.confinements.around_server(driver, afterwards),

@@ -124,18 +124,18 @@ class _Heard:
         """Nobody holds either output any more."""
         self._open = {STDOUT, STDERR}
 
-    def pipe_read(self, fd: int, data: bytes) -> None:
+    def on_pipe_data(self, fd: int, data: bytes) -> None:
         kept = self.text[fd]
         room = KEPT - len(kept)
         self.cut = self.cut or len(data) > room
         kept += data[: max(room, 0)]
 
-    def pipe_ended(self, fd: int) -> None:
+    def on_pipe_closed(self, fd: int) -> None:
         self._open.discard(fd)
         if not self._open:
             self.silent.set()
 
-    def exited(self) -> None:
+    def on_exit(self) -> None:
         """`Process.gone` says so too."""
 
     def said(self, fd: int) -> str:
@@ -163,12 +163,12 @@ async def run(
         if stdin and not process.stdin.is_closing():
             process.stdin.write(stdin)
         process.stdin.close()
-        timed_out = not await process.gone_within(timeout)
+        timed_out = not await process.wait_gone(timeout)
     finally:
         # Also when this is cancelled. Its children are in its group, and end with it.
         process.signal_group(signal.SIGKILL)
         try:
-            await process.gone_within(_BURIED_WITHIN)
+            await process.wait_gone(_BURIED_WITHIN)
             # One that left the group may hold an output for ever; the others are silent at once.
             await _set_within(heard.silent, _LAST_WORDS)
         finally:

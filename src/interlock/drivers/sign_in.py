@@ -16,8 +16,8 @@ from typing import Final, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from interlock.core.upstreams.loopback_callback import (
-    OTHER,
-    PATH,
+    CALLBACK_PATH,
+    UNEXPECTED_REQUEST,
     CallbackPage,
     CallbackRequest,
     LoopbackCallback,
@@ -67,7 +67,7 @@ class CallbackListener:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._way_back.port}{PATH}"
+        return f"http://127.0.0.1:{self._way_back.port}{CALLBACK_PATH}"
 
     def added_to(self, url: str) -> str:
         """The page to open: it is told where to come back to, and with what state."""
@@ -88,18 +88,18 @@ class CallbackListener:
 
     def _answer(self, visit: CallbackRequest) -> CallbackPage:
         if not _is_navigation(visit.headers):
-            return CallbackPage("403 Forbidden", OTHER)
+            return CallbackPage("403 Forbidden", UNEXPECTED_REQUEST)
         try:
             said = parse_qsl(visit.query, keep_blank_values=True, max_num_fields=50)
         except ValueError:
-            return CallbackPage("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
         if self._visit.done() or self._clock() >= self._ends:
             return CallbackPage("410 Gone", _OVER)
         values = dict(said)
         if len(values) != len(said):
-            return CallbackPage("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
         if not hmac.compare_digest(values.pop("state", "").encode(), self._state.encode()):
-            return CallbackPage("403 Forbidden", OTHER)
+            return CallbackPage("403 Forbidden", UNEXPECTED_REQUEST)
         self._visit.set_result(values)
         return CallbackPage("200 OK", _TAKEN)
 

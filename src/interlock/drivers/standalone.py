@@ -162,7 +162,7 @@ async def open_server(
             manifest.id,
             manifest,
             _server(manifest, setting, ready.program),
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: _secrets(manifest, setting, inventory, names, tells, environ),
             confine=lambda: _confine(manifest, setting, stack, tells, warn, environ),

@@ -127,7 +127,7 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
             for key, one in driver.bindings.items()
         ],
         calls=driver.calls,
-        pid=None if peer is None else getattr(peer.link, "pid", None),
+        pid=None if peer is None else getattr(peer.transport, "pid", None),
         revision="" if peer is None else peer.revision,
         egress=list(manifest.egress),
         warnings=list(driver.warnings),

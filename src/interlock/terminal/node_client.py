@@ -26,7 +26,7 @@ from interlock.core.paths import is_trusted, socket_path
 from interlock.core.server.mcp.views import CHOSEN
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import list_tools
-from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.negotiation import negotiate_revision
 from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.core.upstreams.transports.unix import UnixTransport
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
@@ -271,7 +271,7 @@ async def connect_to_node(
             node_discovery.print_earlier_config_note(target.config_error)
         peer = UpstreamClient("the node", transport, msgspec.json.encode(CLIENT_INFO))
         stack.push_async_callback(peer.close)
-        await open_peer(peer, session_first=False, timeout=_CONNECT_TIMEOUT_SECONDS)
+        await negotiate_revision(peer, session_first=False, timeout=_CONNECT_TIMEOUT_SECONDS)
         yield NodeClient(peer, target.config, unready_servers, connected_target)
 
 
@@ -329,7 +329,7 @@ async def _connect_in_process(node: Node) -> UnixTransport:
     await asyncio.get_running_loop().create_unix_connection(
         lambda: McpStreamServer(node.stream), sock=server_socket
     )
-    return await UnixTransport.over("the node", client_socket)
+    return await UnixTransport.attach("the node", client_socket)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Topics(FeatureComponent):
         audit: Audit,
         approvals: Approvals | None,
         hello: ServerInfo,
-        own_info: bytes,
+        node_info: bytes,
         upstreams: UpstreamRegistry,
         guard: Guard,
         challenges: Challenges,
@@ -69,7 +69,7 @@ class Topics(FeatureComponent):
         self._audit = audit
         self._approvals = approvals
         self._hello = hello
-        self._own_info = own_info
+        self._own_info = node_info
         self._registry = upstreams
         self._recorder = recorder
         self._origin = origin
@@ -221,10 +221,10 @@ class Topics(FeatureComponent):
             upstreams = self._upstreams[room.name] = RoomUpstreams(
                 room.name,
                 settings.upstreams,
-                own_info=self._own_info,
+                node_info=self._own_info,
                 say=seat.say,
-                begin=self._registry.begin_registered,
-                end=self._registry.end_registered,
+                begin=self._registry.open_registered,
+                end=self._registry.close_registered,
                 call_later=loop.call_later,
             )
             seat.listen(upstreams.heard, of=settings.upstreams)
@@ -248,7 +248,7 @@ def create(context: NodeContext) -> Topics:
         audit=context.audit,
         approvals=context.approving.approvals,
         hello=context.hello,
-        own_info=context.own_info,
+        node_info=context.node_info,
         upstreams=context.upstreams,
         guard=context.guard,
         challenges=context.challenges,

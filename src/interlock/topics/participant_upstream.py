@@ -22,7 +22,7 @@ from interlock.core.config.model import AskConfig, ServerConfig
 from interlock.core.config.quantities import default_segment
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import KINDS, RawOffering
-from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.negotiation import negotiate_revision
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
     SingleChannel,
@@ -176,7 +176,7 @@ class ParticipantTransport(SingleChannel):
     def _unfit(self, ticket: TransportRequest, why: str) -> None:
         """It was asked and it answered, but not what was asked: nobody waits for another try."""
         self._forget(ticket)
-        self.receiver.undelivered(ticket.id, f"{why}.")
+        self.receiver.on_unreadable_response(ticket.id, f"{why}.")
 
     def _readable(self, text: bytes, *, method: str) -> bytes | None:
         """The payload of a notification that is what its kind says."""
@@ -193,7 +193,7 @@ class ParticipantTransport(SingleChannel):
         """The participant has left the room: everybody who waits is told."""
         if not self._over:
             self._end()
-            self.receiver.lost(reason)
+            self.receiver.on_transport_lost(reason)
 
     def _end(self) -> None:
         self._over = True
@@ -226,7 +226,7 @@ class ParticipantTransport(SingleChannel):
         self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
         self._envelope_of[ticket.id] = envelope
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
+    def send_long_lived(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -240,11 +240,11 @@ class ParticipantTransport(SingleChannel):
         with contextlib.suppress(InterlockError):
             self._say(kind, payload, self._to, about)
 
-    async def hand_over(self, payload: bytes) -> None:
+    async def post_and_wait(self, payload: bytes) -> None:
         # What is said first is heard first.
         self.post(payload, b"")
 
-    def drop(self, ticket: TransportRequest) -> None:
+    def remove_request(self, ticket: TransportRequest) -> None:
         self._forget(ticket)
 
     def _forget(self, ticket: TransportRequest) -> None:
@@ -313,7 +313,7 @@ class ParticipantConnector:
     """Waits for one participant, and opens a conversation whenever it is there."""
 
     dials_in = True
-    gone = False
+    has_left = False
     """Whoever keeps the room withdraws what it offered, after its grace."""
     list_ttl: float | None = None
 
@@ -321,7 +321,7 @@ class ParticipantConnector:
         self,
         key: str,
         participant: str,
-        own_info: bytes,
+        node_info: bytes,
         say: Say,
         *,
         may_be_node: bool = False,
@@ -337,7 +337,7 @@ class ParticipantConnector:
         self.on_left: Callable[[], None] | None = None
         self.on_arrived: Callable[[], None] | None = None
         self._key = key
-        self._own_info = own_info
+        self._own_info = node_info
         self._say = say
         self._may_be_node = may_be_node
         self._takes = takes
@@ -422,7 +422,7 @@ class ParticipantConnector:
     # -- Connects
 
     async def connect(
-        self, promises: bytes = b"{}", *, session_first: bool = False
+        self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
         """Wait for it to be there. Raises InterlockError when it is and cannot be spoken to.
 
@@ -469,11 +469,11 @@ class ParticipantConnector:
         if asked:
             # Silence and refusals are lawful: no handshake is needed between participants.
             with contextlib.suppress(InterlockError):
-                await open_peer(peer, session_first=True, timeout=self._opening)
+                await negotiate_revision(peer, session_first=True, timeout=self._opening)
         if peer.closed.done():
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key}: {peer.closed.result()}")
         if not peer.capabilities:
-            peer.adopt(mcp.Era.SESSION, REVISION)
+            peer.set_revision(mcp.Era.SESSION, REVISION)
             peer.capabilities = {"tools": {}}
         if peer.server_info.get("name") == _NODE and not self._may_be_node:
             raise self._is_node()
@@ -486,7 +486,7 @@ class ParticipantConnector:
         )
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def list_kinds(self) -> frozenset[str]:
         """The lists that it may answer with."""
         return frozenset(kind for kind in KINDS if self._may_list(kind))
 
@@ -497,7 +497,7 @@ class ParticipantConnector:
     def retry_after_ms(self) -> int | None:
         return LEFT_RETRY_MS
 
-    def vet(self, offer: RawOffering) -> None:
+    def check_offering(self, offer: RawOffering) -> None:
         """Raises InterlockError when it has left while it was listed, or is a node after all, which
         its tools say whether it introduced itself or not."""
         if not self.present:
@@ -568,7 +568,7 @@ class RoomUpstreams:
         topic: str,
         settings: Mapping[str, ParticipantUpstream],
         *,
-        own_info: bytes,
+        node_info: bytes,
         say: Say,
         begin: Begin,
         end: Callable[[str], None],
@@ -589,7 +589,7 @@ class RoomUpstreams:
             connector = ParticipantConnector(
                 key,
                 participant,
-                own_info,
+                node_info,
                 say,
                 may_be_node=bool(wanted.allow),
                 takes=partial(is_wanted, server=server),

@@ -51,12 +51,12 @@ class CallerTokens(UpstreamExtension):
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
-    def prepare(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
         """Put tokens on what is sent to a subserver. Every other peer is left as it is."""
         info = self._registrar.subserver(key) if peer.speaks_ax else None
         if info is None:
             return
-        peer.stamp = HopTokens(
+        peer.hop_token_encoder = HopTokens(
             self._issuer.minter,
             info.subserver_id,
             issuer=lambda: self._registrar.aggregator_id,

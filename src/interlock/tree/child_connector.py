@@ -62,11 +62,11 @@ class ChildConnector(Connector):
         self._session: AxSession | None = None
 
     async def _connect(
-        self, server: ServerConfig, promises: bytes, session_first: bool
+        self, server: ServerConfig, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
         child = await ChildProcess.start(
             self._key,
-            self._argv(server),
+            self._split_command(server),
             # What it is to register as is for the config of this node to say.
             env=child_environment(
                 {
@@ -94,7 +94,7 @@ class ChildConnector(Connector):
             session,
             self._key,
             self._own_info,
-            promises,
+            client_capabilities,
             self.mask,
             timeout=server.start_timeout,
         )
@@ -115,11 +115,11 @@ class ChildConnector(Connector):
     # -- what the supervisor asks
 
     @property
-    def gone(self) -> bool:
+    def has_left(self) -> bool:
         return self._session is not None and self._session.gone
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def list_kinds(self) -> frozenset[str]:
         return kinds_of(self._session)
 
     @property
@@ -130,7 +130,7 @@ class ChildConnector(Connector):
     def retry_after_ms(self) -> int | None:
         return retry_ms_of(self._session)
 
-    def vet(self, offer: RawOffering) -> None:
+    def check_offering(self, offer: RawOffering) -> None:
         """Raises InterlockError when the child may not offer this."""
         if self._session is not None:
             self._session.vet(offer)
@@ -157,17 +157,17 @@ class ChildChannel(Endpoint):
             self.stray = self.stray or said
         self._deliver(data)
 
-    def undelivered(self, id: int, why: str) -> None:
+    def on_unreadable_response(self, id: int, why: str) -> None:
         """An answer was too long: whoever waits for it would wait for ever."""
         self._abort(why)
 
-    def interrupted(self, ticket: TransportRequest) -> None:
+    def on_stream_interrupted(self, ticket: TransportRequest) -> None:
         """There are no streams here."""
 
-    def retired(self, reason: str) -> None:
+    def on_transport_closing(self, reason: str) -> None:
         """There is one process, and it is there or not."""
 
-    def lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str) -> None:
         self._end(reason)
 
     # -- Channel
@@ -227,7 +227,7 @@ class _Listener(EarlyReceiver):
             return
         self._settle(bytes(message.id) == b"%d" % _ID)
 
-    def lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str) -> None:
         self._settle(False)
 
     def _settle(self, speaks: bool) -> None:
@@ -235,12 +235,12 @@ class _Listener(EarlyReceiver):
             self.speaks.set_result(speaks)
 
 
-async def speaks_mcp(child: ChildProcess, own_info: bytes, *, within: float) -> bool:
+async def speaks_mcp(child: ChildProcess, node_info: bytes, *, within: float) -> bool:
     """Whether it answers as an MCP server does. It is of no other use after this."""
     listener = child.receiver = _Listener()
     params = b'{"protocolVersion":%b,"capabilities":{},"clientInfo":%b}' % (
         jsonrpc.encode_value(mcp.LATEST_SESSION),
-        own_info,
+        node_info,
     )
     child.post(jsonrpc.request(_ID, mcp.INITIALIZE, params), b"")
     try:

@@ -101,7 +101,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         *,
         environ: Mapping[str, str],
         base_dir: Path,
-        own_info: bytes,
+        node_info: bytes,
         leaf: bool,
         pipeline: Pipeline,
         budgets: Budgets,
@@ -166,7 +166,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             store=self._store,
             settings=config.section(SubserversConfig),
             aggregator_id=self.id,
-            own_info=own_info,
+            node_info=node_info,
             begin=self._subserver_begins,
             end=end,
             taken=lambda segment: any(
@@ -254,7 +254,8 @@ class Tree(FeatureComponent, UpstreamExtension):
                     upstream.configure(self._server_of(info))
         for pace in self._paces.values():
             pace.configure(
-                per_second=settings.notifications_per_second, kept=settings.notifications_kept
+                per_second=settings.notifications_per_second,
+                max_waiting=settings.notifications_kept,
             )
         if config.root_segment != before.root_segment:
             self._name_itself()
@@ -339,7 +340,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         }
         return routing_table(self._catalog.current, sessions)
 
-    def connector(
+    def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> ConnectionOpener | None:
         """What starts a child that registers (`transport: ax`)."""
@@ -347,7 +348,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             return None
         return ChildConnector(key, server, registrar=self.registrar, **options)
 
-    def terms(self, supervisor: Supervisor) -> OfferingTerms:
+    def offering_terms(self, supervisor: Supervisor) -> OfferingTerms:
         """How the offer of a registered subserver is read."""
         info = self.subserver(supervisor.key)
         if info is None:
@@ -361,15 +362,15 @@ class Tree(FeatureComponent, UpstreamExtension):
             "min_latency_class": None if link is None else link.min_latency_class,
         }
 
-    def prepare(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
         """Hear what a subserver says, at the pace that it may."""
         info = self.subserver(key)
         if info is None:
             return
         peer.segment = info.segment
-        peer.pace = self._pace(info)
+        peer.notification_limiter = self._pace(info)
         peer.mute = not info.offers.notifications
-        peer.on_said = self.announce
+        peer.on_notification = self.announce
 
     def _subserver_begins(self, info: SubserverRecord, dial_in: DialIn) -> Supervisor:
         return self._begin(info.key, self._server_of(info), dial_in)
@@ -395,7 +396,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             self._lost.discard(info.key)
             self._new_session(info.key)
 
-    def ended(self, key: str) -> None:
+    def on_closed(self, key: str) -> None:
         """An upstream is no more."""
         self._lost.discard(key)
         self._sessions.pop(key, None)
@@ -471,7 +472,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             segment = info.segment
             pace = self._paces[info.key] = NotificationLimiter(
                 per_second=settings.notifications_per_second,
-                kept=settings.notifications_kept,
+                max_waiting=settings.notifications_kept,
                 clock=time.monotonic,
                 call_later=asyncio.get_running_loop().call_later,
                 on_overflow=lambda dropped: self.announce(
@@ -572,7 +573,7 @@ def create(context: NodeContext) -> Tree:
         context.config,
         environ=context.environ,
         base_dir=context.base_dir,
-        own_info=context.own_info,
+        node_info=context.node_info,
         leaf=context.leaf,
         pipeline=context.pipeline,
         budgets=context.authorizer.budgets,
@@ -581,9 +582,9 @@ def create(context: NodeContext) -> Tree:
         introduce=context.introduce,
         listeners=context.change_listeners,
         upstreams=upstreams.upstreams,
-        begin=upstreams.begin_registered,
-        end=upstreams.end_registered,
-        new_session=upstreams.not_measured,
+        begin=upstreams.open_registered,
+        end=upstreams.close_registered,
+        new_session=upstreams.reset_measurements,
         configured=lambda: context.current_config().servers,
         uptime=context.uptime,
         upstream_status=upstreams.status,

@@ -9,7 +9,7 @@ from typing import Final
 
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import KINDS, RawOffering
-from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.negotiation import negotiate_revision
 from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.tree.subserver_session import AxSession
@@ -39,8 +39,8 @@ def retry_ms_of(session: AxSession | None) -> int | None:
 async def speak(
     session: AxSession,
     label: str,
-    own_info: bytes,
-    promises: bytes,
+    node_info: bytes,
+    client_capabilities: bytes,
     mask: Callable[[str], str] = str,
     *,
     timeout: float = OPENING,
@@ -49,20 +49,20 @@ async def speak(
     """Be the MCP client on a registered subserver's channel. Raises InterlockError, when the
     channel is closed; or, without patience, is about to be."""
     link = ChannelTransport(label, session.channel, session.closed)
-    peer = UpstreamClient(label, link, own_info, mask=mask)
-    peer.promises = promises
+    peer = UpstreamClient(label, link, node_info, mask=mask)
+    peer.client_capabilities = client_capabilities
     peer.speaks_ax = True
     peer.on_ax = session.heard
     session.take(link)
     link.listen()
     try:
-        await open_peer(peer, session_first=False, timeout=timeout)
+        await negotiate_revision(peer, session_first=False, timeout=timeout)
     except BaseException:
         if patient:
             await peer.close()
         else:
             link.hang_up()
-            peer.lost("closed by the node")
+            peer.on_transport_lost("closed by the node")
         raise
     return peer
 
@@ -71,13 +71,13 @@ class DialIn:
     """Waits for the channels of one subserver, one after the other."""
 
     dials_in = True
-    gone = False
+    has_left = False
     """The registrar itself withdraws who is gone."""
 
-    def __init__(self, key: str, own_info: bytes, list_ttl: Callable[[], float]) -> None:
+    def __init__(self, key: str, node_info: bytes, list_ttl: Callable[[], float]) -> None:
         self.stderr: deque[str] = deque(maxlen=1)
         self._key = key
-        self._own_info = own_info
+        self._own_info = node_info
         self._list_ttl = list_ttl
         self._next: AxSession | None = None
         self._session: AxSession | None = None
@@ -89,7 +89,7 @@ class DialIn:
         self._arrived.set()
 
     async def connect(
-        self, promises: bytes = b"{}", *, session_first: bool = False
+        self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
         """Wait for it to register. Raises InterlockError when it did and cannot be spoken to."""
         while True:
@@ -100,9 +100,9 @@ class DialIn:
                 break
         self._session = session
         # It may be here again already, on another channel.
-        return await speak(session, self._key, self._own_info, promises, patient=False)
+        return await speak(session, self._key, self._own_info, client_capabilities, patient=False)
 
-    def vet(self, offer: RawOffering) -> None:
+    def check_offering(self, offer: RawOffering) -> None:
         """Raises InterlockError when it may not offer this."""
         session = self._session
         if session is None or not session.live:
@@ -110,7 +110,7 @@ class DialIn:
         session.vet(offer)
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def list_kinds(self) -> frozenset[str]:
         return kinds_of(self._session)
 
     @property

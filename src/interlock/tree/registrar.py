@@ -454,7 +454,7 @@ class Registrar:
         store: RegistrationStore,
         settings: SubserversConfig,
         aggregator_id: str,
-        own_info: bytes,
+        node_info: bytes,
         begin: Callable[[SubserverRecord, DialIn], Supervisor],
         end: Callable[[str], None],
         taken: Callable[[str], bool],
@@ -474,7 +474,7 @@ class Registrar:
         registration: the segment, the caller, the verb, `ok` or the name of a failure, a sentence.
         `base_dir`: what the paths in `trust` are relative to."""
         self.aggregator_id = aggregator_id
-        self.own_info = own_info
+        self.node_info = node_info
         self.clock = clock
         self.call_later: CallLater = call_later or asyncio.get_running_loop().call_later
         self._store = store
@@ -738,7 +738,7 @@ class Registrar:
             self._on_granted(info)
         if session.place is None:
             if record.dial_in is None:
-                record.dial_in = DialIn(info.segment, self.own_info, lambda: self.list_ttl)
+                record.dial_in = DialIn(info.segment, self.node_info, lambda: self.list_ttl)
                 record.supervisor = self._begin(info, record.dial_in)
             record.dial_in.arrive(session)
         self._on_change()

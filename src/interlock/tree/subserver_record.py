@@ -51,7 +51,7 @@ class SessionRegistrar(Protocol):
     """What a session asks of the registrar."""
 
     aggregator_id: str
-    own_info: bytes
+    node_info: bytes
     clock: Clock
     call_later: CallLater
 

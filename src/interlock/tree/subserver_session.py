@@ -226,7 +226,7 @@ def read_hello(params: Raw | UnsetType) -> str:
     return hello.protocol_version
 
 
-def hello_result(revision: str, own_info: bytes, aggregator_id: str, tree_id: str) -> bytes:
+def hello_result(revision: str, node_info: bytes, aggregator_id: str, tree_id: str) -> bytes:
     """The answer to `initialize`."""
     mcpax = {"versions": ax.VERSIONS, "aggregator_id": aggregator_id, "tree_id": tree_id}
     return jsonrpc.encode_value(
@@ -235,7 +235,7 @@ def hello_result(revision: str, own_info: bytes, aggregator_id: str, tree_id: st
                 revision if revision in mcp.SESSION_REVISIONS else mcp.LATEST_SESSION
             ),
             "capabilities": {"experimental": {ax.EXPERIMENT: mcpax}},
-            "serverInfo": Raw(own_info),
+            "serverInfo": Raw(node_info),
         }
     )
 
@@ -426,7 +426,9 @@ class AxSession:
             return
         self.state = SessionState.INTRODUCED
         desk = self._desk
-        self._reply(now.id, hello_result(revision, desk.own_info, desk.aggregator_id, desk.tree_id))
+        self._reply(
+            now.id, hello_result(revision, desk.node_info, desk.aggregator_id, desk.tree_id)
+        )
 
     def _apply(self, now: _Happening) -> None:
         self.wanted = None
@@ -603,7 +605,7 @@ class AxSession:
             tell()
         link, self.link = self.link, None
         if link is not None:
-            link.lost(reason)
+            link.on_channel_closed(reason)
         self.channel.close(code, symbol)
         if self.on_over is not None:
             self.on_over(reason)

@@ -73,7 +73,7 @@ class HopTokenSource(Protocol):
         """What to send along with a caller's call; empty for a caller without a name."""
         ...
 
-    def own(self) -> bytes:
+    def node_header_line(self) -> bytes:
         """What to send along with a request of the node's own."""
         ...
 
@@ -209,7 +209,7 @@ class HopTokens:
         self._kept[caller, what] = kept
         return kept
 
-    def own(self) -> bytes:
+    def node_header_line(self) -> bytes:
         """The same object for as long as nothing changed."""
         kept, now = self._own, self._clock()
         if kept is None or now >= kept.renew_at:

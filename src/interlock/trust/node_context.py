@@ -44,7 +44,7 @@ class NodeContext(NamedTuple):
     base_dir: Path
     leaf: bool
     """Whether the node stands for its one server in somebody else's tree."""
-    own_info: bytes
+    node_info: bytes
     """The node's `serverInfo`."""
     current_config: Callable[[], Config]
     origin: Callable[[], str | None]

@@ -21,7 +21,7 @@ from interlock.core.server.http.router import PublicDocument, Route
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import ConnectionOpener, Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.transports.http import HopTokenTransport, as_header
+from interlock.core.upstreams.transports.http import HopTokenTransport, format_bearer_header
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.trust.hop_tokens import HopTokenMinter, HopTokens, HopTokenSource
 from interlock.trust.signing_keys import SigningKeys
@@ -93,7 +93,7 @@ class TokenIssuer(Component, UpstreamExtension):
 
     # -- tokens
 
-    def connector(
+    def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> ConnectionOpener | None:
         """What sends tokens to a server of the config that wants them (`minted_tokens`)."""
@@ -104,7 +104,11 @@ class TokenIssuer(Component, UpstreamExtension):
     def stamp(self, url: str, segment: str) -> HopTokenSource:
         """What makes tokens for a server of the config."""
         return HopTokens(
-            self.minter, url, issuer=self._issuer, shape=as_header, prefix=self.prefix(segment)
+            self.minter,
+            url,
+            issuer=self._issuer,
+            shape=format_bearer_header,
+            prefix=self.prefix(segment),
         )
 
     def prefix(self, segment: str) -> str:
@@ -153,8 +157,8 @@ class HopTokenConnector(Connector):
             server.headers,
             connections=server.connections,
             clock=self._clock,
-            stamp=stamp,
+            header_source=stamp,
         )
         peer = await self._open(server, link, promises, session_first)
-        peer.stamp = stamp
+        peer.hop_token_encoder = stamp
         return peer

@@ -66,7 +66,7 @@ class Wire(SingleChannel):
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
+    def send_long_lived(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -78,10 +78,10 @@ class Wire(SingleChannel):
         self.up.append(payload)
         self._later(lambda: self.receiver.deliver(payload, None))
 
-    async def hand_over(self, payload: bytes) -> None:
+    async def post_and_wait(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: TransportRequest) -> None:
+    def remove_request(self, request: TransportRequest) -> None:
         """It just comes, and nobody wants it."""
 
     async def close(self) -> None:
@@ -140,7 +140,7 @@ class NodeInRow:
         self.peer = UpstreamClient(below, self.wire, OWN_INFO)
         self.peer.speaks_ax = True
         self.peer.segment = below
-        self.peer.adopt(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
+        self.peer.set_revision(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
         self.below = Below(below, self.peer)
         upstreams: dict[str, Upstream] = {below: self.below}
         self.journal = KeptJournal()
@@ -161,7 +161,9 @@ class NodeInRow:
             route_check=RouteCheck(lambda: self.segment),
         )
         self.said: list[tuple[str, dict[str, Any]]] = []
-        self.peer.on_said = lambda method, params: self.said.append((method, json.loads(params)))
+        self.peer.on_notification = lambda method, params: self.said.append(
+            (method, json.loads(params))
+        )
         self.listeners = ChangeListeners(self.pipeline.subscriptions)
         hello = ServerInfo(
             lambda: Introduction({"name": "interlock", "version": "1"}, {"tools": {}})

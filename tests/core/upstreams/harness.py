@@ -280,7 +280,7 @@ class Kept:
         self.connector = Connector(
             key,
             server,
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
             clock=asyncio.get_running_loop().time,
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=Path.cwd()),

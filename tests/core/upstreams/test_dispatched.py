@@ -36,13 +36,13 @@ class Transport(SingleChannel):
         if self.refuses:
             ticket.fail(UPSTREAM_LOST, "It is not connected.", sent=False)
 
-    send_open = send
+    send_long_lived = send
 
     def post(self, payload: bytes, headers: bytes) -> None: ...
 
-    async def hand_over(self, payload: bytes) -> None: ...
+    async def post_and_wait(self, payload: bytes) -> None: ...
 
-    def drop(self, ticket: TransportRequest) -> None: ...
+    def remove_request(self, request: TransportRequest) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -63,7 +63,7 @@ class Bench:
     def __init__(self) -> None:
         self.transport = Transport()
         self.peer = UpstreamClient("s", self.transport, b"{}")
-        self.peer.adopt(Era.SESSION, "2025-11-25")
+        self.peer.set_revision(Era.SESSION, "2025-11-25")
         self.call = self.transport.call = new_call()
 
     def start(self) -> PendingRequest:

@@ -45,8 +45,8 @@ class Far:
     async def kill(self) -> None:
         peer = self.one.supervisor.peer
         assert peer is not None
-        assert isinstance(peer.link, StdioTransport)
-        os.kill(peer.link.pid or 0, signal.SIGKILL)
+        assert isinstance(peer.transport, StdioTransport)
+        os.kill(peer.transport.pid or 0, signal.SIGKILL)
 
 
 class FarHttp(Far):

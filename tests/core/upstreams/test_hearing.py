@@ -21,8 +21,8 @@ from interlock.core.upstreams import subscriptions as listening
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.subscriptions import (
-    REOPEN_AFTER,
-    REOPEN_AT_MOST,
+    MAX_REOPEN_DELAY_SECONDS,
+    REOPEN_DELAY_SECONDS,
     UpstreamSubscriptions,
     reopen_delay,
 )
@@ -48,7 +48,7 @@ class Ears:
         peer.on_changed = self._tell(self.changed)
         peer.on_updated = self._tell(self.updated)
         self.hearing = UpstreamSubscriptions(peer, relist=self._relist, sleep=self.naps, uris=uris)
-        self.task = asyncio.ensure_future(self.hearing.keep())
+        self.task = asyncio.ensure_future(self.hearing.run())
 
     def _tell(self, told: list[str]) -> Callable[[str], None]:
         def tell(what: str) -> None:
@@ -82,7 +82,7 @@ async def ears(server: ServerConfig, *uris: str) -> AsyncIterator[Ears]:
     connector = Connector(
         "up",
         server,
-        own_info=OWN_INFO,
+        node_info=OWN_INFO,
         resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
         clock=asyncio.get_running_loop().time,
     )
@@ -129,7 +129,7 @@ def test_a_session_s_stream_is_open_when_it_says_so() -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 (stream,) = server.streams
                 for kind in ("tools", "prompts", "resources"):
                     stream.event(notification(f"notifications/{kind}/list_changed"))
@@ -150,7 +150,7 @@ def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 stream = server.streams.pop()
                 stream.piece(b"id: 7\nretry: 250\ndata: \n\n")
                 if properly:
@@ -178,7 +178,7 @@ def test_without_ids_everything_is_looked_at_again() -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 await one.hearing.watch("a:b")
                 server.streams.pop().end()
                 await one.until(lambda: one.relisted)
@@ -201,7 +201,7 @@ def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> None:
 
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 stream = server.streams.pop()
                 stream.piece(b"id: 7\n\n")
                 stream.end()
@@ -220,7 +220,7 @@ def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
             async with ears(ServerConfig(url=server.url())) as one:
                 one.naps.hold()
                 # Nobody is kept waiting for it.
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 await one.until(lambda: one.naps.sleeping)
                 server.get = "stream"
                 one.naps.wake()
@@ -236,7 +236,7 @@ def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
     async def body() -> None:
         async with Streamable("session", get=status) as server:
             async with ears(ServerConfig(url=server.url()), "a:b") as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 await within(one.task)
                 assert len(gets(server)) == 1
                 assert not one.naps.taken
@@ -247,7 +247,7 @@ def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
 
 
 def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "HEAD_WAIT", 0.02)
+    monkeypatch.setattr(hearing, "HEADERS_TIMEOUT_SECONDS", 0.02)
 
     async def body() -> None:
         async with Streamable("session") as server:
@@ -260,7 +260,7 @@ def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.Mo
 
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 waiting[0].open()
                 waiting[0].event(notification("notifications/tools/list_changed"))
                 await one.until(lambda: one.changed)
@@ -269,7 +269,7 @@ def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.Mo
 
 
 def test_the_pauses_between_streams() -> None:
-    backoff = Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
+    backoff = Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
     assert [reopen_delay(backoff, 0.0) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
     assert reopen_delay(backoff, 100.0) == 1
     assert reopen_delay(backoff, 0.0, 5.0) == 5
@@ -293,7 +293,7 @@ def test_watching_on_the_session_wire(link: str) -> None:
                 "stdio": process("--eras", "session"),
             }[link]
             async with ears(config, "old:one") as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 # What was watched before is watched again, and may have changed meanwhile.
                 await one.until(lambda: one.updated == ["old:one"])
                 await within(one.hearing.watch("new:one"))
@@ -327,7 +327,7 @@ def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyP
                     return request.rpc == "resources/subscribe"
 
                 server.habit = habit
-                monkeypatch.setattr(hearing, "ANSWER_WAIT", 0.02)
+                monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
                 with pytest.raises(InterlockError, match="did not answer resources/subscribe"):
                     await within(one.hearing.watch("silent:one"))
                 assert one.hearing.watched == ("old:one",)
@@ -350,7 +350,7 @@ def test_what_a_stateless_server_is_asked_to_tell(capabilities: Any, asked: list
     async def body() -> None:
         async with stateless(**capabilities) as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 assert listens(server) == [dict.fromkeys(asked, True)]
                 assert not gets(server)
 
@@ -381,7 +381,7 @@ def test_watching_on_the_stateless_wire(loop: str) -> None:
     async def body() -> None:
         async with Forgetful() as server:
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 await within(one.hearing.watch("a:1"))
                 # A new one takes the place of the old one; it brings the lists too.
                 await server.until(lambda: watching(server) == [["a:1"]])
@@ -407,7 +407,7 @@ def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
     async def body() -> None:
         async with Forgetful() as server:
             async with ears(ServerConfig(url=server.url()), "a:1") as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 await one.until(lambda: one.updated == ["a:1"])
                 slow: list[Callable[[], None]] = []
 
@@ -437,7 +437,7 @@ def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
             server.toolbox.unwatchable = {"no:one", "gone:one"}
             async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
                 await one.until(lambda: one.updated)
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 with pytest.raises(InterlockError, match="does not tell when no:one changes"):
                     await within(one.hearing.watch("no:one"))
                 assert one.hearing.watched == ("old:one",)
@@ -450,7 +450,7 @@ def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
 
 
 def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "ACKNOWLEDGED_WITHIN", 0.02)
+    monkeypatch.setattr(listening, "ACKNOWLEDGE_TIMEOUT_SECONDS", 0.02)
 
     async def body() -> None:
         async with stateless() as server:
@@ -465,7 +465,7 @@ def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPat
 
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 with pytest.raises(InterlockError, match="did not acknowledge"):
                     await within(one.hearing.watch("a:1"))
                 # It is heard all the same.
@@ -512,7 +512,7 @@ def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -> None
         async with Forgetful() as server:
             server.toolbox.capabilities = {"tools": {}}
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 assert not listens(server)
                 await within(one.hearing.watch("a:1"))
                 assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
@@ -541,7 +541,7 @@ def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None
 
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 with pytest.raises(UpstreamResponseError, match="Method not found"):
                     await within(one.hearing.watch("a:1"))
                 assert len(listens(server)) == 2
@@ -566,7 +566,7 @@ def test_a_server_that_is_full_is_asked_again_later() -> None:
 
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
-                await within(one.hearing.until_open())
+                await within(one.hearing.wait_open())
                 # The list that is known was read before anybody listened.
                 await one.until(lambda: one.relisted == 1)
                 assert one.naps.taken == [2.0, 4.0]
@@ -577,7 +577,7 @@ def test_a_server_that_is_full_is_asked_again_later() -> None:
 def test_listening_to_a_process() -> None:
     async def body() -> None:
         async with ears(process("--announces")) as one:
-            await within(one.hearing.until_open())
+            await within(one.hearing.wait_open())
             first = await within(one.peer.request("tools/call", {"name": "cancelled"}))
             assert b"[]" in bytes(first.result)
             await within(one.hearing.watch("a:1"))
@@ -597,8 +597,8 @@ def test_it_ends_with_its_peer(eras: str) -> None:
         server = Streamable(eras, get="stream", announces=True)
         await server.start()
         async with ears(ServerConfig(url=server.url())) as one:
-            await within(one.hearing.until_open())
-            one.peer.lost("test")
+            await within(one.hearing.wait_open())
+            one.peer.on_transport_lost("test")
             await within(one.task)
         await server.stop()
 

@@ -74,7 +74,7 @@ RIGHT: list[Shape] = [
 def test_an_answer_is_read_in_any_lawful_shape(
     shape: Shape, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_pool, "LINGER", 0.05)
+    monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 0.05)
 
     async def body(one: Kept, server: Streamable) -> None:
         server.habit = answering(shape)
@@ -330,7 +330,7 @@ def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
-    monkeypatch.setattr(http_pool, "LINGER", 3600.0)
+    monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 3600.0)
 
     async def body(one: Kept, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:

@@ -116,7 +116,7 @@ def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
 
 
 def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pool, "_MOST_WAITING", 3)
+    monkeypatch.setattr(http_pool, "_MAX_WAITING_REQUESTS", 3)
 
     async def body() -> None:
         async with Streamable("stateless") as server:
@@ -193,7 +193,7 @@ def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
             async with kept(ServerConfig(url=server.url(), connections=2)) as one:
                 await one.ready()
                 assert one.supervisor.peer is not None
-                link: Any = one.supervisor.peer.link
+                link: Any = one.supervisor.peer.transport
                 (connection,) = link._pool.idle
                 connection.eof_received()
                 assert await one.text("echo", text="x") == "x"
@@ -213,10 +213,10 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
             await one.ready()
             await one.text("echo", text="x")
             assert server.connected == 1
-            now = http_pool.IDLE_KEPT - 0.1
+            now = http_pool.IDLE_TIMEOUT_SECONDS - 0.1
             await one.text("echo", text="x")
             assert server.connected == 1
-            now += http_pool.IDLE_KEPT + 0.1
+            now += http_pool.IDLE_TIMEOUT_SECONDS + 0.1
             await one.text("echo", text="x")
             assert server.connected == 2
             await one.supervisor.end()
@@ -264,9 +264,12 @@ def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
         "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
         "[Errno 111] Connect call failed ('127.0.0.1', 1)"
     )
-    assert http_pool._plain(several) == "the connection was refused. Is it running?"
+    assert (
+        http_pool._describe_error(several)
+        == "connection refused. Start the server, or correct `url`."
+    )
     mixed = OSError("Multiple exceptions: [Errno 111] Refused, [Errno 113] No route to host")
-    assert "No route to host" in http_pool._plain(mixed)
+    assert "No route to host" in http_pool._describe_error(mixed)
 
 
 def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
@@ -432,7 +435,7 @@ def test_a_certificate_that_is_trusted(
 def test_tls_spoken_to_a_server_that_waits_for_something_else(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_pool, "CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(http_pool, "CONNECT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
         async with Streamable("stateless") as server:
@@ -456,7 +459,7 @@ def test_closing_a_pool_leaves_nobody_waiting() -> None:
         def __init__(self) -> None:
             self.told: list[bool] = []
 
-        def failed(self, failure: object, message: str, *, sent: bool) -> None:
+        def on_failure(self, failure: object, message: str, *, sent: bool) -> None:
             self.told.append(sent)
 
     async def body() -> None:

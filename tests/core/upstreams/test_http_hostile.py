@@ -33,19 +33,19 @@ class Answered:
         self.done: asyncio.Future[tuple[Failure | int, Any]] = asyncio.Future()
         self.chunks = 0
 
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+    def on_response(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         self.done.set_result((status, body))
 
-    def opened(self, headers: dict[bytes, bytes]) -> None:
+    def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
         """It is a stream."""
 
-    def chunk(self, data: bytes) -> None:
+    def on_stream_data(self, data: bytes) -> None:
         self.chunks += 1
 
-    def ended(self) -> None:
+    def on_stream_end(self) -> None:
         self.done.set_result((200, self.chunks))
 
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
         self.done.set_result((failure, message))
 
 

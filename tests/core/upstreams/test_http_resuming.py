@@ -110,7 +110,7 @@ def test_the_wait_is_a_second_when_the_server_names_none() -> None:
     async def body(one: Kept, server: Leaving) -> None:
         assert await one.text("hold") == "in the end"
         ((at, _),) = server.resumptions
-        assert at - server.left_at >= http.RESUME_AFTER * 0.99
+        assert at - server.left_at >= http.RESUME_DELAY_SECONDS * 0.99
 
     with_server(body, Leaving(primer="id: e1\n\n"))
 
@@ -183,7 +183,7 @@ async def _cut(answer: Answer, last: str) -> None:
 def test_a_stream_is_not_taken_up_in_vain_for_ever(
     resumed: Callable[[Answer, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_RESUME_LATEST", 0.01)
+    monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.01)
 
     async def body(one: Kept, server: Leaving) -> None:
         server.resumed = resumed
@@ -191,7 +191,7 @@ def test_a_stream_is_not_taken_up_in_vain_for_ever(
             await within(one.start("hold"))
         assert caught.value.failure is UPSTREAM_LOST
         assert caught.value.was_sent
-        assert len(server.resumptions) == http._MOST_RESUMPTIONS
+        assert len(server.resumptions) == http._MAX_RESUMPTIONS
         assert one.supervisor.restarts == 0
 
     with_server(body)
@@ -216,7 +216,7 @@ def test_each_attempt_in_vain_waits_longer() -> None:
 
 
 def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_RESUME_LATEST", 0.02)
+    monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.02)
 
     async def body(one: Kept, server: Leaving) -> None:
         async def resumed(answer: Answer, last: str) -> None:

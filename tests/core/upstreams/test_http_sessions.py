@@ -190,8 +190,8 @@ def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch)
                 assert await one.text("echo", text="x") == "x"
                 peer = one.supervisor.peer
                 assert peer is not None
-                link: Any = peer.link
-                link.speak(peer.revision, session=b"forgotten")
+                link: Any = peer.transport
+                link.set_protocol_headers(peer.revision, session=b"forgotten")
                 with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
                     await within(one.start("echo", {"text": "x"}))
                 assert not caught.value.was_sent

@@ -45,15 +45,15 @@ class Channel(SingleChannel):
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.sent.append(json.loads(payload))
 
-    send_open = send
+    send_long_lived = send
 
     def post(self, payload: bytes, headers: bytes) -> None:
         self.sent.append(json.loads(payload))
 
-    async def hand_over(self, payload: bytes) -> None:
+    async def post_and_wait(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: TransportRequest) -> None:
+    def remove_request(self, request: TransportRequest) -> None:
         """One channel carries on."""
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class Shared:
     def __init__(self) -> None:
         self.channel = Channel()
         self.peer = UpstreamClient("s", self.channel, b"{}")
-        self.peer.adopt(Era.SESSION, "2025-11-25")
+        self.peer.set_revision(Era.SESSION, "2025-11-25")
         self.told = Told()
 
     def call(self, caller: Caller) -> Any:
@@ -153,7 +153,7 @@ def test_nobody_is_silent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(one: Shared) -> None:
         one.call(OPERATOR).abandon("The caller left.")
         one.call(AUDITOR)
-        monkeypatch.setattr(peer_room, "_STILL_TALKED_OF", -1.0)
+        monkeypatch.setattr(peer_room, "_ABANDONED_SECONDS", -1.0)
         one.speaks()
         assert one.told.asked_of == ["auditor"]
 

@@ -102,7 +102,7 @@ def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> None:
 
 
 def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_sse, "_ENDPOINT_WAIT", 0.05)
+    monkeypatch.setattr(legacy_sse, "_ENDPOINT_TIMEOUT_SECONDS", 0.05)
 
     async def body() -> None:
         async with Legacy() as server:

@@ -42,7 +42,7 @@ async def opened(
     connector = Connector(
         "up",
         ServerConfig(command=sys.executable, args=args),
-        own_info=OWN_INFO,
+        node_info=OWN_INFO,
         resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
         clock=asyncio.get_running_loop().time,
     )
@@ -145,7 +145,7 @@ def test_a_walk_in_a_circle_ends() -> None:
 
 
 def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(listing, "_MAX_ENTRIES", 5)
     endless = {"first": {"resources": [1, 2, 3], "nextCursor": "0"}} | {
         str(n): {"resources": [1, 2, 3], "nextCursor": str(n + 1)} for n in range(10)
     }

@@ -17,8 +17,8 @@ from interlock.core.call import RelayedError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.listing import list_tools
-from interlock.core.upstreams.pending_request import answered_error
-from interlock.core.upstreams.secret_mask import SHORTEST, Mask, mask_json, secret_values
+from interlock.core.upstreams.pending_request import error_from_response
+from interlock.core.upstreams.secret_mask import MIN_SECRET_LENGTH, Mask, mask_json, secret_values
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.jsonrpc import ErrorObject
 from tests.core.upstreams.harness import run
@@ -63,7 +63,7 @@ def connector(how: str, secret: str, folder: Path) -> Connector:
     return Connector(
         "telltale",
         server,
-        own_info=b"{}",
+        node_info=b"{}",
         resolve=resolved,
         clock=lambda: 0.0,
         secrets=lambda one: secret_values(one, environ=environ, base_dir=folder),
@@ -105,17 +105,17 @@ def test_not_in_the_details_that_a_node_below_gives() -> None:
     peer = SimpleNamespace(mask=knowing("secret-value"), speaks_ax=True)
     exchange: Any = SimpleNamespace(peer=peer, method="tools/call")
     data = Raw(b'{"detail":"It has secret-value.","rule":"r","path":["secret-value"]}')
-    error = answered_error(exchange, ErrorObject(DENIED.ax_code, DENIED.ax_name, data))
+    error = error_from_response(exchange, ErrorObject(DENIED.ax_code, DENIED.ax_name, data))
     assert isinstance(error, RelayedError)
     assert error.message == "It has ***."
     assert error.data == {"rule": "r", "path": ["***"]}
 
 
-@given(st.text(min_size=SHORTEST), st.text(), st.text())
+@given(st.text(min_size=MIN_SECRET_LENGTH), st.text(), st.text())
 def test_a_known_secret_is_never_shown(secret: str, before: str, after: str) -> None:
     mask = Mask()
     try:
-        mask.learn([secret])
+        mask.add([secret])
     except UnicodeEncodeError:
         return  # a lone surrogate can stand in no environment and no file
     shown: Any = mask(before + secret + after)
@@ -124,7 +124,7 @@ def test_a_known_secret_is_never_shown(secret: str, before: str, after: str) -> 
 
 def knowing(*secrets: str) -> Mask:
     mask = Mask()
-    mask.learn(secrets)
+    mask.add(secrets)
     return mask
 
 

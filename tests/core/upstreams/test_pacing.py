@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.upstreams.notification_limits import MOST_BYTES, NotificationLimiter
+from interlock.core.upstreams.notification_limits import MAX_WAITING_BYTES, NotificationLimiter
 from tests.core.pipeline.rig import HandClock
 
 
@@ -24,7 +24,7 @@ class Paced:
         self.notices: list[tuple[float, int]] = []
         self.pace = NotificationLimiter(
             per_second=per_second,
-            kept=kept,
+            max_waiting=kept,
             clock=self.clock,
             call_later=self.clock.call_later,
             on_overflow=lambda dropped: self.notices.append((self.now, dropped)),
@@ -37,7 +37,7 @@ class Paced:
 
     def say(self, times: int = 1, size: int = 0) -> None:
         for _ in range(times):
-            self.pace.give(self._noting(self._next), size)
+            self.pace.submit(self._noting(self._next), size)
             self._next += 1
 
     def _noting(self, number: int) -> Callable[[], None]:
@@ -84,7 +84,7 @@ def test_three_hundred_in_a_second() -> None:
 
 @pytest.mark.spec("AX-12-6", "AX-12-11")
 def test_an_overflow_is_told_of_once_a_second() -> None:
-    one = Paced(per_second=10, kept=5)
+    one = Paced(per_second=10, max_waiting=5)
     one.say(115)
     assert one.notices == []
     one.clock.advance(0.2)
@@ -92,7 +92,7 @@ def test_an_overflow_is_told_of_once_a_second() -> None:
     assert moment == pytest.approx(0.1)
     assert dropped == 100
     # Five seconds of it: five notices or fewer, each with all that was dropped so far.
-    storm = Paced(per_second=10, kept=5)
+    storm = Paced(per_second=10, max_waiting=5)
     for _ in range(500):
         storm.say(3)
         storm.clock.advance(0.01)
@@ -104,14 +104,14 @@ def test_an_overflow_is_told_of_once_a_second() -> None:
 
 
 def test_one_overflow_is_one_notice() -> None:
-    one = Paced(per_second=1, kept=1)
+    one = Paced(per_second=1, max_waiting=1)
     one.say(10)
     one.clock.advance(60)
     assert [dropped for _, dropped in one.notices] == [8]
 
 
 def test_nothing_waits_where_nothing_is_kept() -> None:
-    one = Paced(per_second=2, kept=0)
+    one = Paced(per_second=2, max_waiting=0)
     one.say(5)
     one.clock.advance(5)
     assert one.numbers == [0, 1]
@@ -119,11 +119,11 @@ def test_nothing_waits_where_nothing_is_kept() -> None:
 
 
 def test_large_ones_are_few() -> None:
-    one = Paced(per_second=1, kept=1000)
-    one.say(1 + 4, size=MOST_BYTES // 3)
+    one = Paced(per_second=1, max_waiting=1000)
+    one.say(1 + 4, size=MAX_WAITING_BYTES // 3)
     assert one.pace.waiting == 3
     assert one.pace.dropped == 1
-    one.say(size=MOST_BYTES + 1)
+    one.say(size=MAX_WAITING_BYTES + 1)
     assert one.pace.waiting == 0
     one.clock.advance(10)
     assert one.numbers == [0]
@@ -131,32 +131,32 @@ def test_large_ones_are_few() -> None:
 
 @pytest.mark.spec("AX-12-10")
 def test_progress_is_thinned_and_never_waits() -> None:
-    one = Paced(per_second=3, kept=5)
-    assert [one.pace.lets_progress_by() for _ in range(5)] == [True] * 3 + [False] * 2
-    assert one.pace.thinned == 2
+    one = Paced(per_second=3, max_waiting=5)
+    assert [one.pace.allow_progress() for _ in range(5)] == [True] * 3 + [False] * 2
+    assert one.pace.skipped_progress == 2
     assert one.pace.dropped == 0
     # There is one second for both, and who waits goes first.
     one.say(3)
     assert one.heard == []
     one.clock.advance(0.99)
-    assert not one.pace.lets_progress_by()
+    assert not one.pace.allow_progress()
     one.clock.advance(0.02)
     assert len(one.heard) == 3
-    assert not one.pace.lets_progress_by()
+    assert not one.pace.allow_progress()
     one.clock.advance(1)
-    assert one.pace.lets_progress_by()
+    assert one.pace.allow_progress()
 
 
 @pytest.mark.spec("AX-12-3")
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=200))
 def test_never_more_than_allowed_in_any_second(steps: list[tuple[int, bool]]) -> None:
-    one = Paced(per_second=3, kept=5)
+    one = Paced(per_second=3, max_waiting=5)
     went: list[float] = []
     for wait, is_progress in steps:
         one.clock.advance(wait / 1000)
         if not is_progress:
             one.say()
-        elif one.pace.lets_progress_by():
+        elif one.pace.allow_progress():
             assert not one.pace.waiting
             went.append(one.now)
     one.clock.advance(10)
@@ -165,13 +165,13 @@ def test_never_more_than_allowed_in_any_second(steps: list[tuple[int, bool]]) ->
 
 
 def test_one_that_cannot_be_delivered_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
-    one = Paced(per_second=1, kept=5)
+    one = Paced(per_second=1, max_waiting=5)
 
     def broken() -> None:
         raise RuntimeError("cannot")
 
     one.say()
-    one.pace.give(broken)
+    one.pace.submit(broken)
     one.say()
     one.clock.advance(5)
     assert one.numbers == [0, 1]
@@ -179,18 +179,18 @@ def test_one_that_cannot_be_delivered_holds_nobody_up(caplog: pytest.LogCaptureF
 
 
 def test_one_that_speaks_while_it_is_heard_stays_in_order() -> None:
-    one = Paced(per_second=1, kept=5)
+    one = Paced(per_second=1, max_waiting=5)
     one.say()
-    one.pace.give(lambda: one.say())
+    one.pace.submit(lambda: one.say())
     one.say()
     one.clock.advance(5)
     assert one.numbers == [0, 1, 2]
 
 
 def test_who_is_gone_says_nothing_more() -> None:
-    one = Paced(per_second=1, kept=5)
+    one = Paced(per_second=1, max_waiting=5)
     one.say(4)
-    one.pace.silence()
+    one.pace.discard_waiting()
     one.clock.advance(5)
     assert one.numbers == [0]
     assert one.pace.dropped == 3
@@ -205,9 +205,9 @@ def test_who_is_gone_says_nothing_more() -> None:
 
 
 def test_another_pace_while_it_runs() -> None:
-    one = Paced(per_second=1, kept=10)
+    one = Paced(per_second=1, max_waiting=10)
     one.say(10)
-    one.pace.configure(per_second=5, kept=4)
+    one.pace.configure(per_second=5, max_waiting=4)
     assert one.pace.dropped == 5
     one.clock.advance(1.5)
     assert one.numbers == [0, 6, 7, 8, 9]
@@ -219,7 +219,7 @@ MOVES = st.lists(
 
 
 @pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4")
-@given(moves=MOVES, rate=st.integers(1, 20), kept=st.integers(0, 30), stalls=st.booleans())
+@given(moves=MOVES, rate=st.integers(1, 20), max_waiting=st.integers(0, 30), stalls=st.booleans())
 def test_any_pattern(moves: list[tuple[float, int]], rate: int, kept: int, stalls: bool) -> None:
     """Order is kept, no second has more than its share, and what is not heard is counted."""
     one = Paced(rate, kept)

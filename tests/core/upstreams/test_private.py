@@ -56,7 +56,7 @@ def test_who_shares_a_session_and_who_does_not() -> None:
                 "session-6",
                 "session-6",
             ]
-            assert len(one.supervisor.private) == 5
+            assert len(one.supervisor.session_pool) == 5
 
     run(body)
 
@@ -73,7 +73,7 @@ def test_it_ends_with_its_client() -> None:
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-2"]
             assert text(await within(send(one, session=second, text="still"))) == "still"
-            assert len(one.supervisor.private) == 1
+            assert len(one.supervisor.session_pool) == 1
             assert not first.on_close
         # The rest goes when the node does.
         assert sorted(server.deleted) == ["session-1", "session-2", "session-3"]
@@ -107,7 +107,7 @@ def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> None:
             if held != "initialize":
                 await server.until(lambda: server.deleted)
                 assert server.deleted == ["session-2"]
-            assert not len(one.supervisor.private)
+            assert not len(one.supervisor.session_pool)
             assert call.times_settled == 0
             assert not used(server)
             server.habit = None
@@ -129,13 +129,13 @@ def test_a_session_that_has_ended_opens_nothing() -> None:
             with pytest.raises(InterlockError) as refused:
                 send(one, session=session)
             assert refused.value.failure is UNKNOWN_SESSION
-            assert not len(one.supervisor.private)
+            assert not len(one.supervisor.session_pool)
 
     run(body)
 
 
 def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "MOST", 3)
+    monkeypatch.setattr(private, "MAX_SESSIONS", 3)
 
     async def body() -> None:
         async with Streamable("session") as server, kept(apart(server)) as one:
@@ -150,7 +150,7 @@ def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
             await within(send(one, caller=Caller("guest")))
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-3"]
-            assert len(one.supervisor.private) == 3
+            assert len(one.supervisor.session_pool) == 3
             # Whoever is busy is not disturbed.
             busy = [
                 send(one, "hold", session=session),
@@ -174,14 +174,14 @@ def test_what_nobody_uses_is_closed_after_a_while() -> None:
         async with Streamable("session") as server, kept(apart(server)) as one:
             await one.ready()
             now = 1_000.0
-            peers = one.supervisor.private
+            peers = one.supervisor.session_pool
             peers._clock = lambda: now
             clients = sessions()
             await within(send(one, session=client_session(clients)))
             await within(send(one, caller=OPERATOR))
             busy = send(one, "hold", caller=AUDITOR)
             await server.until(lambda: server.toolbox.held)
-            now += private.IDLE_KEPT - 1
+            now += private.IDLE_TIMEOUT_SECONDS - 1
             peers._sweep()
             assert len(peers) == 3
             now += 2
@@ -209,7 +209,7 @@ def test_another_one_is_opened_when_it_is_lost() -> None:
                 assert text(await within(send(one, session=session, text="again"))) == "again"
             # It is in nobody's way for that.
             assert len(session.on_close) == 1
-            assert len(one.supervisor.private) == 1
+            assert len(one.supervisor.session_pool) == 1
 
     run(body)
 
@@ -232,9 +232,9 @@ def test_one_that_is_closed_and_opened_at_once() -> None:
             server.habit = habit
             waiting = send(one, caller=OPERATOR)
             await server.until(lambda: stuck)
-            peers = one.supervisor.private
+            peers = one.supervisor.session_pool
             waiting.exchange.abandon("Nobody waits.")
-            (key,) = peers._all
+            (key,) = peers._sessions
             peers._close(key)
             server.habit = None
             again = send(one, caller=OPERATOR)
@@ -264,7 +264,7 @@ def test_a_server_that_gives_no_session() -> None:
                 with pytest.raises(UpstreamLostError) as failed:
                     await within(call)
                 assert not failed.value.was_sent
-            assert not len(one.supervisor.private)
+            assert not len(one.supervisor.session_pool)
             assert not session.on_close
 
     run(body)
@@ -283,7 +283,7 @@ def test_each_client_a_process_of_its_own() -> None:
             assert len(children()) == len(before) + 2
             clients.close(first)
             clients.close(second)
-            await asyncio.gather(*one.supervisor.private._closing, return_exceptions=True)
+            await asyncio.gather(*one.supervisor.session_pool._closing, return_exceptions=True)
             assert children() == before
 
     run(body)
@@ -307,15 +307,15 @@ def test_two_hundred_clients_come_and_go() -> None:
             connections = server.open_connections
             await come_and_go(0)
             await server.until(lambda: len(server.deleted) == 1)
-            await asyncio.gather(*one.supervisor.private._closing, return_exceptions=True)
+            await asyncio.gather(*one.supervisor.session_pool._closing, return_exceptions=True)
             await server.until(lambda: server.open_connections <= connections)
             files, tasks = len(open_files()), len(asyncio.all_tasks())
             for batch in range(20):
                 await asyncio.gather(*(come_and_go(batch * 10 + place) for place in range(10)))
             await server.until(lambda: len(server.deleted) == 201)
             assert len(set(server.deleted)) == 201
-            await asyncio.gather(*one.supervisor.private._closing, return_exceptions=True)
-            assert not len(one.supervisor.private)
+            await asyncio.gather(*one.supervisor.session_pool._closing, return_exceptions=True)
+            assert not len(one.supervisor.session_pool)
             await server.until(lambda: server.open_connections <= connections)
             assert len(open_files()) <= files
             assert len(asyncio.all_tasks()) <= tasks
@@ -338,6 +338,6 @@ def test_a_process_of_ones_own_whichever_wire_it_speaks() -> None:
             others = text(await within(send(one, "notes_list", caller=AUDITOR)))
             assert "between us" in mine
             assert "between us" not in others
-            assert len(one.supervisor.private) == 2
+            assert len(one.supervisor.session_pool) == 2
 
     run(body)

@@ -61,7 +61,7 @@ def test_what_is_followed_is_followed_again() -> None:
     async def body() -> None:
         async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
             await one.ready()
-            peers, followed, updates = one.supervisor.private, [], []
+            peers, followed, updates = one.supervisor.session_pool, [], []
             peers._watched = lambda key: tuple(followed)
 
             def updated(uri: str, key: private.Key) -> None:
@@ -108,7 +108,7 @@ def test_following_where_no_session_can_be_had() -> None:
             call = a_call(one, "echo", session)
             sent = Sent(one.supervisor, call, None)
             with pytest.raises(UpstreamLostError):
-                await within(one.supervisor.private.watch("a:1", call, sent))
+                await within(one.supervisor.session_pool.watch("a:1", call, sent))
             with pytest.raises(UpstreamLostError):
                 await within(sent)
             assert not subscribed(server)

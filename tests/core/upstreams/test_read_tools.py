@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams.supervisor import RELIST_PAUSE
+from interlock.core.upstreams.supervisor import RELIST_INTERVAL_SECONDS
 from tests.core.pipeline.rig import HandClock
 from tests.core.upstreams.harness import Kept, kept, run, within
 from tests.core.upstreams.servers.http_server import Streamable
@@ -36,7 +36,7 @@ def test_searches_share_one_reading_and_then_there_is_a_pause() -> None:
             assert one.listed[-1] == ["echo", "new"]
             # The server announced nothing, so nobody may be told that it did.
             assert one.supervisor.announced == frozenset()
-            clock.now += RELIST_PAUSE - 0.001
+            clock.now += RELIST_INTERVAL_SECONDS - 0.001
             assert search(one) is None
             clock.now += 0.001
             third = search(one)
@@ -68,7 +68,7 @@ def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
                 await within(over)
                 # Nobody keeps on trying for a caller that has had its answer.
                 if how == "fails":
-                    assert not one.supervisor._relisting._wanted.is_set()
+                    assert not one.supervisor._list_reader._wanted.is_set()
             assert search(one) is None
 
     run(body)

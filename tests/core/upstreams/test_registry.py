@@ -33,7 +33,7 @@ class Absent(Connector):
     """A connector of an own kind, whose upstream never comes."""
 
     async def _connect(
-        self, server: ServerConfig, promises: bytes, session_first: bool
+        self, server: ServerConfig, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
         await asyncio.Event().wait()
         raise AssertionError("nobody waits for this")
@@ -47,20 +47,20 @@ class Extension(UpstreamExtension):
         self.heard = heard
         self.transport = transport
 
-    def connector(
+    def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> Connector | None:
         self.heard.append((self.name, "connector", key))
         return Absent(key, server, **options) if server.transport == self.transport else None
 
-    def terms(self, supervisor: Supervisor) -> OfferingTerms:
+    def offering_terms(self, supervisor: Supervisor) -> OfferingTerms:
         self.heard.append((self.name, "terms", supervisor.key))
         return {"degraded": True} if self.transport else {"transport_class": self.name}
 
-    def prepare(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
         self.heard.append((self.name, "prepare", key))
 
-    def ended(self, key: str) -> None:
+    def on_closed(self, key: str) -> None:
         self.heard.append((self.name, "ended", key))
 
 
@@ -69,7 +69,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
         Config(),
         environ={},
         base_dir=folder,
-        own_info=OWN_INFO,
+        node_info=OWN_INFO,
         catalog=Catalog(server_info=OWN_INFO, page_size=100),
         breakers=Breakers(time.monotonic, failures=5, cooldown=30),
         audit=Audit(None),
@@ -146,7 +146,7 @@ def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
 def test_without_its_extension_a_server_is_not_connected(server: ServerConfig) -> None:
     async def body() -> None:
         connector = Connector(
-            "up", server, own_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
+            "up", server, node_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
         )
         with pytest.raises(InterlockError) as failed:
             await connector.connect()

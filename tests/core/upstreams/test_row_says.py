@@ -23,7 +23,7 @@ LOG = "notifications/message"
 def test_who_said_it_is_written_before_it_hop_by_hop() -> None:
     one = Row(["edge", "leaf"], [tool("t")])
     edge, root = one.nodes[1], one.nodes[0]
-    edge.peer.on_said = lambda method, params: edge.face.announce(method, params)
+    edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
     event = {"x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002"}
     one.say(LOG, level="info", logger="x", data={"a": 1}, _meta={**event, "own": 1})
     one.say(LOG, level="info", data="y", _meta={"x-mcpax-causal-parent": None})
@@ -116,8 +116,8 @@ class _Ear:
 
 
 def paced(one: Row, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
-    pace = one.root.peer.pace = NotificationLimiter(
-        per_second=per_second, kept=kept, clock=one.clock, call_later=one.clock.call_later
+    pace = one.root.peer.notification_limiter = NotificationLimiter(
+        per_second=per_second, max_waiting=kept, clock=one.clock, call_later=one.clock.call_later
     )
     return pace
 
@@ -181,7 +181,7 @@ def test_progress_is_thinned_and_does_not_come_after_the_result() -> None:
     one.answer()
     one.clock.advance(10)
     assert [params["progress"] for _, params in one.told] == [0, 1]
-    assert pace.thinned == 3
+    assert pace.skipped_progress == 3
 
 
 @on_a_loop
@@ -259,7 +259,7 @@ def test_events_are_passed_on_as_they_come_and_not_remembered() -> None:
     one = Row(["leaf"], [tool("t")])
     peer = one.root.peer
     passed: list[Any] = []
-    peer.on_said = lambda method, params: passed.append(json.loads(params)["_meta"])
+    peer.on_notification = lambda method, params: passed.append(json.loads(params)["_meta"])
     state = {name: repr(value) for name, value in vars(peer).items() if name != "link"}
     number = 10_000
     for event in range(number):

@@ -65,8 +65,8 @@ def test_kill_after_kill_under_load(loop: str) -> None:
             before = one.supervisor.restarts
             peer = one.supervisor.peer
             assert peer is not None
-            if isinstance(peer.link, StdioTransport):
-                os.kill(peer.link.pid or 0, signal.SIGKILL)
+            if isinstance(peer.transport, StdioTransport):
+                os.kill(peer.transport.pid or 0, signal.SIGKILL)
                 await one.until(lambda one=one, before=before: one.supervisor.restarts > before)
             else:
                 server = servers[victim - 2]

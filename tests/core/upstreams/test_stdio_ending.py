@@ -13,7 +13,7 @@ import pytest
 
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.client import UpstreamClient
-from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.negotiation import negotiate_revision
 from interlock.core.upstreams.secret_mask import Mask
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
@@ -37,9 +37,9 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def pid_of(one: Kept) -> int:
     peer = one.supervisor.peer
     assert peer is not None
-    assert isinstance(peer.link, StdioTransport)
-    assert peer.link.pid is not None
-    return peer.link.pid
+    assert isinstance(peer.transport, StdioTransport)
+    assert peer.transport.pid is not None
+    return peer.transport.pid
 
 
 def starts(path: Path) -> int:
@@ -52,7 +52,7 @@ def starts(path: Path) -> int:
 @LOOPS
 @pytest.mark.parametrize("how", ["close", "kill"])
 def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "POLITE", 0.1)
+    monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
         async with kept(process("--grandchild", "here")) as one:
@@ -91,7 +91,7 @@ def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> Non
 
 @LOOPS
 def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "POLITE", 0.1)
+    monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
         async with kept(process("--stubborn")) as one:
@@ -120,7 +120,7 @@ def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
 def test_nothing_is_left_when_closing_is_cut_short(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "POLITE", 60.0)
+    monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 60.0)
 
     async def body() -> None:
         one = Kept(process("--stubborn", "--silent", "--grandchild", "here", start_timeout=0.1))
@@ -210,7 +210,7 @@ def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -
         peer = UpstreamClient("up", link, OWN_INFO)
         try:
             with pytest.raises(UpstreamLostError, match="failed to start: exit status 3"):
-                await open_peer(peer, session_first=True, timeout=PATIENCE)
+                await negotiate_revision(peer, session_first=True, timeout=PATIENCE)
         finally:
             await peer.close()
 

@@ -25,9 +25,9 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def pid_of(one: Kept) -> int:
     peer = one.supervisor.peer
     assert peer is not None
-    assert isinstance(peer.link, StdioTransport)
-    assert peer.link.pid is not None
-    return peer.link.pid
+    assert isinstance(peer.transport, StdioTransport)
+    assert peer.transport.pid is not None
+    return peer.transport.pid
 
 
 def starts(path: Path) -> int:
@@ -136,10 +136,10 @@ def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None
     async def body() -> None:
         async with kept(process("--exit", "1", "--starts", str(log))) as one:
             await one.until(lambda: len(one.naps.taken) == 11)
-            first = pauses.RETRY_FIRST
-            expected = [min(first * 2**n, pauses.RETRY_AT_MOST) for n in range(11)]
+            first = pauses.RETRY_DELAY_SECONDS
+            expected = [min(first * 2**n, pauses.MAX_RETRY_DELAY_SECONDS) for n in range(11)]
             assert one.naps.taken[:11] == pytest.approx(expected)
-            assert one.naps.taken[10] == pauses.RETRY_AT_MOST
+            assert one.naps.taken[10] == pauses.MAX_RETRY_DELAY_SECONDS
             assert one.states == [State.FAILED]
 
     run(body)
@@ -149,7 +149,7 @@ def test_the_wait_is_jittered() -> None:
     async def body() -> None:
         async with kept(process("--exit", "1"), jitter=0.0) as one:
             await one.until(lambda: len(one.naps.taken) == 3)
-            first = pauses.RETRY_FIRST
+            first = pauses.RETRY_DELAY_SECONDS
             assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
 
     run(body)
@@ -218,13 +218,13 @@ def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
 
 def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     # The signs of the end are collected for so long that the call falls into that time.
-    monkeypatch.setattr(stdio, "LAST_WORDS", 60.0)
+    monkeypatch.setattr(stdio, "EXIT_DETAILS_SECONDS", 60.0)
 
     async def body() -> None:
         async with kept(process("--grandchild", "own-session")) as one:
             await one.ready()
             (grandchild,) = json.loads(await one.text("family"))
-            link = one.supervisor.peer and one.supervisor.peer.link
+            link = one.supervisor.peer and one.supervisor.peer.transport
             assert isinstance(link, StdioTransport)
             os.kill(pid_of(one), signal.SIGKILL)
             assert link._process is not None
@@ -246,7 +246,7 @@ def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.Monk
 def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
     habit: str, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "POLITE", 0.1)
+    monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.1)
 
     async def body() -> None:
         async with kept(process("--stubborn")) as one:

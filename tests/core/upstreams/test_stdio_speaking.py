@@ -126,7 +126,7 @@ def test_garbage_before_and_between_messages_harms_nobody(eras: str) -> None:
 def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(negotiate, "PROBE_WAIT", 0.05)
+    monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.05)
 
     async def body() -> None:
         async with kept(process("--eras", "session", "--probe", "ignore")) as one:
@@ -144,7 +144,7 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The probe goes unanswered for so long that `initialize` is tried, which it refuses."""
-    monkeypatch.setattr(negotiate, "PROBE_WAIT", 0.01)
+    monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
 
@@ -170,7 +170,7 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
 
 
 def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(negotiate, "PROBE_WAIT", 0.01)
+    monkeypatch.setattr(negotiate, "PROBE_TIMEOUT_SECONDS", 0.01)
 
     async def body() -> None:
         async with kept(process("--eras", "stateless", "--probe", "late")) as one:
@@ -303,7 +303,7 @@ def test_an_answer_of_many_megabytes_is_read() -> None:
     ],
 )
 def test_whose_answer_a_long_line_is(head: bytes, id: int | None) -> None:
-    assert stdio.answered_id(head) == id
+    assert stdio.find_response_id(head) == id
 
 
 def test_progress_reaches_its_own_caller() -> None:

@@ -24,7 +24,7 @@ READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
 
 def kill(one: Kept) -> None:
     assert one.supervisor.peer is not None
-    link = one.supervisor.peer.link
+    link = one.supervisor.peer.transport
     assert isinstance(link, StdioTransport)
     os.kill(link.pid or 0, signal.SIGKILL)
 
@@ -40,7 +40,7 @@ def test_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
             supervisor = one.supervisor
             assert supervisor.state is State.CONNECTING
             assert supervisor.problem is None
-            await within(supervisor.until_settled())
+            await within(supervisor.wait_for_first_attempt())
             assert supervisor.state is FAILED
             assert supervisor.problem is not None
             assert not one.listed
@@ -188,7 +188,7 @@ def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
     async def body() -> None:
         async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
             one.naps.hold()
-            await within(one.supervisor.until_settled())
+            await within(one.supervisor.wait_for_first_attempt())
             # Failed: nobody knows when it comes back.
             assert not await one.supervisor.wait_until_ready(86_400)
 
@@ -289,7 +289,7 @@ def test_a_fault_while_connecting_does_not_end_the_supervision(
         one.connector._resolve = broken
         one.naps.hold()
         one.supervisor.begin()
-        await within(one.supervisor.until_settled())
+        await within(one.supervisor.wait_for_first_attempt())
         assert one.supervisor.state is FAILED
         assert one.supervisor.problem == "The node failed while connecting (RuntimeError)."
         one.connector._resolve = resolve
@@ -318,7 +318,7 @@ def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
         else:
             one.supervisor._on_state = broken
         one.supervisor.begin()
-        await within(one.supervisor.until_settled())
+        await within(one.supervisor.wait_for_first_attempt())
         assert await within(one.supervisor.wait_until_ready(10))
         assert await one.text("change", names=["echo", "die"]) == "changed"
         await one.until(lambda: one.listed and one.listed[-1] == ["echo", "die"])

@@ -137,8 +137,8 @@ def test_a_server_that_keeps_the_connection_of_an_answer(
     habit_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets it back after a while, so that the next answers have one."""
-    monkeypatch.setattr(http, "_TAKEN_WITHIN", 0.05)
-    monkeypatch.setattr(http, "_ASIDE_CONNECTIONS", 1)
+    monkeypatch.setattr(http, "_POST_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_EXTRA_CONNECTIONS", 1)
 
     async def body() -> None:
         async with Streamable("session") as server:
@@ -174,13 +174,13 @@ def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body() -> None:
-        failed, judge = asyncio.Event(), http.HttpTransport.out_of_reach
+        failed, judge = asyncio.Event(), http.HttpTransport.on_connect_failed
 
         def noticed(link: http.HttpTransport, reason: str) -> None:
             judge(link, reason)
             failed.set()
 
-        monkeypatch.setattr(http.HttpTransport, "out_of_reach", noticed)
+        monkeypatch.setattr(http.HttpTransport, "on_connect_failed", noticed)
         async with Streamable("session") as server:
             asking = Asking(server)
             async with kept(shared(url=server.url(), connections=2)) as one:
@@ -190,7 +190,7 @@ def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
                 # It takes no new connections for a while.
                 assert server._server is not None
                 server._server.close()
-                monkeypatch.setattr(http_pool, "IDLE_KEPT", -1.0)
+                monkeypatch.setattr(http_pool, "IDLE_TIMEOUT_SECONDS", -1.0)
                 ask.respond(ROOTS)
                 await within(failed.wait())
                 assert not asking.answers
@@ -232,8 +232,8 @@ def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
     # The server drops what it asks before its stream is open, and a busy machine takes long.
-    monkeypatch.setattr(subscriptions, "HEAD_WAIT", PATIENCE)
-    monkeypatch.setattr(supervisor, "HEARD_WITHIN", PATIENCE)
+    monkeypatch.setattr(subscriptions, "HEADERS_TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(supervisor, "SUBSCRIPTION_TIMEOUT_SECONDS", PATIENCE)
 
     async def body() -> None:
         with official(kind) as port:

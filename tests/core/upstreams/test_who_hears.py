@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.upstreams import client as peer_module
-from interlock.core.upstreams.client import EVERYBODY, NOBODY, about
+from interlock.core.upstreams.client import NO_REQUEST, UNKNOWN_REQUEST, find_request_id
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL
 from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
@@ -84,7 +84,7 @@ def test_what_was_given_up_is_talked_of_for_a_while(monkeypatch: pytest.MonkeyPa
     one.say(LOG, level="info", data=2)
     assert said(one) == [1]
     loop = asyncio.get_running_loop()
-    now = loop.time() + peer_module._STILL_TALKED_OF + 1
+    now = loop.time() + peer_module._ABANDONED_SECONDS + 1
     monkeypatch.setattr(loop, "time", lambda: now)
     one.say(LOG, level="info", data=3)
     assert said(one) == [1, 3]
@@ -96,7 +96,7 @@ def test_what_is_about_no_call_comes_through_while_others_call() -> None:
     """An alarm of a leaf below the edge, where the root only sees the edge's channel."""
     one = Row(["edge", "leaf"], [tool("t")])
     edge = one.nodes[1]
-    edge.peer.on_said = lambda method, params: edge.face.announce(method, params)
+    edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
     one.call("edge.leaf.t", caller="operator")
     one.call("edge.leaf.t", caller="auditor")
     one.say(LOG, level="alert", data="hot", _meta=ABOUT_NONE)
@@ -132,8 +132,8 @@ def test_what_is_about_a_request_of_the_nodes_own_is_for_nobody() -> None:
 @on_a_loop
 def test_what_nobody_hears_uses_up_no_pace() -> None:
     one = leaf()
-    pace = one.root.peer.pace = NotificationLimiter(
-        per_second=1, kept=1, clock=one.clock, call_later=one.clock.call_later
+    pace = one.root.peer.notification_limiter = NotificationLimiter(
+        per_second=1, max_waiting=1, clock=one.clock, call_later=one.clock.call_later
     )
     one.call("leaf.t", client=STATELESS, meta={})
     for _ in range(5):
@@ -175,15 +175,15 @@ def test_a_mute_subserver() -> None:
         (b"{}", None),
         (b'{"_meta":{}}', None),
         (b'{"_meta":{"x-mcpax-request":7}}', 7),
-        (b'{"_meta":{"x-mcpax-request":null}}', EVERYBODY),
-        (b'{"\\u005fmeta":{"x-mcpax-reques\\u0074":null}}', EVERYBODY),
-        (b'{"_meta":{"x-mcpax-request":-1}}', NOBODY),
-        (b'{"_meta":{"x-mcpax-request":-2}}', NOBODY),
-        (b'{"_meta":{"x-mcpax-request":"null"}}', NOBODY),
-        (b'{"_meta":{"x-mcpax-request":true}}', NOBODY),
-        (b'{"_meta":{"x-mcpax-request":1e99}}', NOBODY),
+        (b'{"_meta":{"x-mcpax-request":null}}', NO_REQUEST),
+        (b'{"\\u005fmeta":{"x-mcpax-reques\\u0074":null}}', NO_REQUEST),
+        (b'{"_meta":{"x-mcpax-request":-1}}', UNKNOWN_REQUEST),
+        (b'{"_meta":{"x-mcpax-request":-2}}', UNKNOWN_REQUEST),
+        (b'{"_meta":{"x-mcpax-request":"null"}}', UNKNOWN_REQUEST),
+        (b'{"_meta":{"x-mcpax-request":true}}', UNKNOWN_REQUEST),
+        (b'{"_meta":{"x-mcpax-request":1e99}}', UNKNOWN_REQUEST),
         (b'{"data":"x-mcpax-request"}', None),
     ],
 )
 def test_about(params: bytes, request_: int | None) -> None:
-    assert about(params) == request_
+    assert find_request_id(params) == request_

@@ -56,7 +56,7 @@ WAY = b',"x-mcpax-route":["edge","stm32h7","dma2d_status"],"x-mcpax-cursor":0'
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-9", "AX-7.2-8")
 def test_where_a_call_enters_the_tree_the_catalog_knows_its_way() -> None:
-    payload = wording(Era.SESSION, ax=True).call(7, call_of(tool(way=WAY)), None)
+    payload = wording(Era.SESSION, ax=True).encode_call(7, call_of(tool(way=WAY)), None)
     assert payload == (
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"stm32h7.dma2d_status",'
         b'"arguments":{"x": 1},"_meta":{"x-mcpax-route":["edge","stm32h7","dma2d_status"],'
@@ -67,7 +67,7 @@ def test_where_a_call_enters_the_tree_the_catalog_knows_its_way() -> None:
 @pytest.mark.spec("AX-7.2-2")
 def test_on_the_way_the_route_stays_and_the_cursor_moves() -> None:
     call = call_of(tool(way=WAY), hop=Hop(PARTS, 1))
-    meta = meta_of(wording(Era.SESSION, ax=True).call(7, call, None))
+    meta = meta_of(wording(Era.SESSION, ax=True).encode_call(7, call, None))
     assert meta == {"x-mcpax-route": list(PARTS), "x-mcpax-cursor": 2}
 
 
@@ -94,7 +94,7 @@ def test_every_call_on_every_link(
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
             call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
-        return dict(json.loads(wording(era, ax=ax).call(7, call, token))["params"])
+        return dict(json.loads(wording(era, ax=ax).encode_call(7, call, token))["params"])
 
     plain = written(False, tool(way=WAY))
     assert not [key for key in plain.get("_meta", {}) if key.startswith("x-mcpax-")]
@@ -121,7 +121,7 @@ def test_the_worked_example(era: Era) -> None:
     cursors, names = [], []
     call = call_of(entry)
     for name in (entry.upstream_name, "dma2d_status"):
-        payload = wording(era, ax=True).call(1, call, None)
+        payload = wording(era, ax=True).encode_call(1, call, None)
         params = json.loads(payload)["params"]
         meta = {key: Raw(json.dumps(value).encode()) for key, value in params["_meta"].items()}
         hop = read_hop(meta)
@@ -159,7 +159,7 @@ def test_through_any_number_of_nodes(
         return  # a name that a subserver may not give
     call = call_of(offering.tools[0])
     for depth, segment in enumerate(segments):
-        params = json.loads(wording(eras[depth], ax=True).call(1, call, None))["params"]
+        params = json.loads(wording(eras[depth], ax=True).encode_call(1, call, None))["params"]
         meta = params["_meta"]
         assert meta["x-mcpax-route"] == whole
         cursor = meta["x-mcpax-cursor"]
@@ -184,7 +184,7 @@ def test_what_is_kept_for_one_tool_is_not_used_for_another() -> None:
     for _ in range(3):
         for call, name in zip(calls, "ab", strict=True):
             call.meta = {key: Raw(json.dumps(value).encode()) for key, value in three().items()}
-            assert meta_of(one.call(1, call, None))["x-mcpax-route"] == ["edge", name]
+            assert meta_of(one.encode_call(1, call, None))["x-mcpax-route"] == ["edge", name]
 
 
 def test_what_was_said_last_is_said_for_nobody_else() -> None:
@@ -198,22 +198,24 @@ def test_what_was_said_last_is_said_for_nobody_else() -> None:
         call_of(route, STATELESS, meta={**three(), "traceparent": "00-1-2-01"}, hop=hop),
         call_of(route, STATELESS, meta=three()),
     ]
-    alone = [wording(Era.STATELESS, ax=True).call(7, call, None) for call in (plain, *others)]
+    alone = [
+        wording(Era.STATELESS, ax=True).encode_call(7, call, None) for call in (plain, *others)
+    ]
     # The same `_meta` with another client, too.
     shared = call_of(route, able, hop=hop)
     shared.meta = plain.meta
     for _ in range(2):
         for call, expected in zip((plain, *others), alone, strict=True):
-            assert one.call(7, plain, None) == one.call(7, plain, None) == alone[0]
-            assert one.call(7, call, None) == expected
-        assert one.call(7, shared, None) == alone[1]
+            assert one.encode_call(7, plain, None) == one.encode_call(7, plain, None) == alone[0]
+            assert one.encode_call(7, call, None) == expected
+        assert one.encode_call(7, shared, None) == alone[1]
 
 
 def test_the_headers_of_one_tool_are_not_those_of_another() -> None:
     one = RequestEncoder(Era.STATELESS, REVISIONS[Era.STATELESS], OWN, http=True)
     for _ in range(2):
         for name in ("a", "b", "b", "a"):
-            lines = one.header_lines("tools/call", call_of(tool(name), STATELESS))
+            lines = one.encode_header_lines("tools/call", call_of(tool(name), STATELESS))
             assert lines == b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % name.encode()
             assert one.last_route is not None
             assert (one.last_route.upstream_name, one.last_lines) == (name, lines)

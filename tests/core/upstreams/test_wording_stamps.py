@@ -11,7 +11,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client
 from interlock.core.catalog.offering import Tool
 from interlock.core.upstreams.client import RequestEncoder
-from interlock.core.upstreams.transports.http import as_header
+from interlock.core.upstreams.transports.http import format_bearer_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
 from interlock.tree.caller_tokens import as_member
@@ -32,7 +32,7 @@ TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
 
 def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
     return RequestEncoder(
-        era, REVISIONS[era], OWN, http=False, ax=ax, stamp=lambda _: as_member(TOKEN)
+        era, REVISIONS[era], OWN, http=False, ax=ax, encode_token=lambda _: as_member(TOKEN)
     )
 
 
@@ -53,7 +53,7 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
             call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
-        return dict(json.loads(by.call(7, call, token))["params"])
+        return dict(json.loads(by.encode_call(7, call, token))["params"])
 
     for route in (tool(way=way), None):
         plain = written(wording(era, ax=True), route)
@@ -64,16 +64,18 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
 
 @pytest.mark.parametrize("era", list(Era))
 def test_without_a_token_nothing_stands_there(era: Era) -> None:
-    nobody = RequestEncoder(era, REVISIONS[era], OWN, http=False, ax=True, stamp=lambda _: b"")
+    nobody = RequestEncoder(
+        era, REVISIONS[era], OWN, http=False, ax=True, encode_token=lambda _: b""
+    )
     for route in (tool(way=WAY), tool(), None):
         call = call_of(route)
-        assert nobody.call(1, call, None) == wording(era, ax=True).call(1, call, None)
+        assert nobody.encode_call(1, call, None) == wording(era, ax=True).encode_call(1, call, None)
 
 
 def test_reading_a_resource_has_a_token_too() -> None:
     call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
     call.extra_params = {"uri": Raw(b'"x://1"')}
-    payload = stamped(Era.SESSION).call(3, call, None)
+    payload = stamped(Era.SESSION).encode_call(3, call, None)
     assert json.loads(payload)["params"] == {
         "uri": "x://1",
         "_meta": {"x-mcpax-authorization": TOKEN},
@@ -81,9 +83,9 @@ def test_reading_a_resource_has_a_token_too() -> None:
 
 
 def test_the_nodes_own_requests_have_none() -> None:
-    assert TOKEN.encode() not in stamped(Era.STATELESS).own(1, "tools/list", b"{}")
+    assert TOKEN.encode() not in stamped(Era.STATELESS).encode_node_request(1, "tools/list", b"{}")
 
 
 def test_how_tokens_stand() -> None:
-    assert as_header(TOKEN) == f"Authorization: Bearer {TOKEN}\r\n".encode()
+    assert format_bearer_header(TOKEN) == f"Authorization: Bearer {TOKEN}\r\n".encode()
     assert as_member(TOKEN) == f',"x-mcpax-authorization":"{TOKEN}"'.encode()

@@ -143,7 +143,7 @@ async def say(link: StdioTransport, **message: object) -> None:
 @pytest.mark.parametrize("how", ["close", "group", "launcher", "server"])
 def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children and those that left their session: all end, whichever of them is killed."""
-    monkeypatch.setattr(stdio, "POLITE", 0.2)
+    monkeypatch.setattr(stdio, "EXIT_TIMEOUT_SECONDS", 0.2)
 
     async def body() -> None:
         async with cell("a.example") as inside:

@@ -91,7 +91,7 @@ def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) -> None:
     async def body() -> None:
         for driver in (file, file.parent, str(file.parent)):
             async with connect_mcp_server(driver) as server:
-                pid = server.peer.link.pid  # type: ignore[attr-defined]
+                pid = server.peer.transport.pid  # type: ignore[attr-defined]
                 names = [one["name"] for one in await list_mcp_tools(server)]
                 assert names[:2] == ["echo", "add"]
                 result = await call_mcp_tool(server, "add", {"a": 1, "b": 2})

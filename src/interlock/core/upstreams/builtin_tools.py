@@ -1,7 +1,6 @@
-"""The node's own tools: an upstream that the node itself is.
+"""The node's own tools, as an upstream.
 
-An aggregator says of itself how many notifications of its subservers it had to drop. A call is
-answered in the moment in which it is made.
+A node counts the notifications of its subservers that it had to drop. Calls complete immediately.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _DEFINITION: Final = encode_value(
     {
         "name": DROPPED_TOOL,
         "title": "Notifications dropped",
-        "description": "How many notifications of registered subservers this node has dropped, "
-        "because they came faster than they may be passed on.",
+        "description": "Return how many notifications of registered subservers this node has "
+        "dropped because they exceeded the rate limit.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "segment": {"type": "string", "description": "Only those of this subserver."}
+                "segment": {"type": "string", "description": "Count only those of this subserver."}
             },
             "additionalProperties": False,
         },
@@ -52,29 +51,32 @@ _DEFINITION: Final = encode_value(
 
 
 class BuiltinTools:
-    """What the node itself serves."""
+    """The upstream with the node's own tools."""
 
     key = ""
     timeout: float | None = None
     capabilities: Mapping[str, Any] = {}
     definitions: tuple[bytes, ...] = (_DEFINITION,)
-    """As a server lists them."""
+    """The tools, as a server lists them."""
 
-    def __init__(self, dropped: Callable[[], Mapping[str, int]]) -> None:
-        """`dropped`: how many notifications of each subserver were dropped, by its segment."""
-        self._dropped = dropped
+    def __init__(self, get_counts: Callable[[], Mapping[str, int]]) -> None:
+        """
+        Args:
+            get_counts: returns the number of dropped notifications per segment.
+        """
+        self._get_counts = get_counts
 
-    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
+    def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
         route = call.route
         if route is None or route.upstream_name != DROPPED_TOOL:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")
         call.is_dispatched = True
         result = self._count(decode_value(call.arguments))
-        back.on_result(call, Outcome(result, Era.SESSION, summarize_result(result)), None)
+        handler.on_result(call, Outcome(result, Era.SESSION, summarize_result(result)), None)
         return ANSWERED
 
     def _count(self, arguments: Any) -> bytes:
-        counts = dict(self._dropped())
+        counts = dict(self._get_counts())
         segment = arguments.get("segment") if isinstance(arguments, dict) else None
         if segment is not None:
             if segment not in counts:
@@ -86,10 +88,10 @@ class BuiltinTools:
             counts = {segment: counts[segment]}
         total = sum(counts.values())
         text = f"{total} notifications were dropped."
-        worst = sorted((number, name) for name, number in counts.items() if number)
-        if worst:
-            shares = ", ".join(f"{name}: {number}" for number, name in reversed(worst))
-            text = f"{total} notifications were dropped ({shares})."
+        sorted_counts = sorted((number, name) for name, number in counts.items() if number)
+        if sorted_counts:
+            details = ", ".join(f"{name}: {number}" for number, name in reversed(sorted_counts))
+            text = f"{total} notifications were dropped ({details})."
         return encode_value(
             {
                 "content": [{"type": "text", "text": text}],
@@ -99,16 +101,16 @@ class BuiltinTools:
         )
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
-        """It says nothing of its own accord."""
+        """Do nothing: it sends no log messages."""
 
     def session_key(self, call: Call) -> object | None:
         return None
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        """It has no resources."""
+        """Do nothing: it has no resources."""
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
-        """It has no resources."""
+        """Do nothing: it has no resources."""
 
     async def wait_until_ready(self, seconds: float) -> bool:
         return True

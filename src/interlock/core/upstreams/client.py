@@ -1,10 +1,10 @@
-"""The MCP client that sits at the near end of a link: ids, eras, progress, questions.
+"""The MCP client of one upstream connection: request ids, revisions, progress, client requests.
 
-A peer may serve every caller of the node at once. Ids and progress tokens are its own, so callers
-cannot collide; an answer that nobody waits for is dropped; an answer with an unknown id harms
-nobody. What an upstream asks or says goes to the caller whom it is about: that of the request on
-whose stream it came, else the only one who has any request under way. When that could be two
-people, it goes to none of them.
+One connection may serve all callers of the node. The node assigns request ids and progress tokens,
+so callers cannot collide. A response to an abandoned request is ignored, a response with an unknown
+id is counted. Client requests and notifications of the upstream go to the caller of the request on
+whose stream they came, else to the only caller with a pending request. If two callers are possible,
+the message goes to neither.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from interlock.core.call import (
 from interlock.core.pipeline.notification_filter import is_wanted
 from interlock.core.ports import ResponseHandler
 from interlock.core.upstreams.notification_limits import NotificationLimiter
-from interlock.core.upstreams.pending_request import PendingRequest, answered_error
+from interlock.core.upstreams.pending_request import PendingRequest, error_from_response
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
     TransportRequest,
@@ -44,11 +44,11 @@ from interlock.protocol import mcpax as tree
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import LOG_MESSAGE
 
-# -- What upstreams say, as far as a peer reads it by itself: requests, answers, notifications.
+# -- Messages of upstreams, decoded as far as the client handles them itself.
 
 
 class IncomingMessage(msgspec.Struct, gc=False):
-    """A message from an upstream. Our own ids are integers; its requests may have any id."""
+    """A message of an upstream. Ids of the node are integers; ids of the upstream may be any."""
 
     id: int | str | UnsetType | None = UNSET
     result: Raw | UnsetType = UNSET
@@ -63,16 +63,16 @@ decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
 decode_updated = msgspec.json.Decoder(mcp.ResourceUpdatedParams).decode
 decode_cancelled = msgspec.json.Decoder(mcp.CancelledParams).decode
 
-CHANGED: Final = {
+LIST_KINDS: Final = {
     mcp.TOOLS_CHANGED: "tools",
     mcp.PROMPTS_CHANGED: "prompts",
     mcp.RESOURCES_CHANGED: "resources",
 }
-"""What a notification says has changed."""
+"""The list that a notification announces as changed."""
 
 
-def batch_of(data: bytes) -> list[Raw]:
-    """The messages of a batch. Empty: it is none."""
+def decode_batch_members(data: bytes) -> list[Raw]:
+    """Return the messages of a JSON-RPC batch. An empty list: the data is no batch."""
     if data.lstrip()[:1] != b"[":
         return []
     try:
@@ -81,13 +81,13 @@ def batch_of(data: bytes) -> list[Raw]:
         return []
 
 
-# -- What an upstream says of its own accord, made fit to be passed on: by whom, about what. Pure.
+# -- Notifications of an upstream, prepared for relaying: their source and their request. Pure.
 
 _REQUEST = ax.REQUEST.encode()
-NOBODY: Final = -1
-"""Said to be about a request that cannot be one of ours."""
-EVERYBODY: Final = -2
-"""Said to be about no request at all: whoever is connected may hear it."""
+UNKNOWN_REQUEST: Final = -1
+"""The message is about a request that is none of the node's."""
+NO_REQUEST: Final = -2
+"""The message is about no request: all connected clients may receive it."""
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -101,11 +101,13 @@ class _Params(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Params).decode
 
 
-def about(params: bytes | Raw) -> int | None:
-    """The id of the request that a subserver speaks of, NOBODY or EVERYBODY. None: it does not say.
+def find_request_id(params: bytes | Raw) -> int | None:
+    """Return the id of the request that a subserver's message is about (MCP-AX).
 
-    Ids of our own are numbers. `null` is how nodes say that it is about none.
+    Returns:
+        The id, UNKNOWN_REQUEST or NO_REQUEST. None: the message does not say.
     """
+    # Ids of the node are numbers. A node sends `null` for a message that is about no request.
     # The key may be spelled with an escape.
     raw = bytes(params)
     if raw.find(_REQUEST) < 0 and raw.find(b"\\u") < 0:
@@ -113,18 +115,19 @@ def about(params: bytes | Raw) -> int | None:
     try:
         meta = _decode(raw).meta
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return NOBODY if raw.find(_REQUEST) >= 0 else None
+        return UNKNOWN_REQUEST if raw.find(_REQUEST) >= 0 else None
     if meta is UNSET or meta.request is UNSET:
         return None
     if meta.request is None:
-        return EVERYBODY
-    return meta.request if isinstance(meta.request, int) and meta.request >= 0 else NOBODY
+        return NO_REQUEST
+    return meta.request if isinstance(meta.request, int) and meta.request >= 0 else UNKNOWN_REQUEST
 
 
-def signed(method: str, params: bytes, segment: str) -> bytes:
-    """The params of a notification, with the name of who said it before those that it has.
+def add_source(method: str, params: bytes, segment: str) -> bytes:
+    """Return the params of a notification with `segment` prepended to its source.
 
-    Raises ProtocolError when they are no object.
+    Raises:
+        ProtocolError: the params are not an object.
     """
     if not segment:
         return params
@@ -133,115 +136,133 @@ def signed(method: str, params: bytes, segment: str) -> bytes:
         meta = decode_members(members["_meta"])
     except (KeyError, ProtocolError):
         meta = {}
-    meta[ax.SOURCE] = _before(meta.get(ax.SOURCE), segment)
+    meta[ax.SOURCE] = _prefix_segment(meta.get(ax.SOURCE), segment)
     members["_meta"] = Raw(encode_members(meta))
     if method == LOG_MESSAGE:
-        members["logger"] = _before(members.get("logger"), segment)
+        members["logger"] = _prefix_segment(members.get("logger"), segment)
     return encode_members(members)
 
 
-def _before(name: Raw | None, segment: str) -> Raw:
-    said = None if name is None else decode_value(name)
-    return Raw(encode_value(f"{segment}.{said}" if isinstance(said, str) and said else segment))
+def _prefix_segment(name: Raw | None, segment: str) -> Raw:
+    text = None if name is None else decode_value(name)
+    return Raw(encode_value(f"{segment}.{text}" if isinstance(text, str) and text else segment))
 
 
-# -- A caller's request in one upstream's own words: its era, its ids, its names, its headers.
+# -- A caller's request as one upstream expects it: its revision, ids, tool names and headers.
 #
-# Everything that is the same for many calls is made once and kept; what is left per call is
-# putting byte strings one behind the other.
+# Everything that is the same for many calls is encoded once and cached. What remains per call is
+# the concatenation of byte strings.
 
 COMMAND_LINE: Final = "cli"
-"""The face of calls that are made on the command line."""
-_MOST_KEPT: Final = 20_000
-_READS_AX: Final = encode_value({"experimental": {tree.EXPERIMENT: {"versions": tree.VERSIONS}}})
+"""`Call.face` of calls that are made on the command line."""
+_MAX_CACHED_ENTRIES: Final = 20_000
+_AX_CAPABILITIES: Final = encode_value(
+    {"experimental": {tree.EXPERIMENT: {"versions": tree.VERSIONS}}}
+)
 _STATELESS: Final = mcp.Era.STATELESS
-"""Looked up once: members of an enumeration are slow to find."""
+"""A module constant, because looking up a member of an enumeration is slow."""
 
 
 class RequestEncoder:
-    """How requests to one upstream are put."""
+    """Encodes requests to one upstream."""
 
     def __init__(
         self,
         era: mcp.Era,
         revision: str,
-        own_info: bytes,
+        node_info: bytes,
         *,
         http: bool,
         ax: bool = False,
-        stamp: Callable[[Call], bytes] | None = None,
+        encode_token: Callable[[Call], bytes] | None = None,
     ) -> None:
-        """`ax`: calls of tools say which way they go through the tree. `stamp` gives what else is
-        to stand in the `_meta` of a call there, as it stands behind other members."""
+        """
+        Args:
+            node_info: the `Implementation` object of this node, encoded.
+            http: requests need header lines (stateless generation only).
+            ax: `tools/call` carries its route through the tree (MCP-AX).
+            encode_token: returns further `_meta` members of such a call, each with a leading comma.
+        """
         self.era = era
         self._ax = ax
-        # By its method: to call an object costs more than to call a method of it.
-        self._stamp = None if stamp is None else cast("Any", stamp).__call__
+        # A bound method: calling an object with `__call__` costs more.
+        self._encode_token = None if encode_token is None else cast("Any", encode_token).__call__
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
         self._ready_lines: dict[str, bytes] = {}
         self.last_route: Route | None = None
-        """The tool that was called last, where its headers say nothing of the arguments."""
+        """The route of the last call whose headers do not depend on its arguments."""
         self.last_lines = b""
-        """And those headers."""
-        # `_meta` of calls that bring nothing of their own, by what their client can do.
+        """The header lines of `last_route`."""
+        # `_meta` of calls without members of their own, by the capabilities of their client.
         self._ready_meta: dict[bytes, bytes] = {}
-        # And the last of them, by the very objects that it was made for.
-        self._last_given: dict[str, Raw] | None = None
+        # The last of these, by the very objects that it was encoded for.
+        self._last_request_meta: dict[str, Raw] | None = None
         self._last_client: Client | None = None
-        self._last_meta = self._last_opened = b""
+        self._last_meta = self._last_meta_members = b""
         self._session_meta: dict[tuple[bytes, str | None], bytes] = {}
-        # `_meta` of the stateless wire up to the value of clientCapabilities.
+        # `_meta` of the stateless generation up to the value of clientCapabilities.
         self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
             mcp.META_VERSION.encode(),
             revision.encode(),
             mcp.META_CLIENT_INFO.encode(),
-            own_info,
+            node_info,
             mcp.META_CLIENT_CAPABILITIES.encode(),
         )
 
-    def call(self, id: int, call: Call, token: Raw | None) -> bytes:
-        """The request that passes a caller's call on. `token`: the caller wants progress."""
-        given, client = call.meta, call.client
-        if given is None:
+    def encode_call(self, id: int, call: Call, token: Raw | None) -> bytes:
+        """Return a caller's request. `token`: the caller's progress token, if it wants progress."""
+        request_meta, client = call.meta, call.client
+        if request_meta is None:
             meta = self._plain_meta(id, call) if self._stateless else b""
-        elif given is self._last_given and client is self._last_client:
+        elif request_meta is self._last_request_meta and client is self._last_client:
             meta = self._last_meta
         elif (
-            len(given) == 3
+            len(request_meta) == 3
             and self._stateless
             and client.era is _STATELESS
-            and mcp.META_CLIENT_INFO in given
+            and mcp.META_CLIENT_INFO in request_meta
         ):
-            # The three keys that every stateless request has, and nothing that goes on from here.
-            meta = self._ready_meta.get(client.capabilities) or self._keep_meta(id, call)
+            # The three members that every stateless request has. None of them is forwarded.
+            meta = self._ready_meta.get(client.capabilities) or self._cache_meta(id, call)
             if call.hop is not None:
-                # All calls of a parent come on one channel, and say the same again.
-                self._last_given, self._last_client, self._last_meta = given, client, meta
-                self._last_opened = meta[:-1]
+                # All calls of a parent arrive on one channel and repeat the same metadata.
+                self._last_request_meta, self._last_client, self._last_meta = (
+                    request_meta,
+                    client,
+                    meta,
+                )
+                self._last_meta_members = meta[:-1]
         else:
-            meta = self._meta(id, call, token)
+            meta = self._encode_meta(id, call, token)
         route = call.route
         if route is not None:
             if self._ax:
-                # Where the call is on its way: the names of all segments stay as they are, the
-                # cursor points at the receiver. Without a hop it enters the tree here.
-                hop, stamp = call.hop, self._stamp
-                way = route.route_members
+                # The route (MCP-AX): the segment names stay as they are, the cursor points at the
+                # receiver. A call without a hop enters the tree at this node.
+                hop, encode_token = call.hop, self._encode_token
+                route_members = route.route_members
                 if hop is not None:
-                    way = hop.next_hop_members or tree.encode_route_members(
+                    route_members = hop.next_hop_members or tree.encode_route_members(
                         hop.route, hop.cursor + 1
                     )
-                # And for whom it is, if somebody says.
-                stamped = b"" if stamp is None else stamp(call)
+                # The token of the caller, if hop tokens are enabled.
+                token_members = b"" if encode_token is None else encode_token(call)
                 if meta and call.extra_params is None:
-                    opened = self._last_opened if meta is self._last_meta else meta[:-1]
+                    meta_members = self._last_meta_members if meta is self._last_meta else meta[:-1]
                     return (
                         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                         b'{"name":%b,"arguments":%b%b%b%b}}}'
-                        % (id, route.upstream_name_json, call.arguments, opened, way, stamped)
+                        % (
+                            id,
+                            route.upstream_name_json,
+                            call.arguments,
+                            meta_members,
+                            route_members,
+                            token_members,
+                        )
                     )
-                meta = _with(meta, way + stamped)
+                meta = _add_members(meta, route_members + token_members)
             if call.extra_params is None:
                 return (
                     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
@@ -251,51 +272,51 @@ class RequestEncoder:
             return (
                 b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                 b'{"name":%b,"arguments":%b%b%b}}'
-                % (id, route.upstream_name_json, call.arguments, _members(call.extra_params), meta)
+                % (id, route.upstream_name_json, call.arguments, _encode_members(call.extra_params), meta)
             )
-        if self._stamp is not None:
-            meta = _with(meta, self._stamp(call))
-        params = (_members(call.extra_params) + meta)[1:] if call.extra_params else meta[1:]
+        if self._encode_token is not None:
+            meta = _add_members(meta, self._encode_token(call))
+        params = (_encode_members(call.extra_params) + meta)[1:] if call.extra_params else meta[1:]
         return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{%b}}' % (
             id,
             encode_value(call.method),
             params,
         )
 
-    def own(self, id: int, method: str, params: bytes) -> bytes:
-        """A request of the node's own; `params` is an encoded object."""
+    def encode_node_request(self, id: int, method: str, params: bytes) -> bytes:
+        """Return a request of the node itself. `params` is an encoded object."""
         if self._stateless:
             comma = b"," if params != b"{}" else b""
-            # Whoever lists tools wants what MCP-AX says of them, too.
-            able = _READS_AX if method == mcp.TOOLS_LIST else b"{}"
-            params = b'%b%b"_meta":{%b%b}}' % (params[:-1], comma, self._meta_head, able)
+            # `tools/list` requests the MCP-AX metadata of tools, too.
+            capabilities = _AX_CAPABILITIES if method == mcp.TOOLS_LIST else b"{}"
+            params = b'%b%b"_meta":{%b%b}}' % (params[:-1], comma, self._meta_head, capabilities)
         return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (
             id,
             encode_value(method),
             params,
         )
 
-    def header_lines(self, method: str, call: Call | None) -> bytes:
-        """The header lines that mirror the request, where the wire wants them."""
+    def encode_header_lines(self, method: str, call: Call | None) -> bytes:
+        """Return the header lines that mirror the request (`Mcp-Method`, `Mcp-Name`, …)."""
         if not self.with_headers:
             return b""
         route = None if call is None else call.route
         if route is None:
-            # Whatever a caller wrote is encoded each time, and never kept.
+            # Names that a caller chose are encoded each time and never cached.
             lines = b"Mcp-Method: %b\r\n" % headers.encode_header_value(method).encode()
-            name = None if call is None else _named(call)
+            name = None if call is None else _target_name(call)
             if name is not None:
                 lines += b"Mcp-Name: %b\r\n" % headers.encode_header_value(name).encode()
             return lines
         name = route.upstream_name
-        kept = self._ready_lines.get(name)
-        if kept is None:
-            kept = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % (
+        cached = self._ready_lines.get(name)
+        if cached is None:
+            cached = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % (
                 headers.encode_header_value(name).encode()
             )
-            if len(self._ready_lines) < _MOST_KEPT:
-                self._ready_lines[name] = kept
-        lines = kept
+            if len(self._ready_lines) < _MAX_CACHED_ENTRIES:
+                self._ready_lines[name] = cached
+        lines = cached
         if route.header_params and call is not None:
             for header, text in headers.write_param_headers(
                 route.header_params, call.decoded_arguments
@@ -306,35 +327,35 @@ class RequestEncoder:
         return lines
 
     def _plain_meta(self, id: int, call: Call) -> bytes:
-        """`_meta` for a client that says nothing with its request: what its session knows."""
+        """Return `_meta` for a client that sent none: its metadata comes from its session."""
         session = call.session
-        known = (call.client.capabilities, None if session is None else session.log_level)
-        meta = self._session_meta.get(known)
+        cache_key = (call.client.capabilities, None if session is None else session.log_level)
+        meta = self._session_meta.get(cache_key)
         if meta is None:
-            meta = self._meta(id, call, None)
-            if len(self._session_meta) < _MOST_KEPT:
-                self._session_meta[known] = meta
+            meta = self._encode_meta(id, call, None)
+            if len(self._session_meta) < _MAX_CACHED_ENTRIES:
+                self._session_meta[cache_key] = meta
         return meta
 
-    def _keep_meta(self, id: int, call: Call) -> bytes:
-        meta = self._meta(id, call, None)
-        if len(self._ready_meta) < _MOST_KEPT:
+    def _cache_meta(self, id: int, call: Call) -> bytes:
+        meta = self._encode_meta(id, call, None)
+        if len(self._ready_meta) < _MAX_CACHED_ENTRIES:
             self._ready_meta[call.client.capabilities] = meta
         return meta
 
-    def _meta(self, id: int, call: Call, token: Raw | None) -> bytes:
-        """`,"_meta":{…}` for this hop: what the era demands, our token, the caller's own keys."""
+    def _encode_meta(self, id: int, call: Call, token: Raw | None) -> bytes:
+        """Return `,"_meta":{…}` for this hop: required and forwarded members, our token."""
         meta = call.meta
         if not self._stateless:
             if meta is None:
                 return b""
-            kept = encode_members(_own_keys(call, meta))
+            forwarded = encode_members(_forwarded_meta(call, meta))
             if token is None:
-                return b"" if kept == b"{}" else b',"_meta":' + kept
-            if kept == b"{}":
+                return b"" if forwarded == b"{}" else b',"_meta":' + forwarded
+            if forwarded == b"{}":
                 return b',"_meta":{"progressToken":%d}' % id
-            return b',"_meta":{"progressToken":%d,%b' % (id, kept[1:])
-        # What the caller can do is for the caller to say.
+            return b',"_meta":{"progressToken":%d,%b' % (id, forwarded[1:])
+        # The capabilities are those of the caller, not of the node.
         capabilities = call.client.capabilities
         if call.client.era is mcp.Era.SESSION:
             capabilities = mcp.relayed_capabilities(capabilities)
@@ -347,35 +368,38 @@ class RequestEncoder:
         if level is not None:
             parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
         if meta is not None:
-            own_keys = _own_keys(call, meta)
-            if own_keys:
-                parts += (b",", encode_members(own_keys)[1:-1])
+            forwarded = _forwarded_meta(call, meta)
+            if forwarded:
+                parts += (b",", encode_members(forwarded)[1:-1])
         parts.append(b"}")
         return b"".join(parts)
 
 
-def _own_keys(call: Call, meta: dict[str, Raw]) -> dict[str, Raw]:
-    """What of a caller's `_meta` goes on. The command line is itself the caller of a node, and may
-    name the approval whose result it wants; of other callers that is for this node alone."""
-    kept = mcp.select_forwarded_meta(meta)
+def _forwarded_meta(call: Call, meta: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the members of a caller's `_meta` that are forwarded.
+
+    The command line is itself the caller of a node and may name the approval whose result it
+    wants. For other callers that member is meant for this node only.
+    """
+    forwarded = mcp.select_forwarded_meta(meta)
     if call.server == COMMAND_LINE and tree.APPROVAL in meta:
-        kept[tree.APPROVAL] = meta[tree.APPROVAL]
-    return kept
+        forwarded[tree.APPROVAL] = meta[tree.APPROVAL]
+    return forwarded
 
 
-def _with(meta: bytes, members: bytes) -> bytes:
-    """`meta`, and in it these members, which stand behind others."""
+def _add_members(meta: bytes, members: bytes) -> bytes:
+    """Return `meta` with more members, each of which has a leading comma."""
     if meta:
         return b"%b%b}" % (meta[:-1], members)
     return b',"_meta":{%b}' % members[1:] if members else b""
 
 
-def _members(members: dict[str, Raw]) -> bytes:
-    """`,"key":value` for each member."""
+def _encode_members(members: dict[str, Raw]) -> bytes:
+    """Return `,"key":value` for each member."""
     return b"," + encode_members(members)[1:-1]
 
 
-def _named(call: Call) -> str | None:
+def _target_name(call: Call) -> str | None:
     field = headers.NAME_FIELDS.get(call.method)
     if field is None or call.extra_params is None or field not in call.extra_params:
         return None
@@ -383,133 +407,134 @@ def _named(call: Call) -> str | None:
     return name if isinstance(name, str) else None
 
 
-# -- What an upstream asks: put to whoever it is about, and answered in the upstream's own ids.
+# -- Client requests of an upstream. They go to the caller that they are about, and the response
+# carries the upstream's own id.
 #
-# Whom a question is about, the peer knows; what becomes of it, the way back of that call decides.
+# This class finds the caller; the caller's ResponseHandler decides what happens with the request.
 
-_MOST: Final = 100
-"""An upstream may have so many questions open; it must not fill the memory with more."""
+_MAX_OPEN_REQUESTS: Final = 100
+"""Open client requests of one upstream. More of them could fill the memory."""
 
-_decode_asked = msgspec.json.Decoder(mcp.ServerRequestParams).decode
+_decode_server_request = msgspec.json.Decoder(mcp.ServerRequestParams).decode
 _log = logging.getLogger("interlock.upstreams")
 
 
 class UpstreamRequests:
-    """The questions of one upstream."""
+    """The client requests of one upstream."""
 
     def __init__(self, peer: UpstreamClient) -> None:
         self._peer = peer
         self._open: dict[bytes, ClientRequest] = {}
-        """By the upstream's own raw ids."""
+        """Open requests by the upstream's raw id."""
 
-    def asked(
-        self, method: str, id: bytes, params: Raw | UnsetType, ticket: TransportRequest | None
+    def on_request(
+        self, method: str, id: bytes, params: Raw | UnsetType, request: TransportRequest | None
     ) -> None:
-        """A request from the upstream: it wants to know something of whoever called it."""
-        peer, link = self._peer, self._peer.link
+        """Relay a client request (sampling, elicitation, roots) to the caller that it is about."""
+        peer, transport = self._peer, self._peer.transport
         if method == mcp.PING:
-            link.post(jsonrpc.result_response(id, b"{}"), b"")
+            transport.post(jsonrpc.result_response(id, b"{}"), b"")
             return
         if peer.speaks_ax and method not in mcp.CLIENT_REQUESTS:
-            message = f"{method}: a subserver is called by its parent, and does not call it."
-            link.post(jsonrpc.error_response(id, -32601, message), b"")
+            message = f"{method}: a subserver cannot send requests to its parent."
+            transport.post(jsonrpc.error_response(id, -32601, message), b"")
             return
         if peer.era is mcp.Era.STATELESS:
-            message = f"{method}: MCP {peer.revision} has no requests from servers."
-            link.post(jsonrpc.error_response(id, -32601, message), b"")
+            message = f"{method}: servers cannot send requests in MCP {peer.revision}."
+            transport.post(jsonrpc.error_response(id, -32601, message), b"")
             return
-        if id in self._open or len(self._open) >= _MOST:
-            message = "This id is in use, or too many questions are open."
-            link.post(jsonrpc.error_response(id, -32600, message), b"")
+        if id in self._open or len(self._open) >= _MAX_OPEN_REQUESTS:
+            message = f"The request id is in use, or {_MAX_OPEN_REQUESTS} requests are open."
+            transport.post(jsonrpc.error_response(id, -32600, message), b"")
             return
 
-        def answered(answer: ClientResponse) -> None:
+        def on_response(response: ClientResponse) -> None:
             self._open.pop(id, None)
-            if exchange is not None and exchange.asks is not None:
-                exchange.asks.pop(id, None)
-            if answer.is_error:
-                response = jsonrpc.error_response(id, answer.code, answer.message, answer.data)
+            if pending is not None and pending.client_requests is not None:
+                pending.client_requests.pop(id, None)
+            if response.is_error:
+                message = jsonrpc.error_response(id, response.code, response.message, response.data)
             else:
-                response = jsonrpc.result_response(id, answer.result)
-            link.post(response, b"")
+                message = jsonrpc.result_response(id, response.result)
+            transport.post(message, b"")
 
-        ask = ClientRequest(
-            method, b"" if params is UNSET else mcp.remove_hop_meta(params), answered, peer.label
+        client_request = ClientRequest(
+            method, b"" if params is UNSET else mcp.remove_hop_meta(params), on_response, peer.label
         )
-        request = about(params) if peer.speaks_ax and params is not UNSET else None
-        known = ticket if request is None else peer.pending.get(request)
-        over = request is not None and known is None
-        exchange = whose = None if over else peer.whose(known)
-        call = None if exchange is None else exchange.call
-        back = peer.back if exchange is None else exchange.back
-        if back is None or (call is None and peer.session is None):
-            ask.reject(
+        request_id = find_request_id(params) if peer.speaks_ax and params is not UNSET else None
+        request = request if request_id is None else peer.pending.get(request_id)
+        is_finished = request_id is not None and request is None
+        pending = guess = None if is_finished else peer.find_caller_request(request)
+        call = None if pending is None else pending.call
+        handler = peer.handler if pending is None else pending.handler
+        if handler is None or (call is None and peer.session is None):
+            client_request.reject(
                 -32601,
-                f"It is not clear who is to answer {method}: nobody calls this server now, or "
-                "several do. `sessions: private` gives each caller a server of its own.",
+                f"Cannot relay {method}: no caller or several callers use this connection. Set "
+                "`sessions: private` for this server to give each caller a session of its own.",
             )
             return
-        self._expect_progress(ask)
-        self._open[id] = ask
-        if whose is not known and call is not None and call.session is not None:
-            # Whose it is was only guessed. Its client stays, and may answer when that request is
-            # long over.
-            exchange = None
-        if exchange is not None:
-            if exchange.asks is None:
-                exchange.asks = {}
-            exchange.asks[id] = ask
+        self._expect_progress(client_request)
+        self._open[id] = client_request
+        if guess is not request and call is not None and call.session is not None:
+            # The caller was inferred. A session client stays connected and may respond after its
+            # own request has ended.
+            pending = None
+        if pending is not None:
+            if pending.client_requests is None:
+                pending.client_requests = {}
+            pending.client_requests[id] = client_request
         try:
-            back.on_request(ask, call, peer.session)
+            handler.on_request(client_request, call, peer.session)
         except Exception:
-            _log.exception("%s: %s could not be put to its caller", peer.label, method)
-            ask.reject(-32603, "The node failed to relay this.")
+            _log.exception("%s: cannot relay %s to its caller", peer.label, method)
+            client_request.reject(-32603, "The node failed to relay this request.")
 
-    def withdrawn(self, id: bytes, reason: str) -> bool:
-        """The upstream no longer wants to know. False: it never asked."""
-        ask = self._open.pop(id, None)
-        if ask is None:
+    def cancel(self, id: bytes, reason: str) -> bool:
+        """Cancel a request on behalf of the upstream. False: there is no such request."""
+        client_request = self._open.pop(id, None)
+        if client_request is None:
             return False
-        ask.withdraw(reason)
+        client_request.withdraw(reason)
         return True
 
-    def take_back(self, id: bytes, ask: ClientRequest, reason: str) -> None:
-        """The request that it was asked for is over: both sides are told."""
+    def withdraw(self, id: bytes, client_request: ClientRequest, reason: str) -> None:
+        """Withdraw a client request whose call has ended, and inform both sides."""
         self._open.pop(id, None)
-        if ask.is_open:
-            ask.withdraw(reason)
+        if client_request.is_open:
+            client_request.withdraw(reason)
             if not self._peer.closed.done():
-                self._peer.link.post(jsonrpc.error_response(id, -32603, reason), b"")
+                self._peer.transport.post(jsonrpc.error_response(id, -32603, reason), b"")
 
-    def drop(self, reason: str) -> None:
-        """The upstream is gone, with all that it asked."""
-        asks, self._open = self._open, {}
-        for ask in asks.values():
-            ask.withdraw(reason)
+    def withdraw_all(self, reason: str) -> None:
+        """Withdraw all requests because the upstream is gone."""
+        client_requests, self._open = self._open, {}
+        for client_request in client_requests.values():
+            client_request.withdraw(reason)
 
-    def _expect_progress(self, ask: ClientRequest) -> None:
-        """Pass on how the answer comes along, if the upstream wants to hear that."""
-        if not ask.params:
+    def _expect_progress(self, client_request: ClientRequest) -> None:
+        """Relay progress of the client's response if the upstream asked for progress."""
+        if not client_request.params:
             return
         try:
-            meta = _decode_asked(ask.params).meta
+            meta = _decode_server_request(client_request.params).meta
             token = None if meta is UNSET else meta.get(mcp.META_PROGRESS_TOKEN)
         except (msgspec.DecodeError, RecursionError):
             return
         if token is not None:
-            ask.progress_token = bytes(token)
-            ask.on_progress = lambda params: self._peer.link.post(
+            client_request.progress_token = bytes(token)
+            client_request.on_progress = lambda params: self._peer.transport.post(
                 jsonrpc.notification(mcp.PROGRESS, params), b""
             )
 
 
 _NOT_CANCELLED: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER})
-"""Requests that open a conversation: while there is none, nothing can be cancelled in it."""
+"""Requests that open a session. MCP does not allow cancelling `initialize`."""
 
 
-_STILL_TALKED_OF: Final = 30.0
-"""How long an upstream may still speak of a request that was given up."""
-_OF_THE_TREE: Final = "notifications/mcpax/"
+_ABANDONED_SECONDS: Final = 30.0
+"""How long an upstream may still send messages about an abandoned request."""
+_TREE_NOTIFICATIONS: Final = "notifications/mcpax/"
 _BRACE: Final = ord("{")
 
 
@@ -517,133 +542,140 @@ class UpstreamClient:
     """One MCP connection to an upstream."""
 
     def __init__(
-        self, label: str, link: UpstreamTransport, own_info: bytes, mask: Callable[[str], str] = str
+        self,
+        label: str,
+        transport: UpstreamTransport,
+        node_info: bytes,
+        mask: Callable[[str], str] = str,
     ) -> None:
-        """`mask` makes the upstream's own words fit to be repeated."""
+        """
+        Args:
+            mask: removes secrets from texts of the upstream.
+        """
         self.label = label
-        self.link = link
+        self.transport = transport
         self.pending: dict[int, PendingRequest] = {}
-        self.answered = 0
+        self.response_count = 0
         self.noise = 0
         self.era = mcp.Era.SESSION
         self.revision = ""
-        self._wording = RequestEncoder(self.era, "", own_info, http=False)
+        self._encoder = RequestEncoder(self.era, "", node_info, http=False)
         self.capabilities: dict[str, Any] = {}
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
-        self._given_up: dict[int, tuple[object, float]] = {}
-        self.questions = UpstreamRequests(self)
-        """What the upstream wants to know."""
+        self._abandoned: dict[int, tuple[object, float]] = {}
+        self.client_requests = UpstreamRequests(self)
+        """Open client requests of the upstream."""
         self.on_changed: Callable[[str], None] | None = None
-        """Told which list is a new one: `tools`, `prompts` or `resources`."""
+        """Called with the changed list: `tools`, `prompts` or `resources`."""
         self.on_updated: Callable[[str], None] | None = None
-        """Told the URI of a resource that is not what it was."""
+        """Called with the URI of a resource that changed."""
         self.on_acknowledged: Callable[[Raw], None] | None = None
-        """Told what a subscription of ours will bring."""
-        self.on_said: Callable[[str, bytes | Raw], None] | None = None
-        """Told of every other notification that is about no request in particular."""
+        """Called with the params of the acknowledgement of a subscription."""
+        self.on_notification: Callable[[str, bytes | Raw], None] | None = None
+        """Called with the method and params of every other notification without a request."""
         self.mute = False
-        """Whether nobody is to hear what the upstream says beside progress, and of lists and
-        resources that are new ones."""
+        """True if notifications are discarded, except progress, list changes and resource
+        updates."""
         self.on_lost: Callable[[str], None] | None = None
         self._speaks_ax = False
-        self._stamp: Callable[[Call], bytes] | None = None
-        self._shows: Callable[[Call], bytes] | None = None
-        """The same, where it goes into the headers."""
+        self._encode_token: Callable[[Call], bytes] | None = None
+        self._encode_token_header: Callable[[Call], bytes] | None = None
+        """The same encoder if tokens are sent as header lines (HTTP)."""
         self.on_ax: Callable[[str, bytes | None, Raw | UnsetType], bool] | None = None
-        """Takes what the other end says as a subserver, before anybody else: the method, the raw
-        id of a request, the params. True: it was taken, and will be answered."""
+        """Handles MCP-AX messages of a subserver before anything else: the method, the raw id of a
+        request, the params. Returns True if the message was handled."""
         self.segment = ""
-        """By what name those who hear it know the upstream. Empty: they need not be told."""
-        self.pace: NotificationLimiter | None = None
-        """How fast the upstream may speak. None: as fast as it likes."""
+        """The name of the upstream in relayed notifications. Empty: none is added."""
+        self.notification_limiter: NotificationLimiter | None = None
+        """Limits notifications of the upstream. None: no limit."""
         self.session: ClientSession | None = None
-        """The only client that this peer speaks for, when it is one that stays connected."""
-        self.promises = b"{}"
-        """What a session server is told that its client can do."""
-        self.private = False
-        """Whether this peer speaks for one client only."""
-        self.back: ResponseHandler | None = None
-        """Who is told of questions that are about no request in particular."""
+        """The only client of this connection, if it belongs to one session client."""
+        self.client_capabilities = b"{}"
+        """The client capabilities that a session server is told."""
+        self.is_private = False
+        """True if this connection serves one client only."""
+        self.handler: ResponseHandler | None = None
+        """Receives client requests that are about no call."""
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.own_info = own_info
+        self.node_info = node_info
         self.mask = mask
-        # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
+        # Random, so that an upstream that is tricked into a second response cannot guess an id.
         self._first_id = self._next_id = secrets.randbelow(2**40)
-        early = link.receiver
+        early = transport.receiver
         if isinstance(early, EarlyReceiver):
             self.noise += early.heard
-        link.receiver = self
+        transport.receiver = self
 
     # -- what goes out
 
-    def adopt(self, era: mcp.Era, revision: str) -> None:
-        """Speak this revision from now on."""
+    def set_revision(self, era: mcp.Era, revision: str) -> None:
+        """Use this revision from now on."""
         self.era = era
         self.revision = revision
-        self._wording = RequestEncoder(
+        self._encoder = RequestEncoder(
             era,
             revision,
-            self.own_info,
-            http=self.link.is_http,
+            self.node_info,
+            http=self.transport.is_http,
             ax=self._speaks_ax,
-            stamp=self._stamp if self._speaks_ax else None,
+            encode_token=self._encode_token if self._speaks_ax else None,
         )
 
     @property
     def speaks_ax(self) -> bool:
-        """Whether the other end is a node or a subserver that speaks MCP-AX."""
+        """Return whether the other end is a node or subserver that speaks MCP-AX."""
         return self._speaks_ax
 
     @speaks_ax.setter
     def speaks_ax(self, speaks: bool) -> None:
         self._speaks_ax = speaks
-        self.adopt(self.era, self.revision)
+        self.set_revision(self.era, self.revision)
 
     @property
-    def stamp(self) -> Callable[[Call], bytes] | None:
-        """Gives the token that goes with a call: as header lines on HTTP, as members of a `_meta`
-        to whoever speaks MCP-AX. Others get none."""
-        return self._stamp
+    def hop_token_encoder(self) -> Callable[[Call], bytes] | None:
+        """Encodes the hop token of a call: as header lines over HTTP, as members of `_meta` for
+        MCP-AX. Other upstreams get no token."""
+        return self._encode_token
 
-    @stamp.setter
-    def stamp(self, stamp: Callable[[Call], bytes] | None) -> None:
-        self._stamp = stamp
-        self._shows = stamp if self.link.is_http else None
-        self.adopt(self.era, self.revision)
+    @hop_token_encoder.setter
+    def hop_token_encoder(self, encode_token: Callable[[Call], bytes] | None) -> None:
+        self._encode_token = encode_token
+        self._encode_token_header = encode_token if self.transport.is_http else None
+        self.set_revision(self.era, self.revision)
 
-    def start(self, call: Call, back: ResponseHandler) -> PendingRequest:
-        """Send a caller's request on, in this upstream's own words."""
+    def start(self, call: Call, handler: ResponseHandler) -> PendingRequest:
+        """Send a caller's request, encoded for this upstream."""
         self._next_id = id = self._next_id + 1
-        exchange = PendingRequest(self, id, call.method, call)
+        pending = PendingRequest(self, id, call.method, call)
         meta, token = call.meta, None
         if (
             meta is not None
             and mcp.META_PROGRESS_TOKEN in meta
             and call.on_notification is not None
         ):
-            exchange.token = token = meta[mcp.META_PROGRESS_TOKEN]
-        wording = self._wording
-        payload = wording.call(id, call, token)
+            pending.progress_token = token = meta[mcp.META_PROGRESS_TOKEN]
+        encoder = self._encoder
+        payload = encoder.encode_call(id, call, token)
         lines = b""
-        if wording.with_headers:
-            if call.route is wording.last_route and call.route is not None:
-                lines = wording.last_lines
+        if encoder.with_headers:
+            if call.route is encoder.last_route and call.route is not None:
+                lines = encoder.last_lines
             else:
-                lines = wording.header_lines(call.method, call)
-        if self._shows is not None:
-            lines = self._shows(call) + lines
-        self.pending[id] = exchange
+                lines = encoder.encode_header_lines(call.method, call)
+        if self._encode_token_header is not None:
+            lines = self._encode_token_header(call) + lines
+        self.pending[id] = pending
         if call.is_dispatched:
-            exchange.dispatched_before = True
+            pending.dispatched_before = True
         else:
             call.is_dispatched = True
-        self.link.send(exchange, payload, lines)
-        if exchange.error is not None:
-            # It could not even be sent: the sender hears of that from here, and only from here.
-            raise exchange.error
-        exchange.back = back
-        return exchange
+        self.transport.send(pending, payload, lines)
+        if pending.error is not None:
+            # The request could not be sent. The caller learns it from this exception only.
+            raise pending.error
+        pending.handler = handler
+        return pending
 
     def request(
         self,
@@ -652,318 +684,335 @@ class UpstreamClient:
         *,
         stays_open: bool = False,
     ) -> PendingRequest:
-        """Send a request of the node's own."""
+        """Send a request of the node itself."""
         self._next_id = id = self._next_id + 1
-        exchange = PendingRequest(self, id, method)
-        payload = self._wording.own(id, method, jsonrpc.encode_value(params or {}))
-        lines = self._wording.header_lines(method, None)
-        self.pending[id] = exchange
+        pending = PendingRequest(self, id, method)
+        payload = self._encoder.encode_node_request(id, method, jsonrpc.encode_value(params or {}))
+        lines = self._encoder.encode_header_lines(method, None)
+        self.pending[id] = pending
         if stays_open:
-            self.link.send_open(exchange, payload, lines)
+            self.transport.send_long_lived(pending, payload, lines)
         else:
-            self.link.send(exchange, payload, lines)
-        return exchange
+            self.transport.send(pending, payload, lines)
+        return pending
 
     def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         encoded = None if params is None else jsonrpc.encode_value(params)
-        self.link.post(jsonrpc.notification(method, encoded), b"")
+        self.transport.post(jsonrpc.notification(method, encoded), b"")
 
-    def abandon(self, exchange: PendingRequest, reason: str) -> None:
-        """Forget a request, and tell the upstream to stop working on it."""
-        if self.pending.pop(exchange.id, None) is None:
+    def abandon(self, pending: PendingRequest, reason: str) -> None:
+        """Remove a pending request and tell the upstream to cancel it."""
+        if self.pending.pop(pending.id, None) is None:
             return
-        call = exchange.call
-        if call is not None and not self.private and not self.link.is_http:
-            # What the upstream still says about it must not be taken for another caller's.
+        call = pending.call
+        if call is not None and not self.is_private and not self.transport.is_http:
+            # Later messages about this request must not reach another caller.
             now = asyncio.get_running_loop().time()
-            self._given_up[exchange.id] = (_party(exchange, call), now)
-        if exchange.method not in _NOT_CANCELLED and not (
-            self.link.is_http and self.era is mcp.Era.STATELESS
+            self._abandoned[pending.id] = (_caller_key(pending, call), now)
+        if pending.method not in _NOT_CANCELLED and not (
+            self.transport.is_http and self.era is mcp.Era.STATELESS
         ):
-            # On stateless HTTP closing the stream says it all; everywhere else it must be said.
-            self.notify(mcp.CANCELLED, {"requestId": exchange.id, "reason": reason})
-        self.link.drop(exchange)
+            # Stateless HTTP cancels by closing the stream. Otherwise send a notification.
+            self.notify(mcp.CANCELLED, {"requestId": pending.id, "reason": reason})
+        self.transport.remove_request(pending)
 
     # -- what comes in
 
-    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
-        """A message from the upstream. Garbage is counted, and harms nobody."""
+    def deliver(self, data: bytes, request: TransportRequest | None = None) -> None:
+        """Handle a message of the upstream. Invalid messages are counted and ignored."""
         try:
             if not data.isascii():
                 data.decode()
             incoming = decode_incoming(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._unreadable(data, ticket)
+            self._read_batch(data, request)
             return
         if incoming.method is UNSET:
             result = incoming.result
-            if result is not UNSET and (ticket is None or incoming.id == ticket.id):
-                # Not `bytes(result)`: that costs twice as much.
-                raw, exchange = b"" + result, None
+            if result is not UNSET and (request is None or incoming.id == request.id):
+                # Not `bytes(result)`, which costs twice as much.
+                raw, pending = b"" + result, None
                 try:
                     glance = mcp.decode_result_summary(raw)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     glance = mcp.INVALID_SUMMARY
-                # Whatever can be read as one is an object.
+                # Every result that `read_glance` accepts is an object.
                 if glance is not mcp.INVALID_SUMMARY or raw[0] == _BRACE:
-                    exchange = self.pending.pop(incoming.id, None)  # type: ignore[arg-type]
-                if exchange is not None:
-                    # The answer that everybody hopes for; anything else takes the long look.
-                    self.answered += 1
-                    call, back = exchange.call, exchange.back
-                    if call is None or back is None or exchange.asks or not exchange.is_open:
-                        exchange.succeed(Outcome(raw, self.era, glance))
+                    pending = self.pending.pop(incoming.id, None)  # type: ignore[arg-type]
+                if pending is not None:
+                    # The common case. All others take the general path.
+                    self.response_count += 1
+                    call, handler = pending.call, pending.handler
+                    if (
+                        call is None
+                        or handler is None
+                        or pending.client_requests
+                        or not pending.is_open
+                    ):
+                        pending.succeed(Outcome(raw, self.era, glance))
                         return
-                    # What `succeed` does for a caller's request, without the step into it. It and
-                    # its carrier point at each other: taken apart, they are freed at once.
-                    exchange.is_open = False
-                    exchange.carrier = None
-                    back.on_result(call, Outcome(raw, self.era, glance), None)
+                    # The same as `succeed` for a caller's request, without the call. The request
+                    # and its carrier refer to each other: cutting the cycle frees both at once.
+                    pending.is_open = False
+                    pending.carrier = None
+                    handler.on_result(call, Outcome(raw, self.era, glance), None)
                     return
-            self._answer(incoming, ticket)
+            self._on_response(incoming, request)
         elif incoming.id is UNSET:
-            self._notification(incoming.method, incoming.params, ticket)
+            self._on_notification(incoming.method, incoming.params, request)
         else:
             id = jsonrpc.encode_value(incoming.id)
-            if not self._takes_ax(incoming.method, id, incoming.params):
-                self.questions.asked(incoming.method, id, incoming.params, ticket)
+            if not self._handle_ax_message(incoming.method, id, incoming.params):
+                self.client_requests.on_request(incoming.method, id, incoming.params, request)
 
-    def _unreadable(self, data: bytes, ticket: TransportRequest | None) -> None:
-        """No message: a batch, where the revision has batches, or noise."""
+    def _read_batch(self, data: bytes, request: TransportRequest | None) -> None:
+        """Deliver the members of a batch if the revision has batches, else count the message."""
         if self.revision in mcp.BATCH_REVISIONS:
-            batch = batch_of(data)
+            batch = decode_batch_members(data)
             for item in batch:
                 member = bytes(item)
                 if member[:1] == b"{":
-                    self.deliver(member, ticket)
+                    self.deliver(member, request)
             if batch:
                 return
         self.noise += 1
 
-    def undelivered(self, id: int, why: str) -> None:
-        exchange = self.pending.get(id)
-        if exchange is not None:
-            exchange.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {why}", sent=True)
+    def on_unreadable_response(self, id: int, reason: str) -> None:
+        pending = self.pending.get(id)
+        if pending is not None:
+            pending.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {reason}", sent=True)
 
-    def _answer(self, incoming: IncomingMessage, ticket: TransportRequest | None) -> None:
+    def _on_response(self, incoming: IncomingMessage, request: TransportRequest | None) -> None:
         id = incoming.id
-        if ticket is not None and id != ticket.id:
+        if request is not None and id != request.id:
             if incoming.error is UNSET or isinstance(id, int):
-                # Whatever it answers, it is not what was asked here.
+                # The response is not for the request of this stream.
                 self.noise += 1
                 return
-            # An error about no request in particular (null, nothing, or a word: our own ids are
-            # numbers). On a stream of its own it is clear which one it is about.
-            id = ticket.id
-        exchange = self.pending.pop(id, None)  # type: ignore[arg-type]
-        if exchange is None:
-            # The late answer to something that was given up is no fault of the upstream's.
-            self._given_up.pop(id, None)  # type: ignore[arg-type]
+            # An error with id null, without id or with a string id (ids of the node are
+            # numbers). On the stream of one request it belongs to that request.
+            id = request.id
+        pending = self.pending.pop(id, None)  # type: ignore[arg-type]
+        if pending is None:
+            # A late response to an abandoned request is no error of the upstream.
+            self._abandoned.pop(id, None)  # type: ignore[arg-type]
             if not (isinstance(id, int) and self._first_id < id <= self._next_id):
                 self.noise += 1
             return
-        self.answered += 1
+        self.response_count += 1
         result = incoming.result
         if result is not UNSET:
-            exchange.fail(
+            pending.fail(
                 UPSTREAM_PROTOCOL, f"{self.label}: its result is not an object.", sent=True
             )
         elif incoming.error is not UNSET:
             error = jsonrpc.decode_error(incoming.error)
-            exchange.fail_with(answered_error(exchange, error))
+            pending.fail_with(error_from_response(pending, error))
         else:
-            exchange.fail(
+            pending.fail(
                 UPSTREAM_LOST, f"{self.label} answered with neither result nor error.", sent=True
             )
 
-    def _notification(
-        self, method: str, params: Raw | UnsetType, ticket: TransportRequest | None
+    def _on_notification(
+        self, method: str, params: Raw | UnsetType, request: TransportRequest | None
     ) -> None:
-        if self._takes_ax(method, None, params):
+        if self._handle_ax_message(method, None, params):
             return
-        said = Raw(b"{}") if params is UNSET else params
+        raw_params = Raw(b"{}") if params is UNSET else params
         try:
             if method == mcp.PROGRESS:
-                self._progress(said)
-            elif method in CHANGED:
+                self._relay_progress(raw_params)
+            elif method in LIST_KINDS:
                 if self.on_changed is not None:
-                    self.on_changed(CHANGED[method])
+                    self.on_changed(LIST_KINDS[method])
             elif method == mcp.RESOURCE_UPDATED:
                 if self.on_updated is not None:
-                    uri = decode_updated(said).uri
-                    self._in_turn(partial(self.on_updated, uri), len(uri))
+                    uri = decode_updated(raw_params).uri
+                    self._deliver_limited(partial(self.on_updated, uri), len(uri))
             elif method == mcp.ACKNOWLEDGED:
                 if self.on_acknowledged is not None:
-                    self.on_acknowledged(said)
+                    self.on_acknowledged(raw_params)
             elif method == mcp.CANCELLED:
-                self._cancelled(said)
+                self._on_cancelled(raw_params)
             else:
-                self._hear(method, said, ticket)
+                self._relay_notification(method, raw_params, request)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError):
             self.noise += 1
 
-    def _takes_ax(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
-        """Whether it is said by a subserver to its aggregator, not by a server to its client."""
+    def _handle_ax_message(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
+        """Handle a message of a subserver to its parent (MCP-AX). False: it is plain MCP."""
         if self.on_ax is None:
             return False
         if method.startswith("mcpax/") or method == mcp.INITIALIZE:
             return self.on_ax(method, id, params)
         return method == mcp.INITIALIZED
 
-    def _cancelled(self, params: Raw) -> None:
-        """The upstream no longer wants to know, or ends a subscription."""
-        named = decode_cancelled(params)
-        if named.request_id is UNSET:
+    def _on_cancelled(self, params: Raw) -> None:
+        """Cancel a client request, or end a subscription."""
+        cancelled = decode_cancelled(params)
+        if cancelled.request_id is UNSET:
             return
-        id = bytes(named.request_id)
-        if self.questions.withdrawn(id, named.reason or "The server no longer asks."):
+        id = bytes(cancelled.request_id)
+        if self.client_requests.cancel(id, cancelled.reason or "The server cancelled its request."):
             return
         try:
-            exchange = self.pending.get(int(id))
+            pending = self.pending.get(int(id))
         except ValueError:
             return
-        if exchange is not None and exchange.method == mcp.LISTEN:
-            # How some end a subscription.
-            exchange.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
+        if pending is not None and pending.method == mcp.LISTEN:
+            # Some servers end a subscription with a cancellation.
+            pending.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
 
-    def _in_turn(self, deliver: Callable[[], None], size: int) -> None:
-        if self.pace is None:
+    def _deliver_limited(self, deliver: Callable[[], None], size: int) -> None:
+        if self.notification_limiter is None:
             deliver()
         else:
-            self.pace.give(deliver, size)
+            self.notification_limiter.submit(deliver, size)
 
-    def _hear(self, method: str, said: Raw, ticket: TransportRequest | None) -> None:
-        """Something for whoever calls, or else for whoever is connected."""
+    def _relay_notification(
+        self, method: str, raw_params: Raw, request: TransportRequest | None
+    ) -> None:
+        """Relay a notification to the caller that it is about, or to all connected clients."""
         if self.mute:
             return
-        params = signed(method, mcp.remove_hop_meta(said), self.segment)
-        exchange, everybody = self._whom(method, said, ticket)
-        call = None if exchange is None else exchange.call
-        if exchange is None or call is None:
-            if everybody:
-                self._in_turn(partial(self._say, method, params), len(params))
-        elif self.pace is None:
-            self._tell(exchange, method, params)
+        params = add_source(method, mcp.remove_hop_meta(raw_params), self.segment)
+        pending, is_for_all = self._find_recipient(method, raw_params, request)
+        call = None if pending is None else pending.call
+        if pending is None or call is None:
+            if is_for_all:
+                self._deliver_limited(partial(self._notify_listeners, method, params), len(params))
+        elif self.notification_limiter is None:
+            self._notify_caller(pending, method, params)
         elif is_wanted(call, method, params):
-            self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
+            self.notification_limiter.submit(
+                partial(self._notify_caller_later, pending, call, method, params), len(params)
+            )
 
-    def _whom(
-        self, method: str, said: Raw, ticket: TransportRequest | None
+    def _find_recipient(
+        self, method: str, params: Raw, request: TransportRequest | None
     ) -> tuple[PendingRequest | None, bool]:
-        """The request that something is about; where it is about none, whether all may hear it."""
+        """Return the request that a notification is about.
+
+        The second value is True if the notification is about no request and all clients may
+        receive it.
+        """
         if not self._speaks_ax:
-            exchange = self.whose(ticket)
-            return exchange, exchange is None
-        if method.startswith(_OF_THE_TREE):
+            pending = self.find_caller_request(request)
+            return pending, pending is None
+        if method.startswith(_TREE_NOTIFICATIONS):
             return None, True
-        request = about(said)
-        if request is not None:
-            # What is over, or never was, is for nobody else.
-            return self.pending.get(request), request == EVERYBODY
-        exchange = self.whose(ticket)
-        # While anybody calls, it may be about what they alone may know.
-        return exchange, exchange is None and not self._is_called()
+        request_id = find_request_id(params)
+        if request_id is not None:
+            # Messages about ended or unknown requests go to no other caller.
+            return self.pending.get(request_id), request_id == NO_REQUEST
+        pending = self.find_caller_request(request)
+        # With pending callers, the notification may contain data of one of them.
+        return pending, pending is None and not self._has_callers()
 
-    def _is_called(self) -> bool:
-        """Whether there is a caller whom something may be about, or was a short while ago."""
-        if any(exchange.call is not None for exchange in self.pending.values()):
+    def _has_callers(self) -> bool:
+        """Return whether a call is pending or was abandoned recently."""
+        if any(pending.call is not None for pending in self.pending.values()):
             return True
-        return bool(self._given_up) and bool(self._lately_given_up())
+        return bool(self._abandoned) and bool(self._recently_abandoned())
 
-    def _say(self, method: str, params: bytes) -> None:
-        if self.on_said is not None:
+    def _notify_listeners(self, method: str, params: bytes) -> None:
+        if self.on_notification is not None:
             try:
-                self.on_said(method, params)
+                self.on_notification(method, params)
             except Exception:
-                # One client's trouble is not that of the link.
-                _log.exception("%s: a client could not take %s", self.label, method)
+                # An error of one client must not affect the connection.
+                _log.exception("%s: a client could not receive %s", self.label, method)
 
-    def _tell_late(self, exchange: PendingRequest, call: Call, method: str, params: bytes) -> None:
-        """Something about a request, which may be answered by now."""
+    def _notify_caller_later(
+        self, pending: PendingRequest, call: Call, method: str, params: bytes
+    ) -> None:
+        """Send a delayed notification about a request that may have ended."""
         session = call.session
-        if exchange.is_open:
-            self._tell(exchange, method, params)
+        if pending.is_open:
+            self._notify_caller(pending, method, params)
         elif session is not None and session.is_alive and is_wanted(call, method, params):
             session.send_notification(method, params)
-        elif self.pace is not None:
-            self.pace.lost()
+        elif self.notification_limiter is not None:
+            self.notification_limiter.count_dropped()
 
-    def _progress(self, params: Raw) -> None:
+    def _relay_progress(self, params: Raw) -> None:
         token = decode_progress(params).progress_token
-        exchange = self.pending.get(token) if isinstance(token, int) else None
-        if exchange is None or exchange.token is None:
+        pending = self.pending.get(token) if isinstance(token, int) else None
+        if pending is None or pending.progress_token is None:
             return
-        if self.pace is not None and not self.pace.lets_progress_by():
+        if self.notification_limiter is not None and not self.notification_limiter.allow_progress():
             return
         members = jsonrpc.decode_members(params)
-        members["progressToken"] = Raw(exchange.token)
-        self._tell(exchange, mcp.PROGRESS, mcp.remove_hop_meta(jsonrpc.encode_members(members)))
+        members["progressToken"] = Raw(pending.progress_token)
+        self._notify_caller(
+            pending, mcp.PROGRESS, mcp.remove_hop_meta(jsonrpc.encode_members(members))
+        )
 
-    def _tell(self, exchange: PendingRequest, method: str, params: bytes | Raw) -> None:
-        call, back = exchange.call, exchange.back
-        if call is None or back is None:
+    def _notify_caller(self, pending: PendingRequest, method: str, params: bytes | Raw) -> None:
+        call, handler = pending.call, pending.handler
+        if call is None or handler is None:
             return
         try:
-            back.on_notification(call, method, params)
+            handler.on_notification(call, method, params)
         except Exception:
-            # One caller's trouble is not that of the others on this link.
-            _log.exception("%s: a caller could not take %s", self.label, method)
+            # An error of one caller must not affect the others on this connection.
+            _log.exception("%s: a caller could not receive %s", self.label, method)
 
-    def whose(self, ticket: TransportRequest | None) -> PendingRequest | None:
-        """The request that something is about. None: there is none, or it could be another's."""
-        if isinstance(ticket, PendingRequest):
-            return None if ticket.call is None else ticket
+    def find_caller_request(self, request: TransportRequest | None) -> PendingRequest | None:
+        """Return the request that a message is about. None: no request, or more than one caller."""
+        if isinstance(request, PendingRequest):
+            return None if request.call is None else request
         latest: PendingRequest | None = None
-        whose: object = None
-        for exchange in self.pending.values():
-            call = exchange.call
+        latest_caller: object = None
+        for pending in self.pending.values():
+            call = pending.call
             if call is None:
                 continue
-            party = _party(exchange, call)
-            if latest is not None and party != whose and not self.private:
+            caller_key = _caller_key(pending, call)
+            if latest is not None and caller_key != latest_caller and not self.is_private:
                 return None
-            latest, whose = exchange, party
-        if latest is not None and self._given_up and self._lately_given_up() - {whose}:
-            # It may be about a request that is over for its caller, but not for the upstream.
+            latest, latest_caller = pending, caller_key
+        if latest is not None and self._abandoned and self._recently_abandoned() - {latest_caller}:
+            # The message may be about an abandoned request that the upstream still works on.
             return None
         return latest
 
-    def _lately_given_up(self) -> set[object]:
-        late = asyncio.get_running_loop().time() - _STILL_TALKED_OF
-        for id in [id for id, one in self._given_up.items() if one[1] < late]:
-            del self._given_up[id]
-        return {party for party, _ in self._given_up.values()}
+    def _recently_abandoned(self) -> set[object]:
+        oldest = asyncio.get_running_loop().time() - _ABANDONED_SECONDS
+        for id in [id for id, entry in self._abandoned.items() if entry[1] < oldest]:
+            del self._abandoned[id]
+        return {caller_key for caller_key, _ in self._abandoned.values()}
 
     # -- the end
 
-    def interrupted(self, ticket: TransportRequest) -> None:
-        """The upstream hangs up and will go on later: so does the node, to its own client."""
-        call = ticket.call if isinstance(ticket, PendingRequest) else None
+    def on_stream_interrupted(self, request: TransportRequest) -> None:
+        """Close the stream to the client, too: the upstream will continue its stream later."""
+        call = request.call if isinstance(request, PendingRequest) else None
         if call is not None and call.session is not None:
             call.session.close_stream(call)
 
-    def retired(self, reason: str) -> None:
-        """The link takes nothing more; what is under way may still be answered."""
+    def on_transport_closing(self, reason: str) -> None:
+        """Stop sending: the transport accepts no more requests. Pending ones may complete."""
         if not self.closed.done():
             self.closed.set_result(reason)
             if self.on_lost is not None:
                 self.on_lost(reason)
 
-    def lost(self, reason: str) -> None:
-        """The link is gone: everybody who waits is told."""
-        self.retired(reason)
-        self.questions.drop(reason)
-        for exchange in list(self.pending.values()):
-            exchange.fail(
+    def on_transport_lost(self, reason: str) -> None:
+        """Fail all pending requests because the connection is lost."""
+        self.on_transport_closing(reason)
+        self.client_requests.withdraw_all(reason)
+        for pending in list(self.pending.values()):
+            pending.fail(
                 UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True
             )
 
     async def close(self) -> None:
-        await self.link.close()
-        self.lost("closed by the node")
+        await self.transport.close()
+        self.on_transport_lost("closed by the node")
 
 
-def _party(exchange: PendingRequest, call: Call) -> object:
-    """Who may hear what is said about a request. Behind a parent there is somebody else each
-    time, for all that a node knows."""
-    return exchange.id if call.credentials.assigned_name else (call.caller, call.session)
+def _caller_key(pending: PendingRequest, call: Call) -> object:
+    """Return a key of the caller of a request. Behind a parent every call may have another caller,
+    so each has a key of its own."""
+    return pending.id if call.credentials.assigned_name else (call.caller, call.session)

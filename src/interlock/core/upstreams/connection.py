@@ -1,4 +1,4 @@
-"""From a server's config to an open peer: which link, with which secrets, in which era."""
+"""Connectors: from the config of a server to an open `UpstreamClient`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlock.core.config import ServerConfig
 from interlock.core.ports import Clock
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import KINDS, RawOffering
-from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.negotiation import negotiate_revision
 from interlock.core.upstreams.oauth.bearer import OAuthBearer
 from interlock.core.upstreams.secret_mask import Mask
 from interlock.core.upstreams.transports.http import HttpTransport
@@ -28,51 +28,51 @@ _STDERR_LINES: Final = 200
 """Lines of stderr that are kept for error messages."""
 
 Resolve = Callable[[ServerConfig], ServerConfig]
-"""Puts what `${env:X}` and `${file:path}` refer to into a server's config."""
+"""Replaces references (`${env:X}`, `${file:path}`) in a server's config by their values."""
 
 
 class ConnectionOpener(Protocol):
-    """What opens the connections of an upstream."""
+    """Opens the connections of one upstream."""
 
     stderr: deque[str]
 
     @property
     def dials_in(self) -> bool:
-        """Whether it comes by itself: `connect` waits until it does."""
+        """Return whether the upstream connects by itself, so that `connect` waits for it."""
         ...
 
     @property
-    def gone(self) -> bool:
-        """Whether it took its leave, or was sent away: then nothing of it stays listed."""
+    def has_left(self) -> bool:
+        """Return whether the upstream left or was removed: then its tools are not kept listed."""
         ...
 
     @property
-    def kinds(self) -> frozenset[str]:
-        """Which of its lists are read."""
+    def list_kinds(self) -> frozenset[str]:
+        """Return the kinds of lists that are read from it."""
         ...
 
     @property
     def list_ttl(self) -> float | None:
-        """How long a list is believed. None: until it is announced that there is a new one."""
+        """Return the seconds after which lists are read again. None: only when they change."""
         ...
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When to try a call again that found it lost. None: when the node itself does."""
+        """Return when to retry a call that found it lost. None: when the node reconnects."""
         ...
 
     async def connect(
-        self, promises: bytes = b"{}", *, session_first: bool = False
+        self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient: ...
 
-    def vet(self, offer: RawOffering) -> None:
-        """Raises InterlockError when it may not offer this."""
+    def check_offering(self, offer: RawOffering) -> None:
+        """Raise InterlockError if the upstream must not offer this."""
 
 
 class ConnectorOptions(TypedDict):
-    """What a node gives every connector, whichever kind it is."""
+    """Options that the node passes to connectors of all kinds."""
 
-    own_info: bytes
+    node_info: bytes
     resolve: Resolve
     clock: Clock
     secrets: NotRequired[Callable[[ServerConfig], Iterable[str]] | None]
@@ -80,9 +80,9 @@ class ConnectorOptions(TypedDict):
 
 
 class Connector:
-    """Opens connections to one upstream, and remembers what it learned on the way.
+    """Opens connections to one upstream and remembers how the last attempts went.
 
-    It knows the transports of MCP itself. A connector of another kind replaces `_connect`.
+    It handles the transports of MCP. A connector of another kind overrides `_connect`.
     """
 
     def __init__(
@@ -90,115 +90,129 @@ class Connector:
         key: str,
         server: ServerConfig,
         *,
-        own_info: bytes,
+        node_info: bytes,
         resolve: Resolve,
         clock: Clock,
         secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
         bearer: OAuthBearer | None = None,
     ) -> None:
-        """`secrets` tells what the references of a server's config stand for; `bearer` signs in
-        where a server asks for it."""
+        """
+        Args:
+            secrets: returns the values of the references in a server's config.
+            bearer: obtains OAuth credentials where a server demands them.
+        """
         self._key = key
         self._configured = server
-        self._own_info = own_info
+        self._own_info = node_info
         self._resolve = resolve
         self._clock = clock
         self._secrets = secrets
-        self._signs_in = bearer
+        self._bearer_source = bearer
         self._bearer: OAuthBearer | None = None
         self.mask = Mask()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self.noise = 0
-        """Lines that were not MCP, in the last attempt that failed."""
-        # Some processes end when the first thing they hear is not `initialize`.
+        """Invalid messages in the last failed attempt."""
+        # Some processes exit if their first message is not `initialize`.
         self._session_first = False
         self._revision = mcp.LATEST_SESSION
-        """What a session server is asked to speak."""
+        """The revision that session servers are asked for."""
 
     async def connect(
-        self, promises: bytes = b"{}", *, session_first: bool = False
+        self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
-        """An open peer. Raises InterlockError.
+        """Connect, negotiate a revision, and return the client.
 
-        `promises`: what a session server is told that its client can do. `session_first`: speak
-        the session wire if the server does.
+        Args:
+            client_capabilities: what a session server is told that its client can do.
+            session_first: prefer the session generation if the server speaks both.
+
+        Raises:
+            InterlockError: the connection failed.
         """
-        if self._signs_in is not None:
-            await self._signs_in.until_worth_trying()
-        # Resolved for every attempt: a secret that was missing may be there now.
+        if self._bearer_source is not None:
+            await self._bearer_source.until_worth_trying()
+        # Resolved for every attempt: a missing secret may exist now.
         server = self._resolve(self._configured)
         if self._secrets is not None:
-            self.mask.learn(self._secrets(self._configured))
-        return await self._connect(server, promises, session_first)
+            self.mask.add(self._secrets(self._configured))
+        return await self._connect(server, client_capabilities, session_first)
 
     async def _connect(
-        self, server: ServerConfig, promises: bytes, session_first: bool
+        self, server: ServerConfig, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
-        """A peer by the transport of `server`, whose references are resolved."""
+        """Connect by the transport of `server`, whose references are resolved."""
         if server.transport not in _TRANSPORTS:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"Cannot connect to {self._key}: no part of this node has `transport: "
+                f"Cannot connect to {self._key}: no feature of this node provides `transport: "
                 f"{server.transport}`.",
             )
         if server.url is None:
-            return await self._spawn(server, promises, session_first)
+            return await self._connect_process(server, client_capabilities, session_first)
         if server.minted_tokens:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"Cannot connect to {self._key}: nobody makes tokens here."
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot connect to {self._key}: `minted_tokens` needs the token issuer of a node.",
             )
-        if self._signs_in is not None:
-            self._bearer = await self._signs_in.prepare(server, self.mask.learn)
+        if self._bearer_source is not None:
+            self._bearer = await self._bearer_source.prepare(server, self.mask.add)
         if server.transport == "sse":
-            return await self._legacy(server, server.url, promises)
+            return await self._connect_legacy_sse(server, server.url, client_capabilities)
         try:
-            return await self._streamable(server, server.url, promises, session_first)
-        except UpstreamLostError as gone:
-            if server.transport != "auto" or gone.status not in (400, 404, 405):
+            return await self._connect_streamable(
+                server, server.url, client_capabilities, session_first
+            )
+        except UpstreamLostError as error:
+            if server.transport != "auto" or error.status not in (400, 404, 405):
                 raise
             try:
-                return await self._legacy(server, server.url, promises)
-            except UpstreamLostError as neither:
-                if neither.status:
-                    # No event stream there either: what the POST was told says more.
-                    raise gone from None
+                return await self._connect_legacy_sse(server, server.url, client_capabilities)
+            except UpstreamLostError as sse_error:
+                if sse_error.status:
+                    # There is no event stream either. The error of the POST says more.
+                    raise error from None
                 raise
 
-    async def _spawn(
-        self, server: ServerConfig, promises: bytes, session_first: bool
+    async def _connect_process(
+        self, server: ServerConfig, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
         session_first = session_first or self._session_first
         pinned = server.protocol == "stateless" and not session_first
         try:
-            return await self._open(server, await self._start(server), promises, session_first)
+            return await self._open(
+                server, await self._start_process(server), client_capabilities, session_first
+            )
         except UpstreamLostError:
             if session_first or pinned:
                 raise
-        # It may be one of those that cannot bear the probe: once more, the old way.
-        peer = await self._open(server, await self._start(server), promises, True)
+        # Some servers cannot handle the probe `server/discover`: try once more with `initialize`.
+        peer = await self._open(
+            server, await self._start_process(server), client_capabilities, True
+        )
         self._session_first = True
         return peer
 
-    async def _start(self, server: ServerConfig) -> StdioTransport:
+    async def _start_process(self, server: ServerConfig) -> StdioTransport:
         return await StdioTransport.start(
             self._key,
-            self._argv(server),
+            self._split_command(server),
             env=child_environment(server.env),
             cwd=server.cwd,
             stderr=self.stderr,
             mask=self.mask,
         )
 
-    # -- what the supervisor asks
+    # -- ConnectionOpener
 
     dials_in = False
 
     @property
-    def gone(self) -> bool:
+    def has_left(self) -> bool:
         return False
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def list_kinds(self) -> frozenset[str]:
         return KINDS
 
     @property
@@ -209,10 +223,10 @@ class Connector:
     def retry_after_ms(self) -> int | None:
         return None
 
-    def vet(self, offer: RawOffering) -> None:
-        """Whatever it lists, it may."""
+    def check_offering(self, offer: RawOffering) -> None:
+        """Accept everything: a configured server may offer anything."""
 
-    def _argv(self, server: ServerConfig) -> list[str]:
+    def _split_command(self, server: ServerConfig) -> list[str]:
         command = server.command or ""
         if server.args:
             return [command, *server.args]
@@ -220,18 +234,18 @@ class Connector:
             argv = shlex.split(command)
         except ValueError as exc:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: its command line: {exc}."
+                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: invalid `command`: {exc}."
             ) from None
         if not argv:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: its command line is empty."
+                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: `command` is empty."
             )
         return argv
 
-    async def _streamable(
-        self, server: ServerConfig, url: str, promises: bytes, session_first: bool
+    async def _connect_streamable(
+        self, server: ServerConfig, url: str, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
-        link = HttpTransport(
+        transport = HttpTransport(
             self._key,
             url,
             server.headers,
@@ -239,10 +253,12 @@ class Connector:
             clock=self._clock,
             bearer=self._bearer,
         )
-        return await self._open(server, link, promises, session_first)
+        return await self._open(server, transport, client_capabilities, session_first)
 
-    async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> UpstreamClient:
-        link = LegacySseTransport(
+    async def _connect_legacy_sse(
+        self, server: ServerConfig, url: str, client_capabilities: bytes
+    ) -> UpstreamClient:
+        transport = LegacySseTransport(
             self._key,
             url,
             server.headers,
@@ -251,23 +267,23 @@ class Connector:
             bearer=self._bearer,
         )
         try:
-            await link.open()
+            await transport.open()
         except BaseException:
-            await link.close()
+            await transport.close()
             raise
-        return await self._open(server, link, promises, True)
+        return await self._open(server, transport, client_capabilities, True)
 
     async def _open(
         self,
         server: ServerConfig,
-        link: UpstreamTransport,
-        promises: bytes,
+        transport: UpstreamTransport,
+        client_capabilities: bytes,
         session_first: bool,
     ) -> UpstreamClient:
-        peer = UpstreamClient(self._key, link, self._own_info, mask=self.mask)
-        peer.promises = promises
+        peer = UpstreamClient(self._key, transport, self._own_info, mask=self.mask)
+        peer.client_capabilities = client_capabilities
         try:
-            await open_peer(
+            await negotiate_revision(
                 peer,
                 session_first=session_first or server.protocol == "session",
                 stateless_only=server.protocol == "stateless",
@@ -279,5 +295,5 @@ class Connector:
             await peer.close()
             raise
         if self._bearer is not None:
-            self._bearer.opened()
+            self._bearer.on_connected()
         return peer

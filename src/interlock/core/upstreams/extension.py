@@ -1,4 +1,4 @@
-"""What another part of the node adds to the upstreams: a kind of connection, terms, tokens."""
+"""What a feature can add to upstreams: connectors, offering terms, hop tokens."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from interlock.core.upstreams.supervisor import Supervisor
 
 
 class UpstreamExtension:
-    """Hears of every upstream of a node. Each method may be left as it is: then it adds nothing."""
+    """Observes and extends all upstreams of a node. The default methods do nothing."""
 
-    def connector(
+    def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> ConnectionOpener | None:
-        """What connects to this server of the config. None: that is for others to do."""
+        """Return the connector for this configured server. None: use another connector."""
         return None
 
-    def terms(self, supervisor: Supervisor) -> OfferingTerms:
-        """How the lists of this upstream are read. Empty: as those of any other."""
+    def offering_terms(self, supervisor: Supervisor) -> OfferingTerms:
+        """Return how the lists of this upstream are read. Empty: like those of any other."""
         return {}
 
-    def prepare(self, peer: UpstreamClient, key: str) -> None:
-        """A new connection to an upstream: nothing has been read on it yet."""
+    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
+        """Prepare a new connection before anything is read from it."""
 
-    def ended(self, key: str) -> None:
-        """An upstream is no more."""
+    def on_closed(self, key: str) -> None:
+        """Clean up after an upstream was closed."""

@@ -1,7 +1,7 @@
-"""Reads everything that an upstream offers: its tools, prompts, resources, templates and skills.
+"""Reading everything that an upstream lists: tools, prompts, resources, templates and skills.
 
-Only what it says that it has is asked for, everything at once. Trouble with one list never hides
-the others; whoever asks learns what could not be read.
+Only the lists that the upstream declares are requested, all at once. An error in one list does not
+affect the others and is part of the result.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockE
 from interlock.protocol import mcp
 
 KINDS: Final = frozenset({"tools", "prompts", "resources"})
-"""What an upstream announces to be new. Templates go with the resources."""
+"""The kinds whose changes an upstream announces. Templates and skills belong to resources."""
 
-_MOST_PAGES: Final = 500
-_MOST_ENTRIES: Final = 20_000
-"""Twice what a catalog shows of one upstream: no further page is asked for then."""
+_MAX_PAGES: Final = 500
+_MAX_ENTRIES: Final = 20_000
+"""Twice the number of entries that a catalog shows of one upstream. Then no further page is read.
+"""
 _METHOD_NOT_FOUND: Final = -32601
 
 
-class _List(NamedTuple):
-    """One of the lists."""
+class _Listing(NamedTuple):
+    """One of the lists of an upstream."""
 
     kind: str
-    verb: str
-    words: str
+    method: str
+    label: str
 
 
 _LISTS: Final = {
-    "tools": _List("tools", mcp.TOOLS_LIST, "tools"),
-    "prompts": _List("prompts", mcp.PROMPTS_LIST, "prompts"),
-    "resources": _List("resources", mcp.RESOURCES_LIST, "resources"),
-    "templates": _List("resources", mcp.TEMPLATES_LIST, "resource templates"),
-    "skills": _List("resources", mcp.SKILLS_LIST, "skills"),
+    "tools": _Listing("tools", mcp.TOOLS_LIST, "tools"),
+    "prompts": _Listing("prompts", mcp.PROMPTS_LIST, "prompts"),
+    "resources": _Listing("resources", mcp.RESOURCES_LIST, "resources"),
+    "templates": _Listing("resources", mcp.TEMPLATES_LIST, "resource templates"),
+    "skills": _Listing("resources", mcp.SKILLS_LIST, "skills"),
 }
-"""By what they are called in an offer."""
+"""By their field in `RawOffering`."""
 
 
 class RawOffering(msgspec.Struct, frozen=True):
-    """What an upstream lists, as it came."""
+    """What an upstream lists, undecoded."""
 
     tools: list[Raw] = []
     prompts: list[Raw] = []
@@ -53,11 +54,11 @@ class RawOffering(msgspec.Struct, frozen=True):
     templates: list[Raw] = []
     skills: list[Raw] = []
     problems: dict[str, InterlockError] = {}
-    """Which lists could not be read, and why: they are what they were before."""
+    """The lists that could not be read, with the reason. They keep their previous entries."""
 
 
 async def list_tools(peer: UpstreamClient, *, timeout: float) -> list[Raw]:
-    """Every tool that the upstream lists. Raises InterlockError."""
+    """Return all tools of an upstream. Raises InterlockError."""
     return (await list_offer(peer, timeout=timeout, kinds=frozenset({"tools"}))).tools
 
 
@@ -68,61 +69,71 @@ async def list_offer(
     kinds: frozenset[str] = KINDS,
     before: RawOffering | None = None,
 ) -> RawOffering:
-    """Everything the upstream lists, page by page.
+    """Read the lists of an upstream, page by page.
 
-    Of what is not asked for (`kinds`) or cannot be read, the offer has what it had `before`.
-    Raises InterlockError when nothing that was asked for could be read.
+    Args:
+        kinds: the kinds to read.
+        before: the previous lists, for kinds that are not read or fail.
+
+    Raises:
+        InterlockError: no requested list could be read.
     """
     before = before or RawOffering()
-    # A list that could not be read the last time is out of date, whatever is new now.
-    wanted = kinds | {_LISTS[name].kind for name in before.problems}
-    asked = {
-        name: one
-        for name, one in _LISTS.items()
-        if one.kind in wanted and peer.capabilities.get(one.kind) not in (None, False)
-        if _is_declared(peer, one.verb)
+    # A list that failed the last time is read again, too.
+    requested_kinds = kinds | {_LISTS[name].kind for name in before.problems}
+    requested = {
+        name: listing
+        for name, listing in _LISTS.items()
+        if listing.kind in requested_kinds
+        and peer.capabilities.get(listing.kind) not in (None, False)
+        if _is_declared(peer, listing.method)
     }
-    answers = await asyncio.gather(*(_read(peer, one, timeout) for one in asked.values()))
-    # What the upstream no longer says that it has is gone.
+    results = await asyncio.gather(
+        *(_read(peer, listing, timeout) for listing in requested.values())
+    )
+    # Lists that the upstream no longer declares become empty.
     read: dict[str, list[Raw]] = {
-        name: [] if one.kind in wanted else getattr(before, name) for name, one in _LISTS.items()
+        name: [] if listing.kind in requested_kinds else getattr(before, name)
+        for name, listing in _LISTS.items()
     }
     problems: dict[str, InterlockError] = {}
-    for name, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, InterlockError):
-            problems[name] = answer
+    for name, result in zip(requested, results, strict=True):
+        if isinstance(result, InterlockError):
+            problems[name] = result
             read[name] = getattr(before, name)
         else:
-            read[name] = answer
-    if problems and len(problems) == len(asked):
+            read[name] = result
+    if problems and len(problems) == len(requested):
         raise next(iter(problems.values()))
     return RawOffering(**read, problems=problems)
 
 
-def _is_declared(peer: UpstreamClient, verb: str) -> bool:
-    extension = mcp.METHODS[verb].extension
+def _is_declared(peer: UpstreamClient, method: str) -> bool:
+    extension = mcp.METHODS[method].extension
     return not extension or mcp.declares_capability(peer.capabilities, extension=extension)
 
 
-async def _read(peer: UpstreamClient, one: _List, timeout: float) -> list[Raw] | InterlockError:
-    """One list, or why it could not be read."""
+async def _read(
+    peer: UpstreamClient, listing: _Listing, timeout: float
+) -> list[Raw] | InterlockError:
+    """Return the entries of one list, or the error."""
     try:
         async with asyncio.timeout(timeout):
-            return await _read_pages(peer, one)
+            return await _read_pages(peer, listing)
     except TimeoutError:
         return InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"{peer.label} did not list its {one.words} within {timeout:g} s.",
+            f"{peer.label} did not list its {listing.label} within {timeout:g} s.",
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         return InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} answered `{one.verb}` with nonsense: {exc}."
+            UPSTREAM_PROTOCOL, f"{peer.label} sent an invalid result of `{listing.method}`: {exc}."
         )
     except UpstreamResponseError as error:
         if error.code == _METHOD_NOT_FOUND:
             return []
         return InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} could not list its {one.words}: {error.message}"
+            UPSTREAM_PROTOCOL, f"{peer.label} could not list its {listing.label}: {error.message}"
         )
     except InterlockError as error:
         return error
@@ -137,19 +148,19 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_entries = msgspec.json.Decoder(list[Raw]).decode
 
 
-async def _read_pages(peer: UpstreamClient, one: _List) -> list[Raw]:
+async def _read_pages(peer: UpstreamClient, listing: _Listing) -> list[Raw]:
     entries: list[Raw] = []
     seen: set[str] = set()
     params: dict[str, Any] = {}
-    member = mcp.METHODS[one.verb].lists
-    for _ in range(_MOST_PAGES):
-        result = (await peer.request(one.verb, params)).result
+    member = mcp.METHODS[listing.method].lists
+    for _ in range(_MAX_PAGES):
+        result = (await peer.request(listing.method, params)).result
         page = _decode_members(result).get(member)
         if page is not None:
             entries += _decode_entries(page)
-        # An empty cursor is a cursor; only none at all is the end.
+        # An empty cursor is a cursor. Only an absent one ends the list (MCP, "Pagination").
         cursor = _decode_cursor(result).next_cursor
-        if cursor is None or cursor in seen or len(entries) > _MOST_ENTRIES:
+        if cursor is None or cursor in seen or len(entries) > _MAX_ENTRIES:
             break
         seen.add(cursor)
         params = {"cursor": cursor}

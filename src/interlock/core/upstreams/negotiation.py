@@ -1,7 +1,7 @@
-"""Finding out which wire an upstream speaks, and opening the conversation on it.
+"""Negotiation of the protocol generation and revision of an upstream.
 
-`server/discover` first; anything but evidence of the stateless wire falls back to `initialize`.
-An answer that says nothing about the era (no connection, 401, 5xx) is an error, never a verdict.
+The probe is `server/discover`. Unless the response proves the stateless generation, `initialize`
+follows. A response that says nothing about the generation (no connection, 401, 5xx) is an error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
 
-PROBE_WAIT: Final = 5.0
-"""How long a started process may leave the probe unanswered before `initialize` is tried."""
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+"""How long a process may leave the probe unanswered before `initialize` is sent."""
 _REDIRECTS: Final = (301, 302, 307, 308)
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 
 
-async def open_peer(
+async def negotiate_revision(
     peer: UpstreamClient,
     *,
     session_first: bool,
@@ -31,114 +31,123 @@ async def open_peer(
     revision: str = mcp.LATEST_SESSION,
     stateless_only: bool = False,
 ) -> None:
-    """Agree on a revision; `revision` is the one that a session server is asked for.
-    `stateless_only`: do not fall back to a session. Raises InterlockError with the reason when that
-    fails."""
+    """Negotiate a revision and read what the server says about itself.
+
+    Args:
+        session_first: do not probe, send `initialize`.
+        revision: the revision that a session server is asked for.
+        stateless_only: do not fall back to a session.
+
+    Raises:
+        InterlockError: negotiation failed.
+    """
     try:
         async with asyncio.timeout(timeout):
             if stateless_only and not session_first:
                 await _open_stateless(peer)
             else:
                 await _open(peer, session_first, revision)
-    except UpstreamLostError as gone:
-        if peer.link.is_http or not peer.closed.done():
+    except UpstreamLostError as error:
+        if peer.transport.is_http or not peer.closed.done():
             raise
         raise UpstreamLostError(
             UPSTREAM_UNAVAILABLE,
             f"{peer.label} failed to start: {peer.closed.result()}",
-            was_sent=gone.was_sent,
-            status=gone.status,
+            was_sent=error.was_sent,
+            status=error.status,
         ) from None
     except TimeoutError:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"{peer.label} did not get ready within {timeout:g} s. "
-            "`start_timeout` of this server gives it longer.",
+            f"{peer.label} was not ready within {timeout:g} s. Increase `start_timeout` of this "
+            "server.",
         ) from None
 
 
 async def _open_stateless(peer: UpstreamClient) -> None:
-    found = await _discover(peer)
-    if found is None:
+    discovery = await _discover(peer)
+    if discovery is None:
         raise InterlockError(
             UPSTREAM_PROTOCOL,
             f"{peer.label} does not speak the stateless protocol generation. Remove "
             "`protocol: stateless` from its config.",
         )
-    _adopt(peer, found)
+    _use_discovery(peer, discovery)
 
 
-class _Refused(InterlockError):
-    """The server answered `initialize` with an error."""
+class _InitializeRejectedError(InterlockError):
+    """The server responded to `initialize` with an error."""
 
     def __init__(self, peer: UpstreamClient, error: UpstreamResponseError) -> None:
         super().__init__(
             UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
         )
         self.is_modern = error.code in _MODERN_ERRORS
-        """Only a server of the stateless generation answers with this code."""
+        """True if only servers of the stateless generation respond with this code."""
 
 
 async def _open(peer: UpstreamClient, session_first: bool, revision: str) -> None:
     if session_first:
         await _initialize(peer, revision)
         return
-    if peer.link.is_http:
-        found = await _discover(peer)
-        if found is None:
+    if peer.transport.is_http:
+        discovery = await _discover(peer)
+        if discovery is None:
             await _initialize(peer, revision)
         else:
-            _adopt(peer, found)
+            _use_discovery(peer, discovery)
         return
     probe = asyncio.get_running_loop().create_task(_discover(peer))
     try:
-        await asyncio.wait([probe], timeout=PROBE_WAIT)
-        found = probe.result() if probe.done() else None
-        if found is None:
-            # Some old ones leave the probe unanswered.
+        await asyncio.wait([probe], timeout=PROBE_TIMEOUT_SECONDS)
+        discovery = probe.result() if probe.done() else None
+        if discovery is None:
+            # Some session servers never respond to the probe.
             try:
                 await _initialize(peer, revision)
                 return
-            except _Refused as refused:
-                # Not old, but slow to start. It has read the probe, and may answer it after this
-                # refusal: servers handle requests concurrently.
-                await asyncio.wait([probe], timeout=None if refused.is_modern else PROBE_WAIT)
-                found = probe.result() if probe.done() else None
-                if found is None:
+            except _InitializeRejectedError as rejected:
+                # A slow stateless server. It has read the probe and may respond to it after this
+                # error: servers handle requests concurrently.
+                await asyncio.wait(
+                    [probe], timeout=None if rejected.is_modern else PROBE_TIMEOUT_SECONDS
+                )
+                discovery = probe.result() if probe.done() else None
+                if discovery is None:
                     raise
-        _adopt(peer, found)
+        _use_discovery(peer, discovery)
     finally:
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
 
 
 async def _discover(peer: UpstreamClient) -> mcp.DiscoverResult | None:
-    """What a server of the stateless wire says of itself; None when it must be the other wire."""
-    peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
-    link = peer.link
+    """Return the description of a stateless server. None: it must be a session server."""
+    peer.set_revision(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
+    transport = peer.transport
     for _ in range(2):
-        link.speak(mcp.LATEST_STATELESS)
+        transport.set_protocol_headers(mcp.LATEST_STATELESS)
         try:
             return _read_discovery((await peer.request(mcp.DISCOVER)).result)
         except UpstreamResponseError as error:
-            _judge_error(peer, error)
+            _check_error(peer, error)
             return None
-        except UpstreamLostError as gone:
-            if gone.status in _REDIRECTS:
-                if await link.follow(gone.location):
+        except UpstreamLostError as error:
+            if error.status in _REDIRECTS:
+                if await transport.follow_redirect(error.location):
                     continue
                 raise InterlockError(
                     UPSTREAM_UNAVAILABLE,
-                    f"{peer.label} redirects to another server; put its own URL in the config.",
+                    f"{peer.label} redirects to another server. Set `url` to its final URL.",
                 ) from None
-            if 400 <= gone.status < 500 and gone.status not in (401, 403, 429):
+            if 400 <= error.status < 500 and error.status not in (401, 403, 429):
                 return None
             raise
-    raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a circle.")
+    raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a loop.")
 
 
-def _judge_error(peer: UpstreamClient, error: UpstreamResponseError) -> None:
-    """Raises when the error proves that there is no wire that both sides know."""
+def _check_error(peer: UpstreamClient, error: UpstreamResponseError) -> None:
+    """Raise InterlockError if the error proves that there is no common revision."""
     if error.code not in _MODERN_ERRORS:
         return
     supported: list[str] = []
@@ -150,68 +159,70 @@ def _judge_error(peer: UpstreamClient, error: UpstreamResponseError) -> None:
         return
     raise InterlockError(
         UPSTREAM_PROTOCOL,
-        f"{peer.label} speaks only MCP {', '.join(map(str, supported)) or 'revisions'} that this "
-        f"node does not know: {error.message}",
+        f"{peer.label} supports only MCP {', '.join(map(str, supported)) or 'revisions'}, unknown "
+        f"to this node: {error.message}",
     )
 
 
 def _read_discovery(result: bytes | Raw) -> mcp.DiscoverResult | None:
     try:
-        found = msgspec.json.decode(result, type=mcp.DiscoverResult)
+        discovery = msgspec.json.decode(result, type=mcp.DiscoverResult)
     except (msgspec.DecodeError, RecursionError):
         return None
-    known = any(revision in mcp.STATELESS_REVISIONS for revision in found.supported_versions)
-    return found if known else None
+    known = any(revision in mcp.STATELESS_REVISIONS for revision in discovery.supported_versions)
+    return discovery if known else None
 
 
-def _adopt(peer: UpstreamClient, found: mcp.DiscoverResult) -> None:
-    peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
-    peer.capabilities = found.capabilities
-    peer.instructions = found.instructions
-    info = found.meta.get(mcp.META_SERVER_INFO)
-    peer.server_info = _about(peer, info if isinstance(info, dict) else {})
+def _use_discovery(peer: UpstreamClient, discovery: mcp.DiscoverResult) -> None:
+    peer.set_revision(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
+    peer.capabilities = discovery.capabilities
+    peer.instructions = discovery.instructions
+    info = discovery.meta.get(mcp.META_SERVER_INFO)
+    peer.server_info = _masked_info(peer, info if isinstance(info, dict) else {})
 
 
 async def _initialize(peer: UpstreamClient, revision: str) -> None:
-    link = peer.link
-    peer.adopt(mcp.Era.SESSION, revision)
-    link.say_nothing()
+    transport = peer.transport
+    peer.set_revision(mcp.Era.SESSION, revision)
+    transport.clear_protocol_headers()
     params = {
         "protocolVersion": revision,
-        "capabilities": Raw(peer.promises),
-        "clientInfo": Raw(peer.own_info),
+        "capabilities": Raw(peer.client_capabilities),
+        "clientInfo": Raw(peer.node_info),
     }
     try:
         try:
             outcome = await peer.request(mcp.INITIALIZE, params)
-        except UpstreamLostError as gone:
-            if gone.status not in _REDIRECTS or not await link.follow(gone.location):
+        except UpstreamLostError as error:
+            if error.status not in _REDIRECTS or not await transport.follow_redirect(
+                error.location
+            ):
                 raise
             outcome = await peer.request(mcp.INITIALIZE, params)
     except UpstreamResponseError as error:
-        raise _Refused(peer, error) from None
+        raise _InitializeRejectedError(peer, error) from None
     try:
-        answer = msgspec.json.decode(outcome.result, type=mcp.InitializeResult)
+        result = msgspec.json.decode(outcome.result, type=mcp.InitializeResult)
     except msgspec.DecodeError as exc:
         raise InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} answered `initialize` with nonsense: {exc}."
+            UPSTREAM_PROTOCOL, f"{peer.label} sent an invalid result of `initialize`: {exc}."
         ) from None
-    if answer.protocol_version not in mcp.SESSION_REVISIONS:
+    if result.protocol_version not in mcp.SESSION_REVISIONS:
         raise InterlockError(
             UPSTREAM_PROTOCOL,
-            f"{peer.label} wants MCP {answer.protocol_version}, which this node does not know.",
+            f"{peer.label} requires MCP {result.protocol_version}, unknown to this node.",
         )
-    peer.adopt(mcp.Era.SESSION, answer.protocol_version)
-    peer.capabilities = answer.capabilities
-    peer.instructions = answer.instructions
-    peer.server_info = _about(peer, answer.server_info)
-    link.speak(answer.protocol_version, session=link.session_offered)
-    # Over HTTP the next request may overtake it, and strict servers answer nothing before it.
-    await link.hand_over(jsonrpc.notification(mcp.INITIALIZED))
+    peer.set_revision(mcp.Era.SESSION, result.protocol_version)
+    peer.capabilities = result.capabilities
+    peer.instructions = result.instructions
+    peer.server_info = _masked_info(peer, result.server_info)
+    transport.set_protocol_headers(result.protocol_version, session=transport.offered_session_id)
+    # Over HTTP the next request could overtake this one, and strict servers reject it then.
+    await transport.post_and_wait(jsonrpc.notification(mcp.INITIALIZED))
 
 
-def _about(peer: UpstreamClient, info: dict[str, Any]) -> dict[str, Any]:
-    """What the server says about itself, fit to be shown."""
+def _masked_info(peer: UpstreamClient, info: dict[str, Any]) -> dict[str, Any]:
+    """Return the server's description of itself with secrets masked."""
     return {
         key: peer.mask(value) if isinstance(value, str) else value for key, value in info.items()
     }

@@ -1,7 +1,7 @@
-"""How fast one subserver may speak: so many notifications in any second, the rest wait in a row.
+"""A rate limit for the notifications of one subserver. Notifications above the rate wait in order.
 
-A subserver that says more than can wait loses the oldest of it, and that is counted and told. What
-it says stays in its order. Time and timers are given; nothing else is touched here.
+If too many wait, the oldest are dropped, counted and reported. Clocks and timers are parameters;
+this module has no other side effects.
 """
 
 from __future__ import annotations
@@ -15,88 +15,96 @@ from interlock.core.ports import Clock
 from interlock.primitives.rate_limits import SlidingWindow
 
 _SECOND: Final = 1.0
-_SOON: Final = 0.1
-"""A burst hardly ever comes in one piece: it is told of as one."""
-_AT_LEAST: Final = 0.001
-"""Timers may be a hair early; nobody spins until they are not."""
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""However few they are, no more than this of them waits."""
+_NOTICE_DELAY_SECONDS: Final = 0.1
+"""Drops come in bursts: those within this time are reported together."""
+_MIN_TIMER_SECONDS: Final = 0.001
+"""Timers may fire slightly early. This delay prevents a busy loop."""
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""The limit of the waiting notifications in bytes, whatever their number."""
 
 _log = logging.getLogger("interlock.upstreams")
 
 
 class NotificationLimiter:
-    """The pace of one subserver, over all its connections."""
+    """The rate limit of one subserver, over all of its connections."""
 
     def __init__(
         self,
         *,
         per_second: int,
-        kept: int,
+        max_waiting: int,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
         on_overflow: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_overflow` is told how many were dropped so far, at most once in a second."""
+        """
+        Args:
+            per_second: the notifications that are delivered within one second.
+            max_waiting: the notifications that may wait.
+            on_overflow: called with the total of dropped ones, at most once per second.
+        """
         self.dropped = 0
-        """How many notifications nobody will ever hear."""
-        self.thinned = 0
-        """How much progress was left out: what comes after it says more."""
+        """The number of notifications that were dropped."""
+        self.skipped_progress = 0
+        """The number of progress notifications that were skipped: later ones replace them."""
         self._per_second = per_second
-        self._kept = kept
+        self._max_waiting = max_waiting
         self._clock = clock
         self._call_later = call_later
         self.on_overflow = on_overflow
-        self._passed = SlidingWindow(_SECOND)
-        """Those that went, progress among them."""
+        self._delivered = SlidingWindow(_SECOND)
+        """Delivered notifications, progress included."""
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._size = 0
         self._timer: Any = None
-        self._notice: Any = None
-        self._told_at = -_SECOND
+        self._notice_timer: Any = None
+        self._last_notice_at = -_SECOND
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def configure(self, *, per_second: int, kept: int) -> None:
+    def configure(self, *, per_second: int, max_waiting: int) -> None:
         self._per_second = per_second
-        self._kept = kept
-        while len(self._waiting) > kept:
+        self._max_waiting = max_waiting
+        while len(self._waiting) > max_waiting:
             self._drop_oldest()
 
-    def give(self, deliver: Callable[[], None], size: int = 0) -> None:
-        """Deliver a notification of `size` bytes: now, or when it is its turn, or never."""
+    def submit(self, deliver: Callable[[], None], size: int = 0) -> None:
+        """Deliver a notification of `size` bytes now or in its turn, or drop it."""
         now = self._clock()
-        if not self._waiting and self._has_room(now):
-            self._passed.add(now)
+        if not self._waiting and self._is_below_limit(now):
+            self._delivered.add(now)
             deliver()
             return
         self._waiting.append((deliver, size))
         self._size += size
-        while len(self._waiting) > self._kept or self._size > MOST_BYTES:
+        while len(self._waiting) > self._max_waiting or self._size > MAX_WAITING_BYTES:
             self._drop_oldest()
-        self._wake_later(now)
+        self._schedule(now)
 
-    def lets_progress_by(self) -> bool:
-        """Whether progress may be told now. It never waits: it would come after the result. It has
-        what the others leave."""
+    def allow_progress(self) -> bool:
+        """Return whether progress may be sent now.
+
+        Progress never waits, because it would arrive after the result. It uses the part of the rate
+        that other notifications leave.
+        """
         now = self._clock()
-        if not self._waiting and self._has_room(now):
-            self._passed.add(now)
+        if not self._waiting and self._is_below_limit(now):
+            self._delivered.add(now)
             return True
-        self.thinned += 1
+        self.skipped_progress += 1
         return False
 
-    def lost(self) -> None:
-        """Another one that nobody will ever hear."""
+    def count_dropped(self) -> None:
+        """Count a dropped notification."""
         self.dropped += 1
-        if self._notice is None and self.on_overflow is not None:
-            wait = max(_SOON, self._told_at + _SECOND - self._clock())
-            self._notice = self._call_later(wait, self._tell)
+        if self._notice_timer is None and self.on_overflow is not None:
+            delay = max(_NOTICE_DELAY_SECONDS, self._last_notice_at + _SECOND - self._clock())
+            self._notice_timer = self._call_later(delay, self._report_overflow)
 
-    def silence(self) -> None:
-        """The subserver is gone: what waits is not delivered any more."""
+    def discard_waiting(self) -> None:
+        """Discard waiting notifications because the subserver is gone."""
         while self._waiting:
             self._drop_oldest()
         if self._timer is not None:
@@ -104,42 +112,42 @@ class NotificationLimiter:
             self._timer = None
 
     def close(self) -> None:
-        """Nobody is told anything any more."""
+        """Discard waiting notifications and stop reporting."""
         self.on_overflow = None
-        self.silence()
-        if self._notice is not None:
-            self._notice.cancel()
-            self._notice = None
+        self.discard_waiting()
+        if self._notice_timer is not None:
+            self._notice_timer.cancel()
+            self._notice_timer = None
 
-    def _has_room(self, now: float) -> bool:
-        return self._passed.advance(now) < self._per_second
+    def _is_below_limit(self, now: float) -> bool:
+        return self._delivered.advance(now) < self._per_second
 
     def _drop_oldest(self) -> None:
         _, size = self._waiting.popleft()
         self._size -= size
-        self.lost()
+        self.count_dropped()
 
-    def _wake_later(self, now: float) -> None:
+    def _schedule(self, now: float) -> None:
         if self._timer is None and self._waiting:
-            wait = self._passed.wait_seconds(now, self._per_second)
-            self._timer = self._call_later(max(wait, _AT_LEAST), self._wake)
+            delay = self._delivered.wait_seconds(now, self._per_second)
+            self._timer = self._call_later(max(delay, _MIN_TIMER_SECONDS), self._deliver_waiting)
 
-    def _wake(self) -> None:
+    def _deliver_waiting(self) -> None:
         self._timer = None
         now = self._clock()
-        while self._waiting and self._has_room(now):
+        while self._waiting and self._is_below_limit(now):
             deliver, size = self._waiting.popleft()
             self._size -= size
-            self._passed.add(now)
+            self._delivered.add(now)
             try:
                 deliver()
             except Exception:
-                # The others still have their turn.
-                _log.exception("a notification could not be passed on")
-        self._wake_later(now)
+                # The others must still be delivered.
+                _log.exception("a notification could not be delivered")
+        self._schedule(now)
 
-    def _tell(self) -> None:
-        self._notice = None
-        self._told_at = self._clock()
+    def _report_overflow(self) -> None:
+        self._notice_timer = None
+        self._last_notice_at = self._clock()
         if self.on_overflow is not None:
             self.on_overflow(self.dropped)

@@ -1,4 +1,4 @@
-"""The way back of a call whose outcome one awaits, outside of a node."""
+"""A response handler for calls that are awaited outside of a node."""
 
 from __future__ import annotations
 
@@ -11,26 +11,33 @@ from interlock.errors import INTERNAL, METHOD_NOT_FOUND, InterlockError
 
 
 class OutcomeFuture:
-    """Settles a future; without one, it is the way back of what is about no call."""
+    """Completes a future with the outcome of a call. The future is optional."""
 
-    def __init__(self, where: str, answer: asyncio.Future[Outcome] | None = None) -> None:
-        """`where` nobody answers what a server asks: `on the command line`."""
-        self._where = where
-        self._answer = answer
+    def __init__(self, location: str, future: asyncio.Future[Outcome] | None = None) -> None:
+        """
+        Args:
+            location: where client requests cannot be answered, for the error message, such as
+                `on the command line`.
+            future: receives the outcome.
+        """
+        self._location = location
+        self._future = future
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if self._answer is None or self._answer.done():
+        if self._future is None or self._future.done():
             return
         if outcome is None:
-            self._answer.set_exception(error or InterlockError(INTERNAL, "There was no answer."))
+            self._future.set_exception(error or InterlockError(INTERNAL, "The call has no result."))
         else:
-            self._answer.set_result(outcome)
+            self._future.set_result(outcome)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if call.on_notification is not None:
             call.on_notification(call, method, params)
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        ask.reject(METHOD_NOT_FOUND.code, f"{ask.method} cannot be answered {self._where}.")
+        client_request.reject(
+            METHOD_NOT_FOUND.code, f"{client_request.method} cannot be answered {self._location}."
+        )

@@ -1,7 +1,7 @@
-"""A request on its way to an upstream, until it is answered, given up, or lost.
+"""A request that was sent to an upstream, until it is completed, abandoned or lost.
 
-Whoever sent it is told in the very moment in which it is settled: a caller's request by its way
-back, without a trip through the event loop; the node's own requests can be awaited.
+The completion of a caller's request is reported immediately to its ResponseHandler, without the
+event loop. Requests of the node itself can be awaited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 if TYPE_CHECKING:
     from interlock.core.upstreams.client import UpstreamClient
 
-_RELAYED: Final = frozenset(
+_RELAYED_FAILURES: Final = frozenset(
     {
         UPSTREAM_UNAVAILABLE,
         DEADLINE_EXCEEDED,
@@ -57,51 +57,51 @@ _RELAYED: Final = frozenset(
         APPROVAL_REFUSED,
     }
 )
-"""What can happen to a call below. Whatever else a subserver says (`unknown_session`,
-`scope_denied`) would be taken for a word about the caller's standing here."""
+"""Failures of a subserver that are relayed to the caller. Others, such as `unknown_session` or
+`scope_denied`, would be mistaken for statements about the caller's session or rights here."""
 
 
 @plain_stores
 class PendingRequest(msgspec.Struct, eq=False):
-    """One request. It is settled exactly once: what comes first counts."""
+    """A pending request. Its first outcome or error completes it; later ones are ignored."""
 
     peer: UpstreamClient
     id: int
     method: str
     call: Call | None = None
-    back: ResponseHandler | None = None
-    token: Raw | None = None
-    """What the caller calls its progress. None: it wants to hear of none."""
-    asks: dict[bytes, ClientRequest] | None = None
-    """What the upstream wants to know before it answers, by its own ids."""
+    handler: ResponseHandler | None = None
+    progress_token: Raw | None = None
+    """The caller's progress token. None: the caller wants no progress."""
+    client_requests: dict[bytes, ClientRequest] | None = None
+    """Client requests that the upstream made for this request, by the upstream's ids."""
     is_open: bool = True
     outcome: Outcome | None = None
     error: InterlockError | None = None
     carrier: Any = None
-    """What carries it, for the link that does."""
+    """The object of the transport that carries the request."""
     future: asyncio.Future[None] | None = None
     dispatched_before: bool = False
-    """Whether another request for its call had left before: then the call stays dispatched."""
+    """True if an earlier request for the same call was sent: the call stays `dispatched`."""
 
     def succeed(self, outcome: Outcome) -> None:
         if not self.is_open:
             return
-        call, back = self.call, self.back
-        if call is not None and back is not None:
+        call, handler = self.call, self.handler
+        if call is not None and handler is not None:
             self.is_open = False
-            # It and its carrier point at each other: taken apart, they are freed at once.
+            # The request and its carrier refer to each other: cutting the cycle frees both at once.
             self.carrier = None
-            if self.asks:
-                self._withdraw("The request is answered.")
-            back.on_result(call, outcome, None)
+            if self.client_requests:
+                self._withdraw_client_requests("The request was answered.")
+            handler.on_result(call, outcome, None)
         else:
             self.outcome = outcome
-            self._settled()
+            self._finish()
 
     def fail_with(self, error: InterlockError) -> None:
         if self.is_open:
             self.error = error
-            self._settled()
+            self._finish()
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
@@ -115,49 +115,50 @@ class PendingRequest(msgspec.Struct, eq=False):
         )
 
     def expire(self) -> None:
-        """The deadline has passed: tell the upstream to stop, and whoever waits that it is over."""
+        """Fail the request because its deadline passed, and cancel it at the upstream."""
         if not self.is_open:
             return
-        self.peer.abandon(self, "The deadline has passed.")
+        self.peer.abandon(self, "The deadline passed.")
         self.fail_with(
             InterlockError(
                 DEADLINE_EXCEEDED,
-                f"{self.peer.label} did not answer {self.method} in time; it was told to stop.",
+                f"{self.peer.label} did not respond to {self.method} in time. The request was "
+                "cancelled.",
                 {"upstream": self.peer.label},
             )
         )
 
     def abandon(self, reason: str) -> None:
-        """Nobody waits any more: tell the upstream to stop."""
+        """Cancel the request: its result is no longer needed."""
         if self.is_open:
             self.is_open = False
-            if self.asks:
-                self._withdraw(reason)
+            if self.client_requests:
+                self._withdraw_client_requests(reason)
             self.peer.abandon(self, reason)
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        self.call, self.back = call, back
-        # Whoever takes it over takes over a request that has left.
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
+        self.call, self.handler = call, handler
+        # The new owner takes over a request that was already sent.
         self.dispatched_before = True
-        token = None
+        progress_token = None
         if call.meta is not None and call.on_notification is not None:
-            token = call.meta.get(META_PROGRESS_TOKEN)
-        self.token = token
+            progress_token = call.meta.get(META_PROGRESS_TOKEN)
+        self.progress_token = progress_token
 
-    def _withdraw(self, reason: str) -> None:
-        """Nobody waits for what was asked on the way any more: both sides are told."""
-        asks, self.asks = self.asks, None
-        for id, ask in (asks or {}).items():
-            self.peer.questions.take_back(id, ask, reason)
+    def _withdraw_client_requests(self, reason: str) -> None:
+        """Withdraw the client requests of this request."""
+        client_requests, self.client_requests = self.client_requests, None
+        for id, client_request in (client_requests or {}).items():
+            self.peer.client_requests.withdraw(id, client_request, reason)
 
-    def _settled(self) -> None:
+    def _finish(self) -> None:
         self.is_open = False
-        if self.asks:
-            self._withdraw("The request is answered.")
-        call, back = self.call, self.back
-        if call is not None and back is not None:
-            self.call = self.back = None
-            back.on_result(call, self.outcome, self.error)
+        if self.client_requests:
+            self._withdraw_client_requests("The request was answered.")
+        call, handler = self.call, self.handler
+        if call is not None and handler is not None:
+            self.call = self.handler = None
+            handler.on_result(call, self.outcome, self.error)
         elif self.future is not None and not self.future.done():
             self.future.set_result(None)
 
@@ -167,7 +168,7 @@ class PendingRequest(msgspec.Struct, eq=False):
             try:
                 yield from self.future
             except asyncio.CancelledError:
-                self.abandon("Nobody waits any more.")
+                self.abandon("The result is no longer needed.")
                 raise
         if self.error is not None:
             raise self.error
@@ -175,21 +176,24 @@ class PendingRequest(msgspec.Struct, eq=False):
         return self.outcome
 
 
-def answered_error(exchange: PendingRequest, error: ErrorObject) -> InterlockError:
-    """What an upstream answered instead of a result. On a link of MCP-AX it may be a word of our
-    own table, said by the node that it happened to."""
-    peer = exchange.peer
+def error_from_response(request: PendingRequest, error: ErrorObject) -> InterlockError:
+    """Return the error for an error response of an upstream.
+
+    On an MCP-AX connection it may be a failure of our own table, reported by the node where it
+    happened.
+    """
+    peer = request.peer
     if peer.speaks_ax:
-        row = failure_for_ax(error.code, error.message)
-        if row is None and exchange.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
-            # The draft has this number for a tool that is not there.
-            row = UNKNOWN_TOOL
-        if row in _RELAYED:
+        failure = failure_for_ax(error.code, error.message)
+        if failure is None and request.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
+            # MCP-AX uses this code for an unknown tool.
+            failure = UNKNOWN_TOOL
+        if failure in _RELAYED_FAILURES:
             data = _details(peer.mask, error)
-            sentence = data.pop("detail", None)
-            if not isinstance(sentence, str) or not sentence:
-                sentence = error.message
-            return RelayedError(row, peer.mask(sentence), data or None)
+            message = data.pop("detail", None)
+            if not isinstance(message, str) or not message:
+                message = error.message
+            return RelayedError(failure, peer.mask(message), data or None)
     raw = None if error.data is UNSET else mask_json(peer.mask, error.data)
     return UpstreamResponseError(error.code, peer.mask(error.message), raw)
 

@@ -1,7 +1,7 @@
-"""A node's upstreams: begun, shown, changed and ended, each by itself.
+"""The registry of a node's upstreams: it starts, shows, changes and stops them independently.
 
-What a supervisor reports becomes an offering on the catalog's board; what is measured of its tools
-changes how they are shown. Upstreams of the config and of the tree are treated alike.
+What a supervisor lists becomes an offering in the catalog. Measured latencies change how tools are
+shown. Upstreams of the config and of the tree are treated alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("interlock.node")
 
 
 class UpstreamStatus(msgspec.Struct, frozen=True):
-    """How one upstream fares."""
+    """The status of one upstream."""
 
     key: str
     state: str
@@ -60,11 +60,11 @@ class UpstreamStatus(msgspec.Struct, frozen=True):
     pid: int | None
     noise: int
     private: int
-    """How many clients have a connection of their own to it."""
+    """The number of clients with a session of their own on it."""
 
 
 class UpstreamRegistry(Component):
-    """Every upstream that a node has."""
+    """All upstreams of a node."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class UpstreamRegistry(Component):
         *,
         environ: Mapping[str, str] = os.environ,
         base_dir: Path,
-        own_info: bytes,
+        node_info: bytes,
         catalog: Catalog,
         breakers: Breakers,
         audit: Audit,
@@ -80,41 +80,47 @@ class UpstreamRegistry(Component):
         on_shown: Callable[[Supervisor], None],
         on_changed: Callable[[], None],
     ) -> None:
-        """`on_shown`: a supervisor's lists were read; `on_changed`: what the node can say of itself
-        may be another now."""
+        """
+        Args:
+            on_shown: called when the lists of a supervisor were read.
+            on_changed: called when the node's description of itself may have changed.
+        """
         self.supervisors: dict[str, Supervisor] = {}
         self.upstreams: dict[str, Upstream] = {}
-        """The same, and what the node serves itself."""
+        """The supervisors, and the upstreams that the node serves itself."""
         self._pipeline: Pipeline
         self._extensions: tuple[UpstreamExtension, ...] = ()
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
-        self._own_info = own_info
+        self._node_info = node_info
         self._catalog = catalog
         self._breakers = breakers
         self._audit = audit
-        self.measures = LatencyMeasures(self.is_slower)
+        self.measures = LatencyMeasures(self.mark_slower)
         self._bearer_registry = bearers
         self._on_shown = on_shown
         self._on_changed = on_changed
-        self._slower: dict[str, dict[str, str]] = {}
-        """Tools that were measured to be slower than they say: upstream → own name → class."""
+        self._measured_classes: dict[str, dict[str, str]] = {}
+        """Tools measured slower than declared: upstream → its tool name → latency class."""
         self._ending: set[asyncio.Task[None]] = set()
 
     def attach(self, pipeline: Pipeline) -> None:
-        """Give it the pipeline, before anything is begun: each needs the other."""
+        """Set the pipeline before any upstream starts. Each of the two needs the other."""
         self._pipeline = pipeline
 
     def extend(self, *extensions: UpstreamExtension) -> None:
-        """Let these take part, before anything is begun. The first that connects to a server
-        does so; all hear of all upstreams, in this order."""
+        """Add extensions before any upstream starts.
+
+        The first extension that returns a connector for a server connects to it. All of them are
+        called for all upstreams, in this order.
+        """
         self._extensions += extensions
 
-    # -- life
+    # -- lifecycle
 
     def begin(self, key: str, server: ServerConfig) -> None:
-        """Begin to connect to a server of the config."""
+        """Start connecting to a server of the config."""
         if not server.enabled:
             self._catalog.expect_no_more(key)
             return
@@ -123,7 +129,7 @@ class UpstreamRegistry(Component):
 
     def _connector(self, key: str, server: ServerConfig) -> ConnectionOpener:
         options: ConnectorOptions = {
-            "own_info": self._own_info,
+            "node_info": self._node_info,
             "resolve": self._resolve,
             "secrets": lambda configured: secret_values(
                 configured, environ=self._environ, base_dir=self._base_dir
@@ -132,69 +138,71 @@ class UpstreamRegistry(Component):
             "bearer": self._bearer_registry.bearer(key),
         }
         for extension in self._extensions:
-            connector = extension.connector(key, server, options)
+            connector = extension.create_connector(key, server, options)
             if connector is not None:
                 return connector
         return Connector(key, server, **options)
 
     def _expect(self, key: str, server: ServerConfig) -> None:
-        """Until it has listed its tools, no contract takes a name that may be theirs."""
+        """Reserve its names: until its tools are listed, no contract may take one of them."""
         segment, root = server.segment or key, self._config.root_segment
         prefix = f"{root}.{segment}" if root else segment
         self._catalog.expect(key, "" if server.expose == "transparent" else prefix)
 
-    def begin_registered(
+    def open_registered(
         self, key: str, server: ServerConfig, connector: ConnectionOpener
     ) -> Supervisor:
-        """The upstream of a subserver that dialled in, or of a participant of a topic."""
+        """Start the upstream of a subserver or of a participant of a topic."""
         return self._supervise(key, server, connector)
 
-    def end_registered(self, key: str) -> None:
-        """A subserver is no more. At once, as another may take its place in this very moment."""
+    def close_registered(self, key: str) -> None:
+        """Remove a subserver immediately, because another one may register under its name."""
         self._catalog.withdraw(key)
         if key in self.supervisors:
-            gone = self._forget(key)
-            task = asyncio.get_running_loop().create_task(gone.end(), name=f"end:{key}")
+            supervisor = self._remove(key)
+            task = asyncio.get_running_loop().create_task(supervisor.end(), name=f"end:{key}")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
     async def end(self, key: str) -> None:
-        await self._forget(key).end()
+        await self._remove(key).end()
 
-    async def until_settled(self, seconds: float) -> None:
-        """Wait until every upstream of the config has been tried once, but no longer than this. Who
-        comes by itself, to register or into a topic, is not waited for: it may never come."""
+    async def wait_for_first_attempt(self, seconds: float) -> None:
+        """Wait until every configured upstream was tried once, or the time is over. Subservers and
+        participants connect by themselves and may never come, so they are not waited for."""
         waiting = [
-            asyncio.ensure_future(one.until_settled())
-            for key, one in self.supervisors.items()
+            asyncio.ensure_future(supervisor.wait_for_first_attempt())
+            for key, supervisor in self.supervisors.items()
             if key in self._config.servers
         ]
         if waiting:
-            _, late = await asyncio.wait(waiting, timeout=seconds)
-            for one in late:
-                one.cancel()
+            _, unfinished = await asyncio.wait(waiting, timeout=seconds)
+            for attempt in unfinished:
+                attempt.cancel()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(one.end() for one in self.supervisors.values()), *self._ending)
+        await asyncio.gather(
+            *(supervisor.end() for supervisor in self.supervisors.values()), *self._ending
+        )
 
     async def apply(self, old: Config, new: Config) -> None:
-        """Go on by a new config: only what changed is touched."""
-        self._config, config, change = new, new, diff(old, new)
-        gone = [*change.removed, *change.relinked]
-        await asyncio.gather(*(self.end(key) for key in gone if key in self.supervisors))
-        for key in change.removed:
+        """Apply a new config to the upstreams that it changes."""
+        self._config, config, difference = new, new, diff(old, new)
+        keys = [*difference.removed, *difference.relinked]
+        await asyncio.gather(*(self.end(key) for key in keys if key in self.supervisors))
+        for key in difference.removed:
             self._catalog.withdraw(key)
             self._catalog.expect_no_more(key)
-        for key in (*change.added, *change.relinked):
+        for key in (*difference.added, *difference.relinked):
             if not config.servers[key].enabled:
                 self._catalog.withdraw(key)
             if key not in self.supervisors:
                 self.begin(key, config.servers[key])
-        for key in change.changed:
-            if key not in change.relinked and key in self.supervisors:
+        for key in difference.changed:
+            if key not in difference.relinked and key in self.supervisors:
                 self._expect(key, config.servers[key])
                 self.supervisors[key].configure(config.servers[key])
-        if "root_segment" in change.live or "unannotated" in change.live:
+        if "root_segment" in difference.live or "unannotated" in difference.live:
             for key, supervisor in self.supervisors.items():
                 if key in config.servers:
                     self._expect(key, supervisor.server)
@@ -205,30 +213,30 @@ class UpstreamRegistry(Component):
             key,
             server,
             connector,
-            on_offer=self._offered,
-            on_withdrawn=lambda one: self._catalog.withdraw(one.key),
+            on_offer=self._on_offering,
+            on_withdrawn=lambda supervisor: self._catalog.withdraw(supervisor.key),
             on_state=self._state_changed,
-            on_updated=lambda one, uri, whose: self._pipeline.subscriptions.on_resource_update(
-                one.key, uri, whose
+            on_updated=lambda supervisor, uri, session_key: self._pipeline.subscriptions.on_resource_update(
+                supervisor.key, uri, session_key
             ),
             watched=self._pipeline.subscriptions.active_uris,
             prepare=lambda peer: self._prepare(peer, key),
-            back=self._pipeline,
+            handler=self._pipeline,
         )
         self.supervisors[key] = self.upstreams[key] = supervisor
         supervisor.begin()
         return supervisor
 
-    def _forget(self, key: str) -> Supervisor:
+    def _remove(self, key: str) -> Supervisor:
         del self.upstreams[key]
-        self.not_measured(key)
+        self.reset_measurements(key)
         for extension in self._extensions:
-            extension.ended(key)
+            extension.on_closed(key)
         return self.supervisors.pop(key)
 
     def _prepare(self, peer: UpstreamClient, key: str) -> None:
         for extension in self._extensions:
-            extension.prepare(peer, key)
+            extension.prepare_connection(peer, key)
 
     def _resolve(self, server: ServerConfig) -> ServerConfig:
         resolved = resolve_server(server, environ=self._environ, base_dir=self._base_dir)
@@ -236,36 +244,38 @@ class UpstreamRegistry(Component):
             return msgspec.structs.replace(resolved, cwd=str(self._base_dir))
         return resolved
 
-    # -- what they offer
+    # -- offerings
 
     def _terms(self, supervisor: Supervisor) -> OfferingTerms:
         terms: OfferingTerms = {}
         for extension in self._extensions:
-            terms.update(extension.terms(supervisor))
+            terms.update(extension.offering_terms(supervisor))
         return terms
 
-    def _offered(self, supervisor: Supervisor) -> None:
-        offer = supervisor.offer
+    def _on_offering(self, supervisor: Supervisor) -> None:
+        raw = supervisor.offer
         offering = read_offering(
             supervisor.key,
             supervisor.server,
-            offer.tools,
-            prompts=offer.prompts,
-            resources=offer.resources,
-            templates=offer.templates,
-            skills=offer.skills,
+            raw.tools,
+            prompts=raw.prompts,
+            resources=raw.resources,
+            templates=raw.templates,
+            skills=raw.skills,
             root_segment=self._config.root_segment,
             http=supervisor.is_http,
             serves_resources="resources" in supervisor.capabilities,
-            slower=self._slower.get(supervisor.key),
+            slower=self._measured_classes.get(supervisor.key),
             unannotated=self._config.unannotated,
             **self._terms(supervisor),
         )
-        for one in offering.flagged:
-            _log.warning("%s: the capability of %s: %s", supervisor.key, one.name, one.reason)
-        for one in offering.set_aside:
+        for entry in offering.flagged:
             _log.warning(
-                "%s: %s %s is not shown: %s", supervisor.key, one.kind, one.name, one.reason
+                "%s: the x-mcpax metadata of %s: %s", supervisor.key, entry.name, entry.reason
+            )
+        for entry in offering.set_aside:
+            _log.warning(
+                "%s: %s %s is not shown: %s", supervisor.key, entry.kind, entry.name, entry.reason
             )
         self._catalog.post(offering)
         self._on_shown(supervisor)
@@ -276,45 +286,45 @@ class UpstreamRegistry(Component):
             self._breakers.reset(supervisor.key)
             self._on_changed()
         elif supervisor.state is State.FAILED:
-            # After a restart with other settings it may never have listed the tools that it has.
+            # After a restart with other settings its tools may never have been listed.
             self._catalog.withdraw(supervisor.key)
         elif supervisor.state is State.DEGRADED and self._terms(supervisor):
-            # A subserver's tools stay, and say that they cannot be reached now.
-            self._offered(supervisor)
+            # A subserver's tools stay listed and are marked as degraded.
+            self._on_offering(supervisor)
         if supervisor.state is State.FAILED and supervisor.dials_in:
-            why = f": {supervisor.problem}" if supervisor.problem else ""
-            _log.info("%s is no longer connected%s", supervisor.server.segment, why)
+            reason = f": {supervisor.problem}" if supervisor.problem else ""
+            _log.info("%s is no longer connected%s", supervisor.server.segment, reason)
         elif supervisor.state is State.FAILED:
-            _log.info("%s failed: %s", supervisor.key, supervisor.problem or "no reason is known")
+            _log.info("%s failed: %s", supervisor.key, supervisor.problem or "unknown reason")
         else:
             _log.info("%s is %s", supervisor.key, supervisor.state.value)
 
-    def is_slower(self, upstream: str, own_name: str, latency_class: str) -> None:
-        """A tool was measured to be slower than it says."""
-        self._slower.setdefault(upstream, {})[own_name] = latency_class
+    def mark_slower(self, upstream: str, own_name: str, latency_class: str) -> None:
+        """Record that a tool was measured slower than it declares."""
+        self._measured_classes.setdefault(upstream, {})[own_name] = latency_class
         supervisor = self.supervisors.get(upstream)
         if supervisor is not None:
-            # A call is being answered: the new list can wait for a moment.
-            asyncio.get_running_loop().call_soon(self._show_again, supervisor)
+            # A call is being completed, so the new list is made afterwards.
+            asyncio.get_running_loop().call_soon(self._refresh_offering, supervisor)
 
-    def _show_again(self, supervisor: Supervisor) -> None:
-        # It may have gone in the meantime: then nothing leads to it any more.
+    def _refresh_offering(self, supervisor: Supervisor) -> None:
+        # It may have been removed meanwhile.
         if self.supervisors.get(supervisor.key) is supervisor and supervisor.listed:
-            self._offered(supervisor)
+            self._on_offering(supervisor)
 
-    def not_measured(self, upstream: str) -> None:
-        """Nothing that was found out about it holds any longer."""
-        self._slower.pop(upstream, None)
+    def reset_measurements(self, upstream: str) -> None:
+        """Discard the measurements of an upstream."""
+        self._measured_classes.pop(upstream, None)
         self.measures.remove_upstream(upstream)
 
-    # -- what others ask
+    # -- queries
 
-    def read_tools(self, upstream: str, then: Callable[[], None]) -> bool:
-        """Have the tools of an upstream listed again: see `ListReader.read_tools`."""
+    def read_tools(self, upstream: str, on_done: Callable[[], None]) -> bool:
+        """Read the tools of an upstream again: see `ListReader.read_tools`."""
         supervisor = self.supervisors.get(upstream)
-        return supervisor is not None and supervisor.read_tools(then)
+        return supervisor is not None and supervisor.read_tools(on_done)
 
-    def ask_policy(self, upstream: str) -> ClientRequestPolicy:
+    def client_request_policy(self, upstream: str) -> ClientRequestPolicy:
         supervisor = self.supervisors.get(upstream)
         if supervisor is None:
             return ALLOW_ALL
@@ -326,65 +336,65 @@ class UpstreamRegistry(Component):
             max_tokens=ask.max_tokens,
         )
 
-    def voices(self) -> list[UpstreamIntroduction]:
-        """What they say about themselves."""
+    def introductions(self) -> list[UpstreamIntroduction]:
+        """Return what the upstreams say about themselves."""
         return [
             UpstreamIntroduction(
-                one.server.segment or key,
-                _capabilities(one.peer, one.offer),
-                one.peer.instructions,
-                one.peer.server_info,
-                one.server.expose == "transparent",
-                one.peer.era is Era.SESSION,
+                supervisor.server.segment or key,
+                _capabilities(supervisor.peer, supervisor.offer),
+                supervisor.peer.instructions,
+                supervisor.peer.server_info,
+                supervisor.server.expose == "transparent",
+                supervisor.peer.era is Era.SESSION,
             )
-            for key, one in self.supervisors.items()
-            if one.peer is not None
+            for key, supervisor in self.supervisors.items()
+            if supervisor.peer is not None
         ]
 
     def status(self) -> list[UpstreamStatus]:
         return [
             _status_of(
-                one,
-                self._catalog.offering(one.key),
-                self._audit.by_upstream.get(one.key) or CallTotals(),
-                self._breakers.state(one.key),
+                supervisor,
+                self._catalog.offering(supervisor.key),
+                self._audit.by_upstream.get(supervisor.key) or CallTotals(),
+                self._breakers.state(supervisor.key),
             )
-            for one in self.supervisors.values()
+            for supervisor in self.supervisors.values()
         ]
 
 
-def _capabilities(peer: UpstreamClient, offer: RawOffering) -> Mapping[str, Any]:
+def _capabilities(peer: UpstreamClient, raw: RawOffering) -> Mapping[str, Any]:
     if not peer.speaks_ax:
         return peer.capabilities
-    resources = bool(offer.resources or offer.templates or offer.skills)
-    return as_offered(peer.capabilities, prompts=bool(offer.prompts), resources=resources)
+    resources = bool(raw.resources or raw.templates or raw.skills)
+    return as_offered(peer.capabilities, prompts=bool(raw.prompts), resources=resources)
 
 
 def _status_of(
-    one: Supervisor, offering: Offering | None, tally: CallTotals, circuit: Circuit
+    supervisor: Supervisor, offering: Offering | None, totals: CallTotals, circuit: Circuit
 ) -> UpstreamStatus:
-    """How one upstream fares now."""
-    peer = one.peer
+    """Return the current status of one upstream."""
+    peer = supervisor.peer
     return UpstreamStatus(
-        key=one.key,
-        state=one.state.value,
-        since=one.since,
-        problem=one.problem,
-        segment=one.server.segment,
+        key=supervisor.key,
+        state=supervisor.state.value,
+        since=supervisor.since,
+        problem=supervisor.problem,
+        segment=supervisor.server.segment,
         tools=0 if offering is None else sum(not tool.counter for tool in offering.tools),
         prompts=0 if offering is None else len(offering.prompts),
         resources=0 if offering is None else len(offering.resources) + len(offering.templates),
         set_aside=[]
         if offering is None
-        else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
+        else [{"name": entry.name, "reason": entry.reason} for entry in offering.set_aside],
         revision="" if peer is None else peer.revision,
-        restarts=one.restarts,
-        lists=one.lists,
-        calls=tally.calls,
-        failed=tally.failed,
-        busy_us=tally.busy_us,
+        restarts=supervisor.restarts,
+        lists=supervisor.lists,
+        calls=totals.calls,
+        failed=totals.failed,
+        busy_us=totals.busy_us,
         circuit=circuit.value,
-        pid=None if peer is None else getattr(peer.link, "pid", None),
+        pid=None if peer is None else getattr(peer.transport, "pid", None),
         noise=0 if peer is None else peer.noise,
-        private=len(one.private),
+        private=len(supervisor.session_pool),
     )

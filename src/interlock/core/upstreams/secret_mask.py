@@ -1,7 +1,7 @@
-"""What a server was told in confidence must not come back in its own words.
+"""Masking of a server's secrets in its own texts.
 
-A server gets secrets by reference, and some repeat them: on stderr, in an error, in their own
-name. Whatever of a server's words is logged, shown or journalled goes through its mask.
+A server receives secrets by reference, and some repeat them: on stderr, in an error, in their name.
+All texts of a server pass its mask before they are logged, shown or written to the journal.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from msgspec import Raw
 from interlock.core.config import ConfigError, ServerConfig, resolve
 from interlock.core.config.secrets import OAUTH_REFERENCES, references
 
-SHORTEST: Final = 6
-"""Shorter values are words, and masking them would blot out the text."""
+MIN_SECRET_LENGTH: Final = 6
+"""Shorter values are common words: masking them would make texts unreadable."""
 _MASK: Final = "***"
 _JSON_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class Mask:
-    """Knows the secrets of one server."""
+    """A function that masks the secrets of one server."""
 
     def __init__(self) -> None:
         self._values: tuple[str, ...] = ()
 
-    def learn(self, values: Iterable[str]) -> None:
-        """These are secret, with what earlier attempts were given."""
-        known = set(self._values)
+    def add(self, values: Iterable[str]) -> None:
+        """Add secrets. Those of earlier attempts are kept."""
+        forms = set(self._values)
         for value in values:
             for form in (value, value.strip(), quote(value), quote(value, safe="")):
-                if len(form) >= SHORTEST:
-                    known.add(form)
-        # The longest first: a secret may contain another.
-        self._values = tuple(sorted(known, key=len, reverse=True))
+                if len(form) >= MIN_SECRET_LENGTH:
+                    forms.add(form)
+        # The longest first, because a secret may contain another.
+        self._values = tuple(sorted(forms, key=len, reverse=True))
 
     def __call__(self, text: str) -> str:
         for value in self._values:
@@ -48,31 +48,33 @@ class Mask:
 
 
 def mask_json(mask: Callable[[str], str], data: Raw) -> Raw:
-    """JSON whose strings are masked, names of members included. All other bytes stay as they are,
-    and so does JSON with nothing to mask."""
+    """Mask the strings and member names of JSON.
+
+    All other bytes stay the same. JSON without secrets is returned unchanged.
+    """
     raw = bytes(data)
     if b"\\" not in raw:
-        # Without escapes every string stands in the text as it is.
+        # Without escapes every string stands in the text literally.
         text = raw.decode("utf-8", "replace")
         if mask(text) == text:
             return data
 
-    def mask_string(found: re.Match[bytes]) -> bytes:
-        written = found.group()
+    def mask_string(match: re.Match[bytes]) -> bytes:
+        literal = match.group()
         try:
-            text = json.loads(written, strict=False)
+            text = json.loads(literal, strict=False)
         except ValueError:
-            text, shown = "", _MASK
+            text, masked_text = "", _MASK
         else:
-            shown = mask(text)
-        return written if shown == text else json.dumps(shown).encode()
+            masked_text = mask(text)
+        return literal if masked_text == text else json.dumps(masked_text).encode()
 
     masked = _JSON_STRING.sub(mask_string, raw)
     return data if masked == raw else Raw(masked)
 
 
 def secret_values(server: ServerConfig, *, environ: Mapping[str, str], base_dir: Path) -> list[str]:
-    """What the references in a server's config stand for now."""
+    """Return the current values of the references in a server's config."""
     texts = [
         server.url or "",
         server.command or "",
@@ -87,6 +89,6 @@ def secret_values(server: ServerConfig, *, environ: Mapping[str, str], base_dir:
             try:
                 values.append(resolve(str(reference), environ=environ, base_dir=base_dir))
             except ConfigError:
-                # It leads nowhere: there is nothing to hide.
+                # The reference cannot be resolved, so there is no secret.
                 continue
     return values

@@ -1,9 +1,9 @@
-"""Connections of an upstream that each speak for one client only.
+"""A pool of upstream connections that each serve one client only.
 
-A session server remembers who it speaks to: what the client can do, its log level, its roots, and
-whatever its tools keep. So each client of the session wire gets a session of its own there, opened
-with what that client promised, and closed with it. Clients of the stateless wire share one where
-the caller and what they promise are the same; it is closed when nobody has used it for a while.
+A session server keeps state per client: capabilities, log level, roots, and what its tools store.
+So each client of the session generation gets an upstream session of its own, opened with the
+client's capabilities and closed with the client. Stateless clients share one if their caller and
+capabilities are the same; it is closed when it is idle.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ from interlock.primitives.backoff import Backoff
 from interlock.protocol import mcp
 from interlock.protocol.mcp import LOG_LEVELS, Era, remove_capabilities
 
-IDLE_KEPT: Final = 300.0
-MOST: Final = 1_000
-MOST_OF_ONE: Final = 50
-"""So many may the stateless clients of one caller have: one for each set of promises."""
-_NO_SESSION: Final = "The server gave no session in time."
-_SWEEP: Final = 30.0
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
+IDLE_TIMEOUT_SECONDS: Final = 300.0
+MAX_SESSIONS: Final = 1_000
+MAX_SESSIONS_PER_CALLER: Final = 50
+"""Sessions for the stateless clients of one caller, one per set of capabilities."""
+_SESSION_TIMEOUT_MESSAGE: Final = "The server gave no session in time."
+_SWEEP_INTERVAL_SECONDS: Final = 30.0
+_REOPEN_DELAY_SECONDS: Final = 1.0
+_MAX_REOPEN_DELAY_SECONDS: Final = 30.0
 
 _log = logging.getLogger("interlock.upstreams")
 
-Key = ClientSession | tuple[str, bytes]
-"""A session client itself, or the caller and the promises of stateless ones."""
+SessionKey = ClientSession | tuple[str, bytes]
+"""A session client, or the caller and capabilities of stateless clients."""
 
 
-def key_of(call: Call) -> Key:
-    """Whose connection a call takes."""
+def session_key(call: Call) -> SessionKey:
+    """Return the key of the session that a call uses."""
     if call.session is not None:
         return call.session
-    # In one spelling: the same promise in other words is no reason for another session.
-    promises = mcp.relayed_capabilities(call.client.capabilities)
-    return ("" if call.caller is None else call.caller.name, promises)
+    # Normalized: the same capabilities in another notation need no other session.
+    client_capabilities = mcp.relayed_capabilities(call.client.capabilities)
+    return ("" if call.caller is None else call.caller.name, client_capabilities)
 
 
 class NoSessionsError(InterlockError):
-    """The server offers no session of its own to this client."""
+    """The server provides no session of its own for this client."""
 
-    lasting = True
-    """Whether it is worth asking again for the next client."""
+    is_permanent = True
+    """True if it will provide none for other clients either."""
 
 
 class SessionPool:
-    """The private connections of one upstream."""
+    """The sessions of one upstream that serve one client each."""
 
     def __init__(
         self,
@@ -79,12 +79,15 @@ class SessionPool:
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]],
         on_changed: Callable[[str], None],
-        on_updated: Callable[[str, Key], None],
-        watched: Callable[[Key], Iterable[str]],
-        instead: Callable[[], UpstreamClient | None],
+        on_updated: Callable[[str, SessionKey], None],
+        watched: Callable[[SessionKey], Iterable[str]],
+        get_fallback: Callable[[], UpstreamClient | None],
     ) -> None:
-        """`connect` opens a connection with these promises. `instead` is the peer that serves when
-        there can be no private one."""
+        """
+        Args:
+            connect: opens a connection with these client capabilities.
+            get_fallback: returns the client that serves when no session can be opened.
+        """
         self._label = label
         self._connect = connect
         self._clock = clock
@@ -92,321 +95,345 @@ class SessionPool:
         self._on_changed = on_changed
         self._on_updated = on_updated
         self._watched = watched
-        self._instead = instead
-        self._all: dict[Key, _Private] = {}
+        self._get_fallback = get_fallback
+        self._sessions: dict[SessionKey, _PooledSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._returning: set[asyncio.Task[None]] = set()
+        self._reopening: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self.useless = False
-        """Whether the server has said that it gives no sessions."""
+        self.is_useless = False
+        """True if the server provides no sessions."""
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._sessions)
 
-    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
-        """Send the call on the connection of its client, which may have to be opened first."""
+    def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
+        """Send the call on the session of its client. Opens the session if necessary."""
         session = call.session
-        private = None if session is None else self._all.get(session)
-        if private is None:
-            private = self._of(call, back)
+        pooled = None if session is None else self._sessions.get(session)
+        if pooled is None:
+            pooled = self._get_or_open(call, handler)
         else:
-            private.last_used = call.started_at
-        peer = private.peer
+            pooled.last_used = call.started_at
+        peer = pooled.peer
         if peer is not None:
             if session is None and call.meta is not None:
-                private.speak_up(call.meta.get(mcp.META_LOG_LEVEL))
-            return peer.start(call, back)
-        return private.wait(call, back)
+                pooled.apply_log_level(call.meta.get(mcp.META_LOG_LEVEL))
+            return peer.start(call, handler)
+        return pooled.wait(call, handler)
 
-    async def watch(self, uri: str, call: Call, back: ResponseHandler) -> None:
-        """Have a resource announced on the connection of such a call. Raises InterlockError."""
-        private = self._of(call, back)
-        hearing = await private.until_heard()
-        if hearing is not None:
-            await hearing.watch(uri)
-        elif not self.useless:
-            raise private.problem or _never_sent(self._label)
+    async def watch(self, uri: str, call: Call, handler: ResponseHandler) -> None:
+        """Watch a resource on the session of such a call. Raises InterlockError."""
+        pooled = self._get_or_open(call, handler)
+        subscriptions = await pooled.wait_subscriptions()
+        if subscriptions is not None:
+            await subscriptions.watch(uri)
+        elif not self.is_useless:
+            raise pooled.problem or _never_sent(self._label)
 
     async def unwatch(self, uri: str, call: Call) -> None:
-        private = self._all.get(key_of(call))
-        if private is not None and private.hearing is not None:
-            await private.hearing.unwatch(uri)
+        pooled = self._sessions.get(session_key(call))
+        if pooled is not None and pooled.subscriptions is not None:
+            await pooled.subscriptions.unwatch(uri)
 
-    def _of(self, call: Call, back: ResponseHandler) -> _Private:
-        key = key_of(call)
-        private = self._all.get(key)
-        if private is None:
-            private = self._open(key, call.session, back)
-        private.last_used = self._clock()
-        return private
+    def _get_or_open(self, call: Call, handler: ResponseHandler) -> _PooledSession:
+        key = session_key(call)
+        pooled = self._sessions.get(key)
+        if pooled is None:
+            pooled = self._open(key, call.session, handler)
+        pooled.last_used = self._clock()
+        return pooled
 
     def set_level(self, level: str, session: ClientSession) -> None:
-        private = self._all.get(session)
-        if private is not None and private.peer is not None:
-            set_level(private.peer, level)
+        pooled = self._sessions.get(session)
+        if pooled is not None and pooled.peer is not None:
+            set_level(pooled.peer, level)
 
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for key in list(self._all):
+        for key in list(self._sessions):
             self._close(key)
-        for task in self._returning:
+        for task in self._reopening:
             task.cancel()
-        if ending := (*self._closing, *self._returning):
-            await asyncio.gather(*ending, return_exceptions=True)
+        if tasks := (*self._closing, *self._reopening):
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _open(
         self,
-        key: Key,
+        key: SessionKey,
         session: ClientSession | None,
-        back: ResponseHandler,
+        handler: ResponseHandler,
         backoff: Backoff | None = None,
-    ) -> _Private:
+    ) -> _PooledSession:
         if session is not None and not session.is_alive:
-            # Nobody would ever close it again.
+            # A session that is opened now would never be closed.
             raise InterlockError(UNKNOWN_SESSION, "The session of this call has ended.")
         if isinstance(key, tuple):
-            own = [one for one in self._all if isinstance(one, tuple) and one[0] == key[0]]
-            if len(own) >= MOST_OF_ONE:
-                self._make_room(own)
-        if len(self._all) >= MOST:
-            self._make_room(self._all)
-        private = self._all[key] = _Private(self._label)
+            caller_keys = [
+                other for other in self._sessions if isinstance(other, tuple) and other[0] == key[0]
+            ]
+            if len(caller_keys) >= MAX_SESSIONS_PER_CALLER:
+                self._evict_idle(caller_keys)
+        if len(self._sessions) >= MAX_SESSIONS:
+            self._evict_idle(self._sessions)
+        pooled = self._sessions[key] = _PooledSession(self._label)
         if backoff is not None:
-            private.backoff = backoff
+            pooled.backoff = backoff
         if session is not None:
-            private.on_closed = partial(self._close, key)
-            session.on_close.append(private.on_closed)
-        promises = mcp.relayed_capabilities(_promises(key))
+            pooled.close_with_client = partial(self._close, key)
+            session.on_close.append(pooled.close_with_client)
+        client_capabilities = mcp.relayed_capabilities(_client_capabilities(key))
         task = asyncio.get_running_loop().create_task(
-            self._live(key, private, session, back, promises), name=f"private:{self._label}"
+            self._run(key, pooled, session, handler, client_capabilities),
+            name=f"private:{self._label}",
         )
-        private.task = task
+        pooled.task = task
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
-        return private
+            self._sweeper = asyncio.get_running_loop().call_later(
+                _SWEEP_INTERVAL_SECONDS, self._sweep
+            )
+        return pooled
 
-    async def _live(
+    async def _run(
         self,
-        key: Key,
-        private: _Private,
+        key: SessionKey,
+        pooled: _PooledSession,
         session: ClientSession | None,
-        back: ResponseHandler,
-        promises: bytes,
+        handler: ResponseHandler,
+        client_capabilities: bytes,
     ) -> None:
-        """Open the connection, hear what comes on it, and close it in the end."""
+        """Open the connection, serve until it is lost, and close it."""
         try:
-            peer = await self._connect(promises)
-        except NoSessionsError as none:
-            self.useless = none.lasting
-            self._forget(key, private)
-            private.serve_by(self._instead())
+            peer = await self._connect(client_capabilities)
+        except NoSessionsError as error:
+            self.is_useless = error.is_permanent
+            self._remove(key, pooled)
+            pooled.send_waiting(self._get_fallback())
             return
         except InterlockError as error:
             if isinstance(error, UpstreamLostError):
-                # What was sent was no call: those can safely be sent again.
+                # No call was sent, so the waiting calls may be sent again.
                 error = UpstreamLostError(error.failure, error.message, was_sent=False)
-            private.problem = error
-            self._forget(key, private)
-            private.fail(error)
-            self._come_back(key, session, back, private.backoff)
+            pooled.problem = error
+            self._remove(key, pooled)
+            pooled.fail(error)
+            self._reopen_later(key, session, handler, pooled.backoff)
             return
         except BaseException:
-            self._forget(key, private)
-            private.fail(_never_sent(self._label))
+            self._remove(key, pooled)
+            pooled.fail(_never_sent(self._label))
             raise
-        roots_changed = None
-        told = None if session is None else session.log_level
+        notify_roots_changed = None
+        sent_level = None if session is None else session.log_level
         try:
-            peer.private = True
+            peer.is_private = True
             peer.session = session
-            peer.back = back
+            peer.handler = handler
             peer.on_changed = self._on_changed
             peer.on_updated = lambda uri: self._on_updated(uri, key)
-            # At once: somebody may try again before this task has its turn.
-            peer.on_lost = lambda _: self._forget(key, private)
+            # Immediately, because a call may be retried before this task continues.
+            peer.on_lost = lambda _: self._remove(key, pooled)
             if session is not None:
-                peer.on_said = _Teller(session)
-                if told is not None:
-                    set_level(peer, told)
-                roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
-                session.on_roots_changed.append(roots_changed)
-            hearing = UpstreamSubscriptions(
-                peer, relist=_nothing, sleep=self._sleep, uris=self._watched(key)
+                peer.on_notification = _NotificationSender(session)
+                if sent_level is not None:
+                    set_level(peer, sent_level)
+                notify_roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
+                session.on_roots_changed.append(notify_roots_changed)
+            subscriptions = UpstreamSubscriptions(
+                peer, relist=_do_nothing, sleep=self._sleep, uris=self._watched(key)
             )
-            ears = asyncio.create_task(hearing.keep(), name=f"hearing:{self._label}")
+            task = asyncio.create_task(subscriptions.run(), name=f"subscriptions:{self._label}")
             try:
-                await hearing.until_open()
+                await subscriptions.wait_open()
                 if not peer.closed.done():
-                    private.peer = peer
-                    private.heard(hearing)
+                    pooled.peer = peer
+                    pooled.set_subscriptions(subscriptions)
                     level = None if session is None else session.log_level
-                    if level is not None and level != told:
-                        # The client has chosen another one meanwhile.
+                    if level is not None and level != sent_level:
+                        # The client has chosen another level meanwhile.
                         set_level(peer, level)
-                private.serve_by(peer)
+                pooled.send_waiting(peer)
                 await asyncio.shield(peer.closed)
             finally:
-                ears.cancel()
-                await asyncio.gather(ears, return_exceptions=True)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         finally:
-            self._forget(key, private)
-            if session is not None and roots_changed in session.on_roots_changed:
-                session.on_roots_changed.remove(roots_changed)
-            private.fail(_never_sent(self._label))
+            self._remove(key, pooled)
+            if session is not None and notify_roots_changed in session.on_roots_changed:
+                session.on_roots_changed.remove(notify_roots_changed)
+            pooled.fail(_never_sent(self._label))
             await peer.close()
-        private.backoff.reset()
-        self._come_back(key, session, back, private.backoff)
+        pooled.backoff.reset()
+        self._reopen_later(key, session, handler, pooled.backoff)
 
-    def _come_back(
-        self, key: Key, session: ClientSession | None, back: ResponseHandler, backoff: Backoff
+    def _reopen_later(
+        self,
+        key: SessionKey,
+        session: ClientSession | None,
+        handler: ResponseHandler,
+        backoff: Backoff,
     ) -> None:
-        """Somebody may follow resources on a connection that was lost: it is opened again."""
+        """Reopen a lost session after a delay if its client watches resources."""
 
-        async def come_back() -> None:
+        async def reopen() -> None:
             await self._sleep(backoff.next_delay())
-            gone = session is not None and not session.is_alive
-            if not gone and key not in self._all and any(self._watched(key)):
+            is_closed = session is not None and not session.is_alive
+            if not is_closed and key not in self._sessions and any(self._watched(key)):
                 try:
-                    self._open(key, session, back, backoff)
-                except InterlockError as full:
-                    _log.warning("%s: what is followed is no longer heard: %s", self._label, full)
+                    self._open(key, session, handler, backoff)
+                except InterlockError as error:
+                    _log.warning("%s: watched resources get no updates: %s", self._label, error)
 
-        if not self.useless and any(self._watched(key)):
-            task = asyncio.get_running_loop().create_task(come_back(), name=f"back:{self._label}")
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
+        if not self.is_useless and any(self._watched(key)):
+            task = asyncio.get_running_loop().create_task(reopen(), name=f"back:{self._label}")
+            self._reopening.add(task)
+            task.add_done_callback(self._reopening.discard)
 
-    def _forget(self, key: Key, private: _Private) -> None:
-        private.peer = None
-        private.heard(None)
-        # By then there may be another one for the same client.
-        if self._all.get(key) is private:
-            del self._all[key]
-        ends = private.on_closed
-        if ends is not None and not isinstance(key, tuple) and ends in key.on_close:
-            key.on_close.remove(ends)
-        private.on_closed = None
+    def _remove(self, key: SessionKey, pooled: _PooledSession) -> None:
+        pooled.peer = None
+        pooled.set_subscriptions(None)
+        # By then the client may have a new session.
+        if self._sessions.get(key) is pooled:
+            del self._sessions[key]
+        close_with_client = pooled.close_with_client
+        if (
+            close_with_client is not None
+            and not isinstance(key, tuple)
+            and close_with_client in key.on_close
+        ):
+            key.on_close.remove(close_with_client)
+        pooled.close_with_client = None
 
-    def _close(self, key: Key) -> None:
-        private = self._all.pop(key, None)
-        if private is None or private.task is None:
+    def _close(self, key: SessionKey) -> None:
+        pooled = self._sessions.pop(key, None)
+        if pooled is None or pooled.task is None:
             return
-        # A task that has not begun never gets to its end: those who wait are told here.
-        private.fail(_never_sent(self._label))
-        private.heard(None)
-        task = private.task
+        # A task that has not started would never fail its waiting calls.
+        pooled.fail(_never_sent(self._label))
+        pooled.set_subscriptions(None)
+        task = pooled.task
         task.cancel()
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _make_room(self, among: Iterable[Key]) -> None:
-        """Close one that nobody uses now: rather a stateless client's, which expects to be
-        remembered by nobody, than that of a client which is still there."""
+    def _evict_idle(self, candidates: Iterable[SessionKey]) -> None:
+        """Close an idle session. Those of stateless clients come first, because they hold no state
+        that a client relies on."""
         idle = [
-            (not isinstance(key, tuple), one.last_used, key)
-            for key in list(among)
-            if (one := self._all[key]).idle
+            (not isinstance(key, tuple), pooled.last_used, key)
+            for key in list(candidates)
+            if (pooled := self._sessions[key]).is_idle
         ]
         if not idle:
             raise InterlockError(
-                TOO_BUSY, f"{self._label} has as many private sessions as it may; try again."
+                TOO_BUSY,
+                f"{self._label} has {len(self._sessions)} sessions in use, the limit. Try again "
+                "later.",
             )
-        self._close(min(idle, key=lambda one: one[:2])[2])
+        self._close(min(idle, key=lambda entry: entry[:2])[2])
 
     def _sweep(self) -> None:
         self._sweeper = None
-        late = self._clock() - IDLE_KEPT
-        for key, one in list(self._all.items()):
-            # Session clients keep theirs for as long as they are there: it may hold their work.
-            if isinstance(key, tuple) and one.idle and one.last_used < late:
+        oldest_use = self._clock() - IDLE_TIMEOUT_SECONDS
+        for key, pooled in list(self._sessions.items()):
+            # Session clients keep theirs while they are connected: it may hold their state.
+            if isinstance(key, tuple) and pooled.is_idle and pooled.last_used < oldest_use:
                 self._close(key)
-        if self._all:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+        if self._sessions:
+            self._sweeper = asyncio.get_running_loop().call_later(
+                _SWEEP_INTERVAL_SECONDS, self._sweep
+            )
 
 
-class _Private:
-    """One connection, from the moment in which somebody wants it."""
+class _PooledSession:
+    """One session of the pool, from the first request for it."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.peer: UpstreamClient | None = None
         self.task: asyncio.Task[None] | None = None
-        self.on_closed: Callable[[], None] | None = None
-        """What ends it together with its client's session."""
+        self.close_with_client: Callable[[], None] | None = None
+        """Closes it together with the client's session."""
         self.last_used = 0.0
         self.level: str | None = None
-        """The level that its stateless clients have made the server speak from."""
-        self.hearing: UpstreamSubscriptions | None = None
+        """The log level that stateless clients have set on the server."""
+        self.subscriptions: UpstreamSubscriptions | None = None
         self.problem: InterlockError | None = None
-        """Why it could not be opened."""
-        self.backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        """Before it is opened again."""
-        self._listening: asyncio.Future[None] | None = None
+        """The error with which it could not be opened."""
+        self.backoff = Backoff(_REOPEN_DELAY_SECONDS, _MAX_REOPEN_DELAY_SECONDS)
+        """The delay before it is opened again."""
+        self._subscriptions_ready: asyncio.Future[None] | None = None
         self._waiting: list[DeferredRequest] = []
 
     @property
-    def idle(self) -> bool:
-        if self._waiting or (self.hearing is not None and self.hearing.watched):
+    def is_idle(self) -> bool:
+        if self._waiting or (self.subscriptions is not None and self.subscriptions.watched):
             return False
         return self.peer is None or not self.peer.pending
 
-    async def until_heard(self) -> UpstreamSubscriptions | None:
-        """Wait until what comes on it is heard. None: it came to nothing."""
-        if self.hearing is None:
-            self._listening = self._listening or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._listening)
-        return self.hearing
+    async def wait_subscriptions(self) -> UpstreamSubscriptions | None:
+        """Wait until messages of the server are received. None: the session was not opened."""
+        if self.subscriptions is None:
+            self._subscriptions_ready = (
+                self._subscriptions_ready or asyncio.get_running_loop().create_future()
+            )
+            await asyncio.shield(self._subscriptions_ready)
+        return self.subscriptions
 
-    def heard(self, hearing: UpstreamSubscriptions | None) -> None:
-        self.hearing = hearing
-        listening, self._listening = self._listening, None
-        if listening is not None and not listening.done():
-            listening.set_result(None)
+    def set_subscriptions(self, subscriptions: UpstreamSubscriptions | None) -> None:
+        self.subscriptions = subscriptions
+        ready, self._subscriptions_ready = self._subscriptions_ready, None
+        if ready is not None and not ready.done():
+            ready.set_result(None)
 
-    def wait(self, call: Call, back: ResponseHandler) -> DeferredRequest:
-        waiting = DeferredRequest(call, back, InterlockError(DEADLINE_EXCEEDED, _NO_SESSION))
-        self._waiting.append(waiting)
-        return waiting
+    def wait(self, call: Call, handler: ResponseHandler) -> DeferredRequest:
+        request = DeferredRequest(
+            call, handler, InterlockError(DEADLINE_EXCEEDED, _SESSION_TIMEOUT_MESSAGE)
+        )
+        self._waiting.append(request)
+        return request
 
-    def speak_up(self, wanted: Raw | None) -> None:
-        """Stateless clients say with each request what they want to hear. The server is told of the
-        most talkative level that any of them wanted; each hears what it asked for."""
-        if wanted is None or self.peer is None:
+    def apply_log_level(self, requested_level: Raw | None) -> None:
+        """Lower the server's log level to the one that a stateless client requests.
+
+        Stateless clients name a level with each request. The server gets the most verbose one, and
+        each client receives only what it asked for.
+        """
+        if requested_level is None or self.peer is None:
             return
-        level = read_level(wanted)
+        level = read_level(requested_level)
         if self.level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
             self.level = level
             set_level(self.peer, level)
 
-    def serve_by(self, peer: UpstreamClient | None) -> None:
-        """Send what waited."""
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            self.speak_up(_wanted_level(one))
-        for one in waiting:
+    def send_waiting(self, peer: UpstreamClient | None) -> None:
+        """Send the waiting calls."""
+        requests, self._waiting = self._waiting, []
+        for request in requests:
+            self.apply_log_level(_requested_level(request))
+        for request in requests:
             if peer is None:
-                one.fail(_never_sent(self.label))
+                request.fail(_never_sent(self.label))
             else:
-                one.start(peer.start)
+                request.start(peer.start)
 
     def fail(self, error: InterlockError) -> None:
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.fail(error)
+        requests, self._waiting = self._waiting, []
+        for request in requests:
+            request.fail(error)
 
 
-def _wanted_level(request: DeferredRequest) -> Raw | None:
-    """The log level that a stateless client wants with a request that still waits."""
+def _requested_level(request: DeferredRequest) -> Raw | None:
+    """Return the log level of a waiting call of a stateless client."""
     call = request.call
     if not request.is_waiting or call.session is not None or call.meta is None:
         return None
     return call.meta.get(mcp.META_LOG_LEVEL)
 
 
-class _Teller:
-    """Passes on to a session client what its server says of its own accord."""
+class _NotificationSender:
+    """Relays unsolicited notifications of a server to its session client."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -419,10 +446,10 @@ class _Teller:
 
 
 def set_level(peer: UpstreamClient, level: str) -> None:
-    """Tell a server from which level on it is to speak. What it answers does not matter."""
+    """Set the log level of a server. Its response does not matter."""
     if peer.era is mcp.Era.SESSION and "logging" in peer.capabilities:
-        exchange = peer.request(mcp.SET_LEVEL, {"level": level})
-        task = asyncio.get_running_loop().create_task(_ignore(exchange))
+        response = peer.request(mcp.SET_LEVEL, {"level": level})
+        task = asyncio.get_running_loop().create_task(_ignore(response))
         _BACKGROUND.add(task)
         task.add_done_callback(_BACKGROUND.discard)
 
@@ -430,62 +457,62 @@ def set_level(peer: UpstreamClient, level: str) -> None:
 _BACKGROUND: Final[set[asyncio.Task[None]]] = set()
 
 
-async def _ignore(exchange: Awaitable[object]) -> None:
+async def _ignore(response: Awaitable[object]) -> None:
     try:
-        await exchange
+        await response
     except UpstreamResponseError as error:
-        _log.info("a log level was refused: %s", error.message)
+        _log.info("a server rejected its log level: %s", error.message)
     except InterlockError:
-        # It is lost, and with it the need for a level.
+        # The connection is lost, so no level is needed.
         return
 
 
 def _never_sent(label: str) -> UpstreamLostError:
     return UpstreamLostError(
-        UPSTREAM_LOST, f"{label} was lost before the call could be sent.", was_sent=False
+        UPSTREAM_LOST, f"{label} was lost before the call was sent.", was_sent=False
     )
 
 
-def _promises(key: Key) -> bytes:
+def _client_capabilities(key: SessionKey) -> bytes:
     return key[1] if isinstance(key, tuple) else key.client.capabilities
 
 
-def _nothing() -> None:
-    """The lists are the main connection's business."""
+def _do_nothing() -> None:
+    """Do nothing: lists are read on the main connection."""
 
 
-# -- Who shares the connection to an upstream, and who gets one of its own.
+# -- Which clients share a connection and which get one of their own.
 
 
 class SessionPolicy(Enum):
-    """Who gets a connection of its own to an upstream."""
+    """Which clients get a connection of their own to an upstream."""
 
-    NOBODY = 0
-    ANSWERING = 1
-    """Clients of the session wire that answer what a server asks, where the server speaks that
-    wire too. A started process speaks one wire only, so each of them costs a process."""
+    NONE = 0
+    RESPONDING = 1
+    """Session clients that handle client requests (sampling, elicitation, roots), if the server
+    supports sessions. A process speaks one protocol generation, so each costs a process."""
     SESSIONS = 2
-    """Clients of the session wire, where the server speaks that too."""
-    EVERYBODY = 3
+    """Session clients, if the server supports sessions."""
+    ALL = 3
 
 
-def private_for(server: ServerConfig, peer: UpstreamClient) -> SessionPolicy:
-    """Whose calls must not share a connection to this server."""
+def choose_session_policy(server: ServerConfig, peer: UpstreamClient) -> SessionPolicy:
+    """Return which clients must not share a connection to this server."""
     if server.sessions != "auto":
-        return SessionPolicy.EVERYBODY if server.sessions == "private" else SessionPolicy.NOBODY
+        return SessionPolicy.ALL if server.sessions == "private" else SessionPolicy.NONE
     if peer.era is Era.STATELESS:
         if server.protocol == "stateless":
-            return SessionPolicy.NOBODY
-        return SessionPolicy.SESSIONS if peer.link.is_http else SessionPolicy.ANSWERING
-    # One process serves everybody who may use it, unless the config says otherwise.
-    return SessionPolicy.EVERYBODY if peer.link.session_offered else SessionPolicy.NOBODY
+            return SessionPolicy.NONE
+        return SessionPolicy.SESSIONS if peer.transport.is_http else SessionPolicy.RESPONDING
+    # One process serves all clients unless the config says otherwise.
+    return SessionPolicy.ALL if peer.transport.offered_session_id else SessionPolicy.NONE
 
 
-def denied(server: ServerConfig) -> frozenset[str]:
-    """What this server may not ask for, and so is not promised."""
+def denied_capabilities(server: ServerConfig) -> frozenset[str]:
+    """Return the client capabilities that the config denies to this server."""
     ask = server.ask
-    settings = {"sampling": ask.sampling, "elicitation": ask.elicitation, "roots": ask.roots}
-    return frozenset(name for name, may in settings.items() if may == "deny")
+    permissions = {"sampling": ask.sampling, "elicitation": ask.elicitation, "roots": ask.roots}
+    return frozenset(name for name, permission in permissions.items() if permission == "deny")
 
 
 async def open_private(
@@ -493,27 +520,33 @@ async def open_private(
     server: ServerConfig,
     key: str,
     main: UpstreamClient | None,
-    promises: bytes,
+    client_capabilities: bytes,
 ) -> UpstreamClient:
-    """A connection for one client, beside the `main` one. Raises InterlockError, NoSessionsError
-    when the server has no session to give and the main connection does as well."""
-    spoken = None if main is None else main.era
+    """Open a connection for one client, in addition to the `main` one.
+
+    Raises:
+        NoSessionsError: the server provides no session, and the main connection can serve.
+        InterlockError: the connection failed.
+    """
+    era = None if main is None else main.era
     try:
         peer = await connector.connect(
-            remove_capabilities(promises, denied(server)), session_first=True
+            without(client_capabilities, denied_capabilities(server)), session_first=True
         )
-    except InterlockError as refused:
-        if main is None or spoken is not Era.STATELESS or server.sessions == "private":
+    except InterlockError as error:
+        if main is None or era is not Era.STATELESS or server.sessions == "private":
             raise
-        # The main connection works: better that than nothing.
-        none = NoSessionsError(refused.failure, refused.message)
-        gone = refused if isinstance(refused, UpstreamLostError) else None
-        # Of a process nobody knows why; trying again with every call would start one each time.
-        none.lasting = gone is None or not main.link.is_http or 400 <= gone.status < 500
-        raise none from None
-    remembers = peer.link.session_offered or not peer.link.is_http
-    if spoken is Era.STATELESS and not remembers and server.sessions != "private":
-        # It speaks the older wire too, but remembers nobody: then the newer one is better.
+        # The main connection works and can serve this client, too.
+        fallback_error = NoSessionsError(error.failure, error.message)
+        lost = error if isinstance(error, UpstreamLostError) else None
+        # A process does not say why it failed, and each retry would start another one.
+        fallback_error.is_permanent = (
+            lost is None or not main.transport.is_http or 400 <= lost.status < 500
+        )
+        raise fallback_error from None
+    has_sessions = peer.transport.offered_session_id or not peer.transport.is_http
+    if era is Era.STATELESS and not has_sessions and server.sessions != "private":
+        # It supports sessions but issues no session id: the stateless generation is better then.
         await peer.close()
-        raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{key} gives no sessions.")
+        raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{key} issues no session id.")
     return peer

@@ -1,7 +1,8 @@
-"""Subscriptions of the stateless wire: one `subscriptions/listen` that is kept open.
+"""Subscriptions: list changes, resource updates and other unsolicited messages of an upstream.
 
-What a subscription brings is settled when it is made. To hear of another resource a new one is
-made, and the old one ended when the new one is acknowledged, so that nothing is missed between.
+A stateless server sends them on one long-lived `subscriptions/listen`. Its filter is fixed when it
+is sent. To watch another resource, a new request replaces the old one, which ends only after the
+new one was acknowledged, so that no change is missed.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from msgspec import UNSET, Raw, UnsetType
 from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.pending_request import PendingRequest
-from interlock.core.upstreams.transports.http import may_come_back
+from interlock.core.upstreams.transports.http import can_retry_stream
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure, InterlockError
 from interlock.primitives.backoff import Backoff
 from interlock.protocol import mcp
 
-ACKNOWLEDGED_WITHIN: Final = 10.0
-REOPEN_AFTER: Final = 1.0
-REOPEN_SOONEST: Final = 0.05
-REOPEN_AT_MOST: Final = 60.0
-_FOR_GOOD: Final = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
+ACKNOWLEDGE_TIMEOUT_SECONDS: Final = 10.0
+REOPEN_DELAY_SECONDS: Final = 1.0
+MIN_REOPEN_DELAY_SECONDS: Final = 0.05
+MAX_REOPEN_DELAY_SECONDS: Final = 60.0
+_PERMANENT_ERRORS: Final = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
 """Errors that the same request will meet again."""
 _KINDS: Final = {
     "tools": "toolsListChanged",
@@ -37,61 +38,71 @@ _KINDS: Final = {
 _log = logging.getLogger("interlock.upstreams")
 
 
-async def first_of(*things: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until one of these is done. Whatever becomes of the wait, they go on."""
-    await asyncio.wait(things, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+async def wait_first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of the futures is done. None of them is cancelled."""
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 def reopen_delay(
-    backoff: Backoff, lasted: float, wanted: float | None = None, *, properly: bool = False
+    backoff: Backoff,
+    open_seconds: float,
+    requested_delay: float | None = None,
+    *,
+    is_clean_end: bool = False,
 ) -> float:
-    """Return the seconds to wait before a stream that ended is opened again. A stream that lasted
-    longer than the last delay, or that the server ended on purpose, begins with the first delay.
+    """Return the seconds to wait before a stream is opened again.
+
+    A stream that lasted longer than the last delay, or that the server ended on purpose, starts
+    again with the first delay.
 
     Args:
-        wanted: what the server asked for (`retry:`), if it did.
-        properly: whether the server ended the stream.
+        requested_delay: the `retry:` value of the server.
+        is_clean_end: the server ended the stream.
     """
-    if (properly and wanted is not None) or lasted > (backoff.delay or REOPEN_AFTER):
+    if (is_clean_end and requested_delay is not None) or open_seconds > (
+        backoff.delay or REOPEN_DELAY_SECONDS
+    ):
         backoff.reset()
     elif not backoff.delay:
-        # The first stream broke at once: that is a second failure already.
+        # The first stream broke immediately: this counts as a second failure.
         backoff.next_delay()
-    return backoff.next_delay(None if wanted is None else max(wanted, REOPEN_SOONEST))
+    return backoff.next_delay(
+        None if requested_delay is None else max(requested_delay, MIN_REOPEN_DELAY_SECONDS)
+    )
 
 
-class _Honoured(msgspec.Struct, rename="camel"):
+class _AcknowledgedFilter(msgspec.Struct, rename="camel"):
     resource_subscriptions: list[str] | UnsetType = UNSET
 
 
 class _Acknowledgement(msgspec.Struct):
-    notifications: _Honoured | UnsetType = UNSET
+    notifications: _AcknowledgedFilter | UnsetType = UNSET
     meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 class _Subscription:
     """One `subscriptions/listen`, from the request to its end."""
 
-    def __init__(self, exchange: PendingRequest) -> None:
+    def __init__(self, request: PendingRequest) -> None:
         loop = asyncio.get_running_loop()
-        self.exchange = exchange
+        self.request = request
         self.began = loop.time()
-        self.acknowledged: asyncio.Future[_Honoured | None] = loop.create_future()
-        """Done with what the server will tell of; None: it did not say."""
-        self.over: asyncio.Future[None] = loop.create_future()
-        if exchange.is_open:
-            exchange.future = self.over
+        self.acknowledged: asyncio.Future[_AcknowledgedFilter | None] = loop.create_future()
+        """The acknowledged filter. None: the server did not name it."""
+        self.ended: asyncio.Future[None] = loop.create_future()
+        if request.is_open:
+            request.future = self.ended
         else:
-            self.over.set_result(None)
+            self.ended.set_result(None)
 
     def end(self) -> None:
-        self.exchange.abandon("The node no longer listens.")
-        if not self.over.done():
-            self.over.set_result(None)
+        self.request.abandon("The subscription is no longer needed.")
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class StatelessSubscriptions:
-    """A stateless server: what it announces, and the resources that are watched."""
+    """The subscription of a stateless server: list changes and watched resources."""
 
     def __init__(
         self,
@@ -105,164 +116,188 @@ class StatelessSubscriptions:
         self._peer = peer
         self._relist = relist
         self._sleep = sleep
-        self._current: _Subscription | None = None
-        self._new: _Subscription | None = None
-        self._changing = asyncio.Lock()
-        self._moved = asyncio.Event()
-        """Set when there is another subscription than the keeper knows of."""
-        self._refused = False
+        self._active: _Subscription | None = None
+        self._opening: _Subscription | None = None
+        self._change_lock = asyncio.Lock()
+        self._replaced = asyncio.Event()
+        """Set when `run` has to look at a new subscription."""
+        self._is_rejected = False
         self.lists_missed = False
         self._updates_missed = bool(self.watched)
-        self._announced = {
+        self._list_filters = {
             member: True
             for kind, member in _KINDS.items()
             if isinstance(peer.capabilities.get(kind), dict)
             and peer.capabilities[kind].get("listChanged")
         }
-        peer.on_acknowledged = self._acknowledged
+        peer.on_acknowledged = self._on_acknowledged
 
-    # -- keeping it open
+    # -- keeping the subscription open
 
-    async def keep(self) -> None:
-        peer, backoff = self._peer, Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
+    async def run(self) -> None:
+        peer, backoff = self._peer, Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
         loop = asyncio.get_running_loop()
         try:
             while not peer.closed.done():
                 began = loop.time()
-                if self._current is None and not await self._open_again():
-                    await self._until_moved()
+                if self._active is None and not await self._reopen():
+                    await self._wait_replaced()
                     continue
-                current = self._current
-                if current is not None:
-                    await first_of(current.over, peer.closed)
-                    if current is not self._current:
-                        # Another one has taken its place.
+                active = self._active
+                if active is not None:
+                    await wait_first(active.ended, peer.closed)
+                    if active is not self._active:
+                        # A new subscription replaced it.
                         continue
-                    self._current = None
+                    self._active = None
                     self.lists_missed = self._updates_missed = True
-                    began = current.began
+                    began = active.began
                 if peer.closed.done():
                     return
                 self.ready.set()
                 await self._sleep(reopen_delay(backoff, loop.time() - began))
         finally:
             self.ready.set()
-            if self._current is not None:
-                self._current.end()
+            if self._active is not None:
+                self._active.end()
 
-    async def _open_again(self) -> bool:
-        """Try to have a subscription. False: there is none to be had, or to be wanted."""
-        async with self._changing:
-            if self._current is not None:
+    async def _reopen(self) -> bool:
+        """Try to open a subscription. False: it is rejected or not needed."""
+        async with self._change_lock:
+            if self._active is not None:
                 return True
-            if self._refused or not (self._announced or self.watched):
+            if self._is_rejected or not (self._list_filters or self.watched):
                 return False
             try:
-                honoured = await self._replace(tuple(self.watched), patient=True)
+                acknowledged = await self._replace(
+                    tuple(self.watched), acknowledgement_optional=True
+                )
             except UpstreamResponseError as error:
                 self.lists_missed = True
-                self._refused = error.code in _FOR_GOOD
-            except UpstreamLostError as gone:
+                self._is_rejected = error.code in _PERMANENT_ERRORS
+            except UpstreamLostError as error:
                 self.lists_missed = True
-                self._refused = not may_come_back(gone.status)
+                self._is_rejected = not can_retry_stream(error.status)
             else:
-                for uri in [uri for uri in self.watched if not _covers(honoured, uri)]:
+                for uri in [uri for uri in self.watched if not _includes(acknowledged, uri)]:
                     del self.watched[uri]
-                    _log.warning("%s: %s is watched no longer", self._peer.label, uri)
-            return not self._refused
+                    _log.warning("%s: no longer watching %s", self._peer.label, uri)
+            return not self._is_rejected
 
-    async def _until_moved(self) -> None:
+    async def _wait_replaced(self) -> None:
         self.ready.set()
-        moved = asyncio.ensure_future(self._moved.wait())
+        replaced = asyncio.ensure_future(self._replaced.wait())
         try:
-            await first_of(moved, self._peer.closed)
+            await wait_first(replaced, self._peer.closed)
         finally:
-            moved.cancel()
-        self._moved.clear()
+            replaced.cancel()
+        self._replaced.clear()
 
-    # -- another subscription
+    # -- changing the subscription
 
     async def watch(self, uri: str) -> None:
-        async with self._changing:
+        async with self._change_lock:
             if uri in self.watched:
                 return
-            await self._replace((*self.watched, uri), needs=uri)
+            await self._replace((*self.watched, uri), required_uri=uri)
             self.watched[uri] = None
 
     async def unwatch(self, uri: str) -> None:
-        async with self._changing:
+        async with self._change_lock:
             self.watched.pop(uri, None)
-            if self._announced or self.watched:
+            if self._list_filters or self.watched:
                 await self._replace(tuple(self.watched))
-            elif self._current is not None:
-                last, self._current = self._current, None
-                last.end()
+            elif self._active is not None:
+                active, self._active = self._active, None
+                active.end()
 
     async def _replace(
-        self, uris: tuple[str, ...], *, needs: str = "", patient: bool = False
-    ) -> _Honoured | None:
-        """Subscribe to these, then end what was there before. Raises InterlockError.
+        self,
+        uris: tuple[str, ...],
+        *,
+        required_uri: str = "",
+        acknowledgement_optional: bool = False,
+    ) -> _AcknowledgedFilter | None:
+        """Open a new subscription, then end the old one. Raises InterlockError.
 
-        `needs`: it is of no use without this one. `patient`: it counts even if the server never
-        acknowledges it.
+        Args:
+            required_uri: fail if the server does not acknowledge this resource.
+            acknowledgement_optional: succeed even if the server never acknowledges.
         """
         peer = self._peer
-        wanted: dict[str, Any] = dict(self._announced)
+        filters: dict[str, Any] = dict(self._list_filters)
         if uris:
-            wanted["resourceSubscriptions"] = list(uris)
-        exchange = peer.request(mcp.LISTEN, {"notifications": wanted}, stays_open=True)
-        self._new = new = _Subscription(exchange)
+            filters["resourceSubscriptions"] = list(uris)
+        request = peer.request(mcp.LISTEN, {"notifications": filters}, stays_open=True)
+        self._opening = opening = _Subscription(request)
         try:
-            await first_of(new.acknowledged, new.over, peer.closed, timeout=ACKNOWLEDGED_WITHIN)
-            honoured = self._judge(new, needs, patient)
+            await wait_first(
+                opening.acknowledged,
+                opening.ended,
+                peer.closed,
+                timeout=ACKNOWLEDGE_TIMEOUT_SECONDS,
+            )
+            acknowledged = self._check_acknowledgement(
+                opening, required_uri, acknowledgement_optional
+            )
         except BaseException:
-            new.end()
+            opening.end()
             raise
         finally:
-            self._new = None
-        old, self._current = self._current, new
-        if old is not None:
-            old.end()
-        self._refused = False
-        self._moved.set()
+            self._opening = None
+        previous, self._active = self._active, opening
+        if previous is not None:
+            previous.end()
+        self._is_rejected = False
+        self._replaced.set()
         self.ready.set()
-        self._catch_up()
-        return honoured
+        self._report_missed()
+        return acknowledged
 
-    def _judge(self, new: _Subscription, needs: str, patient: bool) -> _Honoured | None:
-        """What the server promised. Raises InterlockError when that is not enough."""
+    def _check_acknowledgement(
+        self, opening: _Subscription, required_uri: str, acknowledgement_optional: bool
+    ) -> _AcknowledgedFilter | None:
+        """Return the acknowledged filter. Raises InterlockError if it is not sufficient."""
         label = self._peer.label
-        if new.acknowledged.done():
-            honoured = new.acknowledged.result()
-        elif new.exchange.error is not None:
-            raise new.exchange.error
-        elif new.over.done() or self._peer.closed.done():
+        if opening.acknowledged.done():
+            acknowledged = opening.acknowledged.result()
+        elif opening.request.error is not None:
+            raise opening.request.error
+        elif opening.ended.done() or self._peer.closed.done():
             raise UpstreamLostError(
-                UPSTREAM_LOST, f"{label} ended the subscription at once.", was_sent=True
+                UPSTREAM_LOST, f"{label} ended the subscription immediately.", was_sent=True
             )
-        elif patient:
-            honoured = None
+        elif acknowledgement_optional:
+            acknowledged = None
         else:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"{label} did not acknowledge a subscription in time."
+                UPSTREAM_UNAVAILABLE,
+                f"{label} did not acknowledge a subscription within "
+                f"{ACKNOWLEDGE_TIMEOUT_SECONDS:g} s.",
             )
-        if needs and not _covers(honoured, needs):
+        if required_uri and not _includes(acknowledged, required_uri):
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"{label} does not tell when {needs} changes."
+                UPSTREAM_UNAVAILABLE, f"{label} does not report changes of {required_uri}."
             )
-        return honoured
+        return acknowledged
 
-    def _acknowledged(self, params: Raw) -> None:
-        new = self._new
-        if new is None or new.acknowledged.done():
+    def _on_acknowledged(self, params: Raw) -> None:
+        opening = self._opening
+        if opening is None or opening.acknowledged.done():
             return
-        said = msgspec.json.decode(params, type=_Acknowledgement)
-        id = UNSET if said.meta is UNSET else said.meta.get(mcp.META_SUBSCRIPTION, UNSET)
-        if id is UNSET or bytes(id) == b"%d" % new.exchange.id:
-            new.acknowledged.set_result(None if said.notifications is UNSET else said.notifications)
+        acknowledgement = msgspec.json.decode(params, type=_Acknowledgement)
+        id = (
+            UNSET
+            if acknowledgement.meta is UNSET
+            else acknowledgement.meta.get(mcp.META_SUBSCRIPTION, UNSET)
+        )
+        if id is UNSET or bytes(id) == b"%d" % opening.request.id:
+            opening.acknowledged.set_result(
+                None if acknowledgement.notifications is UNSET else acknowledgement.notifications
+            )
 
-    def _catch_up(self) -> None:
-        """Have everything looked at again that may have changed while nobody heard."""
+    def _report_missed(self) -> None:
+        """Report all lists and resources that may have changed while nothing was received."""
         lists, self.lists_missed = self.lists_missed, False
         updates, self._updates_missed = self._updates_missed, False
         if lists:
@@ -272,34 +307,33 @@ class StatelessSubscriptions:
                 self._peer.on_updated(uri)
 
 
-def _covers(honoured: _Honoured | None, uri: str) -> bool:
-    """Whether a resource is among what the server will tell of, as far as it said."""
-    if honoured is None:
+def _includes(acknowledged: _AcknowledgedFilter | None, uri: str) -> bool:
+    """Return whether the acknowledged filter includes a resource, as far as the server said."""
+    if acknowledged is None:
         return True
-    uris = honoured.resource_subscriptions
+    uris = acknowledged.resource_subscriptions
     return uris is not UNSET and uri in uris
 
 
-# -- Hearing what an upstream says of its own accord: changes, updates, logs, questions.
+# -- Unsolicited messages of an upstream, for both protocol generations.
 #
-# How that comes depends on the wire. A session server speaks on the stream that a GET opens, a
-# stateless one on the answer of `subscriptions/listen`; where one channel carries everything
-# there is nothing to open. Streams end now and then; they are opened again, and when something
-# may have been missed meanwhile, whoever needs to know is told to look again.
+# A session server sends them on the stream of a GET, a stateless server on the response to
+# `subscriptions/listen`. On a transport with one channel there is nothing to open. Streams that
+# end are opened again. If messages may have been missed meanwhile, that is reported.
 
 Sleep = Callable[[float], Awaitable[None]]
 
-ANSWER_WAIT: Final = 30.0
-"""How long a server may take to agree to tell of a resource."""
-HEAD_WAIT: Final = 1.0
-"""Some servers send nothing of a stream before there is something to say. After so many seconds
-without a refusal they are believed to have opened it."""
+RESPONSE_TIMEOUT_SECONDS: Final = 30.0
+"""How long a server may take to respond to a resource subscription."""
+HEADERS_TIMEOUT_SECONDS: Final = 1.0
+"""Some servers send no headers before the first event. After this time without a rejection the
+stream counts as open."""
 
 
 class UpstreamSubscriptions:
-    """The ears of one peer. `keep` runs for as long as they are wanted.
+    """The subscriptions of one connection, while `run` is running.
 
-    A new peer needs a new one, which is given the `uris` that are watched already.
+    A new connection needs a new object, with the `uris` that are watched already.
     """
 
     def __init__(
@@ -310,44 +344,51 @@ class UpstreamSubscriptions:
         sleep: Sleep,
         uris: Iterable[str] = (),
     ) -> None:
-        """`relist` is called when changes of the lists may have been missed."""
+        """
+        Args:
+            relist: called when list changes may have been missed.
+        """
         self._peer = peer
-        ears = StatelessSubscriptions if peer.era is mcp.Era.STATELESS else SessionSubscriptions
-        self._ears: StatelessSubscriptions | SessionSubscriptions = ears(peer, relist, sleep, uris)
+        subscriptions_class = (
+            StatelessSubscriptions if peer.era is mcp.Era.STATELESS else SessionSubscriptions
+        )
+        self._subscriptions: StatelessSubscriptions | SessionSubscriptions = subscriptions_class(
+            peer, relist, sleep, uris
+        )
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The uris of the resources that are watched now."""
-        return tuple(self._ears.watched)
+        """The URIs of the watched resources."""
+        return tuple(self._subscriptions.watched)
 
-    async def keep(self) -> None:
-        """Hear until the peer is gone, or there is nothing to keep open. Cancel it to stop."""
-        await self._ears.keep()
+    async def run(self) -> None:
+        """Keep subscriptions open until the connection is lost or needs none. Cancel it to stop."""
+        await self._subscriptions.run()
 
-    async def until_open(self, seconds: float | None = None) -> None:
-        """Wait until it is heard, or the first attempt has failed. `keep` must be running.
+    async def wait_open(self, seconds: float | None = None) -> None:
+        """Wait until messages are received, or the first attempt has failed. `run` must be running.
 
-        After so many `seconds` it counts as not heard: `relist` is called when it is.
+        After `seconds` it returns anyway, and `relist` is called once messages are received.
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._ears.ready.wait()
+                await self._subscriptions.ready.wait()
         except TimeoutError:
-            self._ears.lists_missed = True
+            self._subscriptions.lists_missed = True
 
     async def watch(self, uri: str) -> None:
-        """Ask to be told when this resource changes. Raises InterlockError when refused."""
-        if uri not in self._ears.watched:
-            await self._ears.watch(uri)
+        """Watch a resource. Raises InterlockError if the server rejects it."""
+        if uri not in self._subscriptions.watched:
+            await self._subscriptions.watch(uri)
 
     async def unwatch(self, uri: str) -> None:
-        """Ask to be told no longer. Raises InterlockError; it counts as unwatched all the same."""
-        if uri in self._ears.watched:
-            await self._ears.unwatch(uri)
+        """Stop watching a resource. May raise InterlockError, but it is unwatched in any case."""
+        if uri in self._subscriptions.watched:
+            await self._subscriptions.unwatch(uri)
 
 
-class _Stream:
-    """One life of the GET stream of a session."""
+class _EventStream:
+    """One GET stream of a session."""
 
     def __init__(self, last_event_id: str, retry: float | None) -> None:
         loop = asyncio.get_running_loop()
@@ -356,23 +397,23 @@ class _Stream:
         self.is_open = True
         self.last_event_id = last_event_id
         self.retry = retry
-        self.when_open: asyncio.Future[None] = loop.create_future()
-        self.over: asyncio.Future[int] = loop.create_future()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[int] = loop.create_future()
 
-    def opened(self) -> None:
-        if not self.when_open.done():
-            self.when_open.set_result(None)
+    def on_open(self) -> None:
+        if not self.opened.done():
+            self.opened.set_result(None)
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
     ) -> None:
         self.is_open = False
-        if not self.over.done():
-            self.over.set_result(status)
+        if not self.ended.done():
+            self.ended.set_result(status)
 
 
 class SessionSubscriptions:
-    """A session server: its GET stream where it needs one, and its resource subscriptions."""
+    """The subscriptions of a session server: its GET stream if it needs one, and its resources."""
 
     def __init__(
         self, peer: UpstreamClient, relist: Callable[[], None], sleep: Sleep, uris: Iterable[str]
@@ -384,63 +425,67 @@ class SessionSubscriptions:
         self._relist = relist
         self._sleep = sleep
 
-    async def keep(self) -> None:
-        peer, backoff = self._peer, Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
+    async def run(self) -> None:
+        peer, backoff = self._peer, Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
         last_event_id, retry = "", None
-        first, missed = True, False
+        is_first, missed = True, False
         loop = asyncio.get_running_loop()
         try:
             while not peer.closed.done():
-                stream = _Stream(last_event_id, retry)
+                stream = _EventStream(last_event_id, retry)
                 began = loop.time()
-                if not peer.link.open_stream(stream):
-                    # On one shared channel everything comes by itself.
+                if not peer.transport.open_stream(stream):
+                    # On a single channel messages need no stream.
                     self.ready.set()
-                    await self._watch_again()
+                    await self._resubscribe()
                     return
-                status = await self._live_with(stream, first, missed)
+                status = await self._read_stream(stream, is_first, missed)
                 if status is None:
                     return
                 self.ready.set()
-                if stream.when_open.done():
-                    first = missed = False
+                if stream.opened.done():
+                    is_first = missed = False
                 resumed = last_event_id
                 last_event_id, retry = stream.last_event_id, stream.retry
-                if not may_come_back(status):
+                if not can_retry_stream(status):
                     if not resumed:
-                        # It has no such stream. Nothing more will be heard than calls bring.
-                        if first:
-                            await self._watch_again()
+                        # The server has no such stream. Only responses bring messages.
+                        if is_first:
+                            await self._resubscribe()
                         return
-                    # It may have one from here on, if not from there.
+                    # The server may open a stream without resuming the old one.
                     last_event_id = ""
-                properly = status == 200
-                # Who ends a stream properly, and says where it goes on, keeps what comes between.
-                missed = missed or not (properly and last_event_id)
-                lasted = loop.time() - began
-                await self._sleep(reopen_delay(backoff, lasted, retry, properly=properly))
+                is_clean_end = status == 200
+                # A server that ends a stream and names an event id keeps the events in between.
+                missed = missed or not (is_clean_end and last_event_id)
+                open_seconds = loop.time() - began
+                await self._sleep(
+                    reopen_delay(backoff, open_seconds, retry, is_clean_end=is_clean_end)
+                )
         finally:
             self.ready.set()
 
-    async def _live_with(self, stream: _Stream, first: bool, missed: bool) -> int | None:
-        """Hear it until it is over. The HTTP status that ended it; None: the peer is gone."""
+    async def _read_stream(self, stream: _EventStream, is_first: bool, missed: bool) -> int | None:
+        """Read the stream to its end. Returns the HTTP status; None if the connection is lost."""
         peer = self._peer
         try:
-            await first_of(stream.when_open, stream.over, peer.closed, timeout=HEAD_WAIT)
-            if not stream.over.done() and not peer.closed.done():
-                stream.opened()
+            await wait_first(
+                stream.opened, stream.ended, peer.closed, timeout=HEADERS_TIMEOUT_SECONDS
+            )
+            if not stream.ended.done() and not peer.closed.done():
+                stream.on_open()
                 self.ready.set()
                 if missed:
                     self._relist()
-                if first:
-                    await self._watch_again()
+                if is_first:
+                    await self._resubscribe()
                 elif missed:
-                    self._look_again()
-                await first_of(stream.over, peer.closed)
+                    self._report_watched()
+                await wait_first(stream.ended, peer.closed)
         except asyncio.CancelledError:
-            peer.link.drop(stream)
+            peer.transport.remove_request(stream)
             raise
-        return stream.over.result() if stream.over.done() else None
+        return stream.ended.result() if stream.ended.done() else None
 
     async def watch(self, uri: str) -> None:
         await self._request(mcp.SUBSCRIBE, uri)
@@ -450,28 +495,29 @@ class SessionSubscriptions:
         self.watched.pop(uri, None)
         await self._request(mcp.UNSUBSCRIBE, uri)
 
-    async def _watch_again(self) -> None:
-        """Ask this peer for what another one was asked before."""
+    async def _resubscribe(self) -> None:
+        """Subscribe on this connection to all watched resources."""
         for uri in list(self.watched):
             try:
                 await self._request(mcp.SUBSCRIBE, uri)
             except InterlockError as error:
                 self.watched.pop(uri, None)
-                _log.warning("%s: %s is watched no longer: %s", self._peer.label, uri, error)
-        self._look_again()
+                _log.warning("%s: no longer watching %s: %s", self._peer.label, uri, error)
+        self._report_watched()
 
-    def _look_again(self) -> None:
-        """What is watched may have changed while nobody heard."""
+    def _report_watched(self) -> None:
+        """Report all watched resources: they may have changed while nothing was received."""
         for uri in list(self.watched):
             if self._peer.on_updated is not None:
                 self._peer.on_updated(uri)
 
     async def _request(self, method: str, uri: str) -> None:
         try:
-            async with asyncio.timeout(ANSWER_WAIT):
+            async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
                 await self._peer.request(method, {"uri": uri})
         except TimeoutError:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"{self._peer.label} did not answer {method} within {ANSWER_WAIT:g} s.",
+                f"{self._peer.label} did not respond to {method} within "
+                f"{RESPONSE_TIMEOUT_SECONDS:g} s.",
             ) from None

@@ -1,17 +1,16 @@
-"""Keeps one upstream alive: connects, lists, notices when it is lost, and tries again for ever.
+"""Supervision of one upstream: connect, read its lists, notice when it is lost, and reconnect.
 
-Every upstream has its own, so a bad one never delays or harms the others. States and their
-transitions:
+Each upstream has its own supervisor, so a failing one does not delay the others. States:
 
-    connecting → ready            connected, tools listed
-    connecting → failed           could not connect; trying again
+    connecting → ready            connected, lists read
+    connecting → failed           could not connect; keeps trying
     ready      → degraded         lost; its tools stay listed for the grace period
-    degraded   → ready            it came back
+    degraded   → ready            connected again
     degraded   → failed           the grace period is over, its tools are withdrawn
-    failed     → ready            it came back after all
+    failed     → ready            connected after all
 
-A subserver that dials in cannot be fetched: its supervisor waits for its next channel, and how long
-its tools stay listed is for the registrar to say.
+A subserver connects by itself: its supervisor waits for its next channel, and the registrar decides
+how long its tools stay listed.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from interlock.core.upstreams.listing import KINDS, RawOffering, list_offer
 from interlock.core.upstreams.session_pool import (
     SessionPolicy,
     SessionPool,
-    denied,
-    key_of,
+    choose_session_policy,
+    denied_capabilities,
     open_private,
-    private_for,
+    session_key,
     set_level,
 )
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
@@ -53,62 +52,63 @@ from interlock.protocol.mcp import (
     remove_capabilities,
 )
 
-# -- Connections that are closed while nobody waits for it: the other side may be long in
-# agreeing.
+# -- Connections that are closed in the background, because the other side may respond slowly.
 
-LONGEST: Final = 5.0
-"""A channel gives up by itself before that."""
+CLOSE_TIMEOUT_SECONDS: Final = 5.0
+"""Longer than the timeout by which a channel closes itself."""
 
 _log = logging.getLogger("interlock.upstreams")
 
 
 class BackgroundClose:
-    """Those of one upstream."""
+    """Closes connections of one upstream in the background."""
 
     def __init__(self) -> None:
         self._closing: set[asyncio.Task[None]] = set()
 
     def close(self, peer: UpstreamClient) -> None:
-        """Close it, some time soon."""
+        """Start closing a connection."""
         task = asyncio.get_running_loop().create_task(_close(peer), name=f"close:{peer.label}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def all_gone(self) -> None:
-        """Wait for those that are being closed."""
+    async def wait_closed(self) -> None:
+        """Wait until all connections are closed."""
         if self._closing:
             await asyncio.gather(*self._closing)
 
 
 async def _close(peer: UpstreamClient) -> None:
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
             await peer.close()
     except TimeoutError:
-        _log.warning("%s: its connection did not close in %g s", peer.label, LONGEST)
+        _log.warning(
+            "%s: the connection did not close within %g s", peer.label, CLOSE_TIMEOUT_SECONDS
+        )
     except Exception:
-        _log.exception("%s: its connection could not be closed", peer.label)
+        _log.exception("%s: the connection could not be closed", peer.label)
 
 
-# -- What an upstream listed last, and reading it again: when it announces a change, when somebody
-# may have missed one, and when a list has been believed for long enough.
+# -- The lists of an upstream. They are read again when the upstream announces a change, when a
+# change may have been missed, and when their lifetime is over.
 
-LIST_TIMEOUT: Final = 30.0
-RELIST_PAUSE: Final = 5.0
-RETRY_FIRST: Final = 0.1
-RETRY_AT_MOST: Final = 30.0
-"""Seconds between two readings of the tools for the sake of names that are not listed."""
+LIST_TIMEOUT_SECONDS: Final = 30.0
+RELIST_INTERVAL_SECONDS: Final = 5.0
+"""Minimum time between two readings of the tools because of unlisted names."""
+RETRY_DELAY_SECONDS: Final = 0.1
+MAX_RETRY_DELAY_SECONDS: Final = 30.0
 
 
-class Handle(Protocol):
+class CancellableTimer(Protocol):
     def cancel(self) -> None: ...
 
 
-CallLater = Callable[[float, Callable[[], None]], Handle]
+CallLater = Callable[[float, Callable[[], None]], CancellableTimer]
 
 
 class ListReader:
-    """The lists of one upstream, whichever connection they were read on."""
+    """Reads the lists of one upstream, over all of its connections."""
 
     def __init__(
         self,
@@ -120,128 +120,138 @@ class ListReader:
         clock: Clock,
         call_later: CallLater | None = None,
     ) -> None:
-        """`on_read`: told when a list was read again."""
+        """
+        Args:
+            on_read: called when a list was read again.
+        """
         self.offer = RawOffering()
-        """What it listed last, as it came."""
+        """The entries of the last reading."""
         self.announced: frozenset[str] = KINDS
-        """Which of its lists were new then."""
+        """The kinds of lists whose change was announced before the last reading."""
         self.count = 0
-        """How often anything of it was read."""
+        """The number of readings."""
         self._key = key
         self._connector = connector
         self._on_read = on_read
         self._sleep = sleep
         self._clock = clock
         self._call_later = call_later
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._stale: set[str] = set()
-        self._timer: Handle | None = None
-        self._keeps = False
-        self._fails = False
-        """Whether a list that is out of date could not be read, and is tried again."""
-        self._searchers: list[Callable[[], None]] = []
-        self._searched = -RELIST_PAUSE
+        self._timer: CancellableTimer | None = None
+        self._is_running = False
+        self._is_failing = False
+        """True if an outdated list could not be read and is tried again."""
+        self._waiting_searches: list[Callable[[], None]] = []
+        self._last_search = -RELIST_INTERVAL_SECONDS
 
-    def soon(self, kind: str | None = None) -> None:
-        """Read this list again, or all of them. Called as often as anybody likes."""
+    def request_reading(self, kind: str | None = None) -> None:
+        """Read one list again, or all of them, soon. May be called often."""
         self._stale |= KINDS if kind is None else {kind}
-        self._wanted.set()
+        self._requested.set()
 
-    def read_tools(self, then: Callable[[], None]) -> bool:
-        """Read the tools again because a caller named one that is not listed. Callers that come
-        before the reading ended share it.
+    def read_tools(self, on_done: Callable[[], None]) -> bool:
+        """Read the tools again because a caller named one that is not listed.
+
+        Callers share a reading that has not ended.
 
         Args:
-            then: called once, when the reading ended, whether it succeeded or not.
+            on_done: called once when the reading has ended, successful or not.
 
         Returns:
-            False: nothing is read, because that was done a moment ago or is not possible now.
+            False: nothing is read, because of the minimum interval or a lost connection.
         """
-        if not self._searchers:
+        if not self._waiting_searches:
             now = self._clock()
-            if not self._keeps or self._fails or now - self._searched < RELIST_PAUSE:
+            if (
+                not self._is_running
+                or self._is_failing
+                or now - self._last_search < RELIST_INTERVAL_SECONDS
+            ):
                 return False
-            self._searched = now
-            self._wanted.set()
-        self._searchers.append(then)
+            self._last_search = now
+            self._requested.set()
+        self._waiting_searches.append(on_done)
         return True
 
     def _end_searches(self) -> None:
-        """There is no connection to read on."""
-        self._keeps = False
+        """End all waiting searches, because the connection is lost."""
+        self._is_running = False
         self._end_search()
 
     def _end_search(self) -> None:
-        searchers, self._searchers = self._searchers, []
-        for then in searchers:
-            then()
+        on_done_callbacks, self._waiting_searches = self._waiting_searches, []
+        for on_done in on_done_callbacks:
+            on_done()
 
-    def forget_news(self) -> None:
-        """Everything is about to be read: only what is announced from now on counts."""
-        self._wanted.clear()
+    def discard_requests(self) -> None:
+        """Forget earlier announcements, because all lists are about to be read."""
+        self._requested.clear()
         self._stale.clear()
 
     async def read(self, peer: UpstreamClient) -> RawOffering:
-        """All that it lists, for the first time on a connection. Raises InterlockError."""
-        offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
-        self._connector.vet(offer)
+        """Return all lists, the first time on a connection. Raises InterlockError."""
+        offer = await list_offer(
+            peer, timeout=LIST_TIMEOUT_SECONDS, kinds=self._connector.list_kinds
+        )
+        self._connector.check_offering(offer)
         return offer
 
-    def take(self, offer: RawOffering, announced: frozenset[str] = KINDS) -> None:
-        """This is what it lists now."""
+    def set_offering(self, offer: RawOffering, announced: frozenset[str] = KINDS) -> None:
+        """Set the current lists."""
         self.count += 1
         self.offer = offer
         self.announced = announced
 
-    async def keep(self, peer: UpstreamClient) -> None:
-        """Read again whatever is out of date, for as long as this runs."""
-        self._fails = False
-        backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
+    async def run(self, peer: UpstreamClient) -> None:
+        """Read outdated lists again until cancelled."""
+        self._is_failing = False
+        backoff = Backoff(RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS)
         try:
             while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                searches = bool(self._searchers)
-                stale, self._stale = frozenset(self._stale) & self._connector.kinds, set()
-                kinds = stale | {"tools"} if searches else stale
+                await self._requested.wait()
+                self._requested.clear()
+                has_searches = bool(self._waiting_searches)
+                stale, self._stale = frozenset(self._stale) & self._connector.list_kinds, set()
+                kinds = stale | {"tools"} if has_searches else stale
                 try:
                     offer = await list_offer(
-                        peer, timeout=LIST_TIMEOUT, kinds=kinds, before=self.offer
+                        peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds, before=self.offer
                     )
-                    self._connector.vet(offer)
+                    self._connector.check_offering(offer)
                 except InterlockError as error:
-                    _log.warning("%s: its new list could not be read: %s", self._key, error.message)
+                    _log.warning("%s: cannot read its new list: %s", self._key, error.message)
                     if stale:
-                        # What is shown is out of date for as long as this fails.
+                        # The shown list stays outdated while this fails.
                         self._stale |= stale
-                        self._wanted.set()
-                        self._fails = True
+                        self._requested.set()
+                        self._is_failing = True
                 else:
-                    # Nobody announced anything when a caller had the tools read.
-                    self.take(offer, stale)
+                    # A search is no announcement of a change.
+                    self.set_offering(offer, stale)
                     self._on_read()
-                    self.in_time()
-                    self._fails = False
-                if not self._fails:
+                    self.start_timer()
+                    self._is_failing = False
+                if not self._is_failing:
                     backoff.reset()
-                if searches:
+                if has_searches:
                     self._end_search()
-                # An upstream that announces a change whenever it is asked must not keep us busy.
+                # Protects from an upstream that announces a change after every reading.
                 await self._sleep(backoff.next_delay())
         finally:
             self._end_searches()
 
-    def in_time(self) -> None:
-        """A list is believed for so long only."""
+    def start_timer(self) -> None:
+        """Start the timer of the lifetime of lists."""
         self._stop_timer()
-        self._keeps = True
+        self._is_running = True
         ttl = self._connector.list_ttl
         if ttl is not None:
             later = self._call_later or asyncio.get_running_loop().call_later
-            self._timer = later(ttl, self.soon)
+            self._timer = later(ttl, self.request_reading)
 
-    def not_in_time(self) -> None:
-        """Nobody could read it: its connection is gone."""
+    def stop(self) -> None:
+        """Stop the timer and end searches: the connection is lost."""
         self._stop_timer()
         self._end_searches()
 
@@ -251,8 +261,8 @@ class ListReader:
             self._timer = None
 
 
-HEARD_WITHIN: Final = 1.0
-"""How long a server may take to open the stream of its notifications before it counts as ready."""
+SUBSCRIPTION_TIMEOUT_SECONDS: Final = 1.0
+"""How long a server may take to open its notification stream before it counts as ready."""
 
 
 class State(Enum):
@@ -263,7 +273,7 @@ class State(Enum):
 
 
 class Supervisor:
-    """One upstream, as the pipeline and the operator see it."""
+    """One upstream, supervised: what the pipeline calls and the operator sees."""
 
     def __init__(
         self,
@@ -276,7 +286,7 @@ class Supervisor:
         on_state: Callable[[Supervisor], None],
         on_updated: Callable[[Supervisor, str, object | None], None] | None = None,
         watched: Callable[[str, object | None], Iterable[str]] = lambda *_: (),
-        back: ResponseHandler | None = None,
+        handler: ResponseHandler | None = None,
         prepare: Callable[[UpstreamClient], None] | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
@@ -284,14 +294,17 @@ class Supervisor:
         call_later: CallLater | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`prepare` is given each new main connection before anything is read on it."""
+        """
+        Args:
+            prepare: called with each new main connection before anything is read on it.
+        """
         self.key = key
         self.server = server
         self.timeout = server.timeout
-        """Its own limit for a call, when the config gives one."""
+        """The configured timeout of its calls."""
         self.state = State.CONNECTING
         self.problem: str | None = None
-        """Why it is not ready, in a sentence."""
+        """The reason why it is not ready, as a sentence."""
         self.since = wall_clock()
         self.restarts = 0
         self.peer: UpstreamClient | None = None
@@ -300,7 +313,7 @@ class Supervisor:
         self._on_offer = on_offer
         self._on_updated = on_updated
         self._watched = watched
-        self._back = back
+        self._handler = handler
         self._on_withdrawn = on_withdrawn
         self._on_state = on_state
         self._prepare = prepare
@@ -309,8 +322,8 @@ class Supervisor:
         self._sleep = sleep
         self._jitter = jitter
         self._ready = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._relisting = ListReader(
+        self._first_attempt = asyncio.Event()
+        self._list_reader = ListReader(
             key,
             connector,
             on_read=lambda: self._report(self._on_offer),
@@ -318,88 +331,90 @@ class Supervisor:
             clock=clock,
             call_later=call_later,
         )
-        self.relist = self._relisting.soon
-        """Has one of its lists read again, or all of them."""
-        self.read_tools = self._relisting.read_tools
-        self._hearing: UpstreamSubscriptions | None = None
+        self.relist = self._list_reader.request_reading
+        """Requests a reading of one list, or of all of them."""
+        self.read_tools = self._list_reader.read_tools
+        self._subscriptions: UpstreamSubscriptions | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._level: str | None = None
         self._capabilities: Mapping[str, Any] = {}
-        # Asked for every call: a plain attribute is the quickest there is.
-        self._answering_apart = self._sessions_apart = self._everybody_apart = False
-        self._takes_levels = False
-        self.private = SessionPool(
+        # Plain attributes, because they are read for every call.
+        self._isolates_responding = self._isolates_sessions = self._isolates_all = False
+        self._sets_log_levels = False
+        self.session_pool = SessionPool(
             key,
-            lambda promises: open_private(connector, self.server, key, self.peer, promises),
+            lambda client_capabilities: open_private(
+                connector, self.server, key, self.peer, client_capabilities
+            ),
             clock=clock,
             sleep=sleep,
             on_changed=self.relist,
             on_updated=self._updated,
             watched=lambda whose: watched(key, whose),
-            instead=lambda: self.peer,
+            get_fallback=lambda: self.peer,
         )
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
         self._ending = False
-        self._letting_go = BackgroundClose()
+        self._background_close = BackgroundClose()
         self._listed = False
 
     @property
     def listed(self) -> bool:
-        """Whether anything of it is shown, be it degraded."""
+        """Return whether its tools are shown, be it as degraded."""
         return self._listed
 
     @property
     def offer(self) -> RawOffering:
-        """What it listed last, as it came."""
-        return self._relisting.offer
+        """Its lists at the last reading."""
+        return self._list_reader.offer
 
     @property
     def announced(self) -> frozenset[str]:
-        """Which of its lists were new when it listed last."""
-        return self._relisting.announced
+        """The kinds of lists whose change was announced before the last reading."""
+        return self._list_reader.announced
 
     @property
     def lists(self) -> int:
-        """How often it has listed what it offers."""
-        return self._relisting.count
+        """The number of readings of its lists."""
+        return self._list_reader.count
 
     @property
     def dials_in(self) -> bool:
-        """Whether it comes by itself, to register or into a topic."""
+        """Return whether it connects by itself: a subserver, or a participant of a topic."""
         return self._connector.dials_in
 
     @property
     def is_http(self) -> bool:
-        return self.peer is not None and self.peer.link.is_http
+        return self.peer is not None and self.peer.transport.is_http
 
-    # -- what the pipeline asks
+    # -- Upstream
 
-    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
+    def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
         peer = self.peer
         if peer is not None:
             if call.session is None:
-                apart = self._everybody_apart
+                is_isolated = self._isolates_all
             else:
-                apart = self._sessions_apart or (
-                    self._answering_apart and call.client.accepts_requests
+                is_isolated = self._isolates_sessions or (
+                    self._isolates_responding and call.client.accepts_requests
                 )
-            if apart and not self.private.useless:
-                return self.private.start(call, back)
-            if self._takes_levels and call.session is None and call.meta is not None:
-                wanted = call.meta.get(META_LOG_LEVEL)
-                if wanted is not None:
-                    self.set_log_level(read_level(wanted), None)
-            return peer.start(call, back)
-        problem = self.problem or "it is still starting"
-        # Who calls knows a subserver by its segment.
+            if is_isolated and not self.session_pool.is_useless:
+                return self.session_pool.start(call, handler)
+            if self._sets_log_levels and call.session is None and call.meta is not None:
+                log_level = call.meta.get(META_LOG_LEVEL)
+                if log_level is not None:
+                    self.set_log_level(read_level(log_level), None)
+            return peer.start(call, handler)
+        problem = self.problem or "it is starting"
+        # Callers know a subserver by its segment.
         name = self.server.segment if self._connector.dials_in else self.key
-        words = f"{name} is not available: {problem}"
-        error = UpstreamLostError(UPSTREAM_UNAVAILABLE, words, was_sent=False)
+        message = f"{name} is not available: {problem}"
+        error = UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False)
         error.data = {
             "reason": "subserver_unreachable",
             "since": format_utc(self.since),
-            "retry_after_ms": self._retry_ms(),
+            "retry_after_ms": self._retry_delay_ms(),
         }
         if not self._connector.dials_in:
             error.data["upstream"] = self.key
@@ -410,41 +425,41 @@ class Supervisor:
         return self._capabilities
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
-        if session is not None and self._session_apart(session):
-            self.private.set_level(level, session)
+        if session is not None and self._isolates(session):
+            self.session_pool.set_level(level, session)
             return
-        # Shared by many: as talkative as the most curious of them. Each hears what it asked for.
+        # The shared connection uses the most verbose level; each client gets what it asked for.
         if self.peer is not None and (
             self._level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self._level)
         ):
             self._level = level
             set_level(self.peer, level)
 
-    def _session_apart(self, session: ClientSession) -> bool:
-        return self._sessions_apart or (self._answering_apart and session.client.accepts_requests)
+    def _isolates(self, session: ClientSession) -> bool:
+        return self._isolates_sessions or (self._isolates_responding and session.client.accepts_requests)
 
     def session_key(self, call: Call) -> object | None:
         session = call.session
-        apart = self._everybody_apart if session is None else self._session_apart(session)
-        return key_of(call) if apart and not self.private.useless else None
+        is_isolated = self._isolates_all if session is None else self._isolates(session)
+        return session_key(call) if is_isolated and not self.session_pool.is_useless else None
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        if call is not None and self.session_key(call) is not None and self._back is not None:
-            await self.private.watch(uri, call, self._back)
-        elif self._hearing is not None:
-            await self._hearing.watch(uri)
+        if call is not None and self.session_key(call) is not None and self._handler is not None:
+            await self.session_pool.watch(uri, call, self._handler)
+        elif self._subscriptions is not None:
+            await self._subscriptions.watch(uri)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
         if call is not None and self.session_key(call) is not None:
-            await self.private.unwatch(uri, call)
-        elif self._hearing is not None:
-            await self._hearing.unwatch(uri)
+            await self.session_pool.unwatch(uri, call)
+        elif self._subscriptions is not None:
+            await self._subscriptions.unwatch(uri)
 
     async def wait_until_ready(self, seconds: float) -> bool:
         if self.state is State.FAILED or self._next_try - self._clock() > seconds:
             return False
         if self._connector.dials_in and self.state is State.DEGRADED:
-            # Nobody can say when.
+            # The time of its return is unknown.
             return False
         try:
             async with asyncio.timeout(seconds):
@@ -453,15 +468,19 @@ class Supervisor:
             return False
         return True
 
-    async def until_settled(self) -> None:
-        """Wait until the first attempt has ended, either way."""
-        await self._settled.wait()
+    async def wait_for_first_attempt(self) -> None:
+        """Wait until the first attempt to connect has ended, successful or not."""
+        await self._first_attempt.wait()
 
-    def _retry_ms(self) -> int:
-        given = self._connector.retry_after_ms
-        return max(100, int((self._next_try - self._clock()) * 1000)) if given is None else given
+    def _retry_delay_ms(self) -> int:
+        milliseconds = self._connector.retry_after_ms
+        return (
+            max(100, int((self._next_try - self._clock()) * 1000))
+            if milliseconds is None
+            else milliseconds
+        )
 
-    # -- life
+    # -- lifecycle
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
@@ -471,21 +490,21 @@ class Supervisor:
         if self._task is not None:
             if not self._ending:
                 self._ending = True
-                # Once, whoever else wants it ended: again, it could not let go of its server.
+                # Only once: a second cancellation would interrupt the closing of the server.
                 self._task.cancel()
             await asyncio.gather(asyncio.shield(self._task), return_exceptions=True)
-        await self.private.close()
-        await self._letting_go.all_gone()
+        await self.session_pool.close()
+        await self._background_close.wait_closed()
 
     def configure(self, server: ServerConfig) -> None:
-        """Take settings that do not concern the link, and show the tools by them."""
+        """Apply settings that do not concern the connection, and show the tools accordingly."""
         self.server = server
         self.timeout = server.timeout
         if self._listed:
             self._report(self._on_offer)
 
     def withdraw(self, reason: str) -> None:
-        """Show nothing of it any more, at once."""
+        """Remove its tools immediately."""
         peer, self.peer = self.peer, None
         if peer is not None:
             peer.on_lost = peer.on_changed = peer.on_updated = None
@@ -495,31 +514,34 @@ class Supervisor:
         self._enter(State.FAILED)
 
     async def _supervise(self) -> None:
-        backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST, jitter=self._jitter)
+        backoff = Backoff(RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS, jitter=self._jitter)
         lost_at: float | None = None
         while True:
             try:
                 peer, offer = await self._connect()
             except InterlockError as error:
                 self.problem = error.message
-                lost_at = self._give_up_when_due(lost_at)
-                self._settled.set()
+                lost_at = self._check_grace(lost_at)
+                self._first_attempt.set()
                 _log.warning("%s: %s", self.key, error.message)
-            except Exception as bug:
-                # A fault of ours must not end the supervision: it would be silent for ever.
-                self.problem = f"The node failed while connecting ({type(bug).__name__})."
-                lost_at = self._give_up_when_due(lost_at)
-                self._settled.set()
+            except Exception as error:
+                # A bug must not end the supervision: the upstream would stay away unnoticed.
+                self.problem = f"The node failed while connecting ({type(error).__name__})."
+                lost_at = self._check_grace(lost_at)
+                self._first_attempt.set()
                 _log.exception("%s: connecting failed inside the node", self.key)
             else:
-                ready_at, answered = self._clock(), peer.answered
-                await self._live_with(peer, offer)
+                ready_at, response_count = self._clock(), peer.response_count
+                await self._serve(peer, offer)
                 lost_at = self._clock()
-                if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
-                    # It worked: the next failure is a new story.
+                if (
+                    peer.response_count > response_count
+                    or lost_at - ready_at > MAX_RETRY_DELAY_SECONDS
+                ):
+                    # The connection worked, so the next failure starts with the first delay.
                     backoff.reset()
             if self._ending:
-                # The cancellation was swallowed on the way out.
+                # The cancellation was swallowed while closing.
                 return
             if self._connector.dials_in:
                 continue
@@ -529,97 +551,98 @@ class Supervisor:
 
     async def _connect(self) -> tuple[UpstreamClient, RawOffering]:
         peer = await self._connector.connect(
-            remove_capabilities(RELAYED_CAPABILITIES, denied(self.server))
+            remove_capabilities(RELAYED_CAPABILITIES, denied_capabilities(self.server))
         )
         try:
-            # What is announced while the list is being read counts already.
-            self._relisting.forget_news()
-            peer.back = self._back
+            # Changes that are announced during the reading count.
+            self._list_reader.discard_requests()
+            peer.handler = self._handler
             peer.on_changed = self.relist
             peer.on_updated = self._updated
             if self._prepare is not None:
                 self._prepare(peer)
-            self._hearing = hearing = UpstreamSubscriptions(
+            self._subscriptions = subscriptions = UpstreamSubscriptions(
                 peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
             )
-            self._hear(hearing)
+            self._start_subscriptions(subscriptions)
             if peer.era is Era.STATELESS:
-                # First heard, then read: a change in between would be missed for good.
-                await hearing.until_open(HEARD_WITHIN)
-                return peer, await self._relisting.read(peer)
-            offer = await self._relisting.read(peer)
-            # A session server may ask on its GET stream during the first call, and many servers
-            # drop what they send before that stream is open.
-            await hearing.until_open(HEARD_WITHIN)
+                # Subscribe before reading, or a change in between would be missed.
+                await subscriptions.wait_open(SUBSCRIPTION_TIMEOUT_SECONDS)
+                return peer, await self._list_reader.read(peer)
+            offer = await self._list_reader.read(peer)
+            # A session server may send a client request on its GET stream during the first call.
+            # Many servers drop what they send before that stream is open.
+            await subscriptions.wait_open(SUBSCRIPTION_TIMEOUT_SECONDS)
             return peer, offer
         except BaseException:
-            await self._hear_no_more()
-            await self._let_go(peer)
+            await self._stop_subscriptions()
+            await self._close(peer)
             raise
 
-    def _hear(self, hearing: UpstreamSubscriptions) -> None:
-        self._watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")
+    def _start_subscriptions(self, subscriptions: UpstreamSubscriptions) -> None:
+        self._watcher = asyncio.create_task(subscriptions.run(), name=f"subscriptions:{self.key}")
 
-    async def _hear_no_more(self) -> None:
-        watcher, self._watcher, self._hearing = self._watcher, None, None
+    async def _stop_subscriptions(self) -> None:
+        watcher, self._watcher, self._subscriptions = self._watcher, None, None
         if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
 
-    def _updated(self, uri: str, whose: object | None = None) -> None:
+    def _updated(self, uri: str, key: object | None = None) -> None:
         if self._on_updated is not None:
-            self._on_updated(self, uri, whose)
+            self._on_updated(self, uri, key)
 
-    async def _live_with(self, peer: UpstreamClient, offer: RawOffering) -> None:
-        """Serve until the peer is lost."""
-        peer.on_lost = self._became_lost
-        whose = private_for(self.server, peer)
-        self._answering_apart = whose is SessionPolicy.ANSWERING
-        self._sessions_apart = whose in (SessionPolicy.SESSIONS, SessionPolicy.EVERYBODY)
-        self._everybody_apart = whose is SessionPolicy.EVERYBODY
-        self._takes_levels = peer.era is Era.SESSION and "logging" in peer.capabilities
-        self.private.useless = False
+    async def _serve(self, peer: UpstreamClient, offer: RawOffering) -> None:
+        """Serve until the connection is lost."""
+        peer.on_lost = self._on_lost
+        policy = choose_session_policy(self.server, peer)
+        self._isolates_responding = policy is SessionPolicy.RESPONDING
+        self._isolates_sessions = policy in (SessionPolicy.SESSIONS, SessionPolicy.ALL)
+        self._isolates_all = policy is SessionPolicy.ALL
+        self._sets_log_levels = peer.era is Era.SESSION and "logging" in peer.capabilities
+        self.session_pool.is_useless = False
         if self._level is not None:
-            # A new server knows nothing of what the old one was told.
+            # A new session does not know the level that the old one was told.
             set_level(peer, self._level)
-        self._became_ready(peer, offer)
-        lister = asyncio.create_task(self._relisting.keep(peer), name=f"list:{self.key}")
+        self._on_ready(peer, offer)
+        reader_task = asyncio.create_task(self._list_reader.run(peer), name=f"list:{self.key}")
         try:
             await asyncio.shield(peer.closed)
         finally:
             peer.on_lost = peer.on_changed = peer.on_updated = None
             self.peer = None
             self._ready.clear()
-            self._relisting.not_in_time()
-            lister.cancel()
-            await asyncio.gather(lister, return_exceptions=True)
-            await self._hear_no_more()
-            await self._let_go(peer)
+            self._list_reader.stop()
+            reader_task.cancel()
+            await asyncio.gather(reader_task, return_exceptions=True)
+            await self._stop_subscriptions()
+            await self._close(peer)
 
-    async def _let_go(self, peer: UpstreamClient) -> None:
-        """Who dials in may be here again already, and the old channel dead: nobody waits for it."""
+    async def _close(self, peer: UpstreamClient) -> None:
+        """Close a connection. For a subserver in the background: its old channel may be dead while
+        its new one is waiting."""
         if self._connector.dials_in:
-            self._letting_go.close(peer)
+            self._background_close.close(peer)
         else:
             await peer.close()
 
-    def _became_ready(self, peer: UpstreamClient, offer: RawOffering) -> None:
+    def _on_ready(self, peer: UpstreamClient, offer: RawOffering) -> None:
         self.peer = peer
         self._capabilities = peer.capabilities
         self.problem = None
         self._listed = True
-        self._relisting.take(offer)
+        self._list_reader.set_offering(offer)
         self._report(self._on_offer)
-        self._relisting.in_time()
+        self._list_reader.start_timer()
         self._enter(State.READY)
         self._ready.set()
-        self._settled.set()
+        self._first_attempt.set()
         if peer.closed.done():
-            self._became_lost(peer.closed.result())
+            self._on_lost(peer.closed.result())
 
-    def _became_lost(self, reason: str) -> None:
-        """At once, before those who wait are told: one of them may try again at once."""
-        if self._connector.gone:
+    def _on_lost(self, reason: str) -> None:
+        """Handle the loss immediately, before pending calls fail: one may be retried at once."""
+        if self._connector.has_left:
             self.withdraw(reason)
             return
         self.peer = None
@@ -628,12 +651,12 @@ class Supervisor:
         _log.warning("%s: %s", self.key, reason)
         self._enter(State.DEGRADED)
 
-    def _give_up_when_due(self, lost_at: float | None) -> float | None:
-        """Withdraw the tools of an upstream that has been gone for longer than its grace."""
+    def _check_grace(self, lost_at: float | None) -> float | None:
+        """Withdraw the tools of an upstream that was lost for longer than its grace period."""
         if lost_at is not None and self._clock() - lost_at < self.server.grace:
             return lost_at
         if self._connector.dials_in and self._listed:
-            # The registrar withdraws it when its time has come.
+            # The registrar decides when a subserver is withdrawn.
             return lost_at
         self._unlist()
         self._enter(State.FAILED)
@@ -651,9 +674,9 @@ class Supervisor:
             self.since = self._wall_clock()
             self._report(self._on_state)
 
-    def _report(self, tell: Callable[[Supervisor], None]) -> None:
+    def _report(self, callback: Callable[[Supervisor], None]) -> None:
         try:
-            tell(self)
+            callback(self)
         except Exception:
-            # Whoever listens may be at fault; the upstream must be kept alive all the same.
-            _log.exception("%s: what it reported could not be taken", self.key)
+            # A failing callback must not end the supervision of the upstream.
+            _log.exception("%s: a callback failed", self.key)

@@ -105,7 +105,7 @@ class Bridge:
         connector = Connector(
             self.name,
             self._server,
-            own_info=msgspec.json.encode(OWN_INFO),
+            node_info=msgspec.json.encode(OWN_INFO),
             resolve=self._resolved,
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
             clock=asyncio.get_running_loop().time,
@@ -122,7 +122,7 @@ class Bridge:
         )
         supervisor.begin()
         try:
-            await supervisor.until_settled()
+            await supervisor.wait_for_first_attempt()
             if supervisor.state is State.FAILED:
                 why = supervisor.problem or f"{self.name} cannot be reached."
                 raise InterlockError(UPSTREAM_UNAVAILABLE, why)

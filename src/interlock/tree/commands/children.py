@@ -108,7 +108,7 @@ def _registering() -> Iterator[Registrar]:
             store=store,
             settings=SubserversConfig(),
             aggregator_id=str(uuid4()),
-            own_info=msgspec.json.encode(CLIENT_INFO),
+            node_info=msgspec.json.encode(CLIENT_INFO),
             begin=_nobody_dials_in,
             end=lambda _: None,
             taken=lambda _: False,

@@ -180,7 +180,7 @@ def _begins(name: str, server: ServerConfig) -> str:
 async def _until_ready(node: Node, name: str) -> None:
     """Wait for the server's first list. Raises InterlockError when there is none to be had."""
     supervisor = node.supervisor(name)
-    await supervisor.until_settled()
+    await supervisor.wait_for_first_attempt()
     if supervisor.state is ServerState.FAILED:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE, supervisor.problem or f"{name} cannot be reached."

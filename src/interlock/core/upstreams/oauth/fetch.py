@@ -49,21 +49,21 @@ class _Reply:
         self.connection: HttpConnection | None = None
         self.over: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
 
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+    def on_response(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         if not self.over.done():
             self.over.set_result(FetchResponse(status, headers, body))
 
-    def opened(self, headers: dict[bytes, bytes]) -> None:
+    def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
         # A stream has no end to wait for: that it began is all there is to know.
-        self.whole(200, headers, b"")
+        self.on_response(200, headers, b"")
 
-    def chunk(self, data: bytes) -> None:
+    def on_stream_data(self, data: bytes) -> None:
         """Nobody reads it."""
 
-    def ended(self) -> None:
+    def on_stream_end(self) -> None:
         """Nobody reads it."""
 
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
         if not self.over.done():
             self.over.set_exception(SignInProblem(_begun_small(message), passing=True))
 
@@ -78,7 +78,7 @@ async def fetch(
     except ValueError as exc:
         raise SignInProblem(f"an address that it was given cannot be used: {exc}.") from None
     clock = asyncio.get_running_loop().time
-    pool = HttpPool(origin.authority, origin, 1, clock, most_body=LONGEST)
+    pool = HttpPool(origin.authority, origin, 1, clock, max_body_bytes=LONGEST)
     reply = _Reply()
     try:
         async with asyncio.timeout(WITHIN):

@@ -14,8 +14,8 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from interlock.core.upstreams.loopback_callback import (
-    OTHER,
-    PATH,
+    CALLBACK_PATH,
+    UNEXPECTED_REQUEST,
     CallbackPage,
     CallbackRequest,
     LoopbackCallback,
@@ -45,14 +45,14 @@ class LoopbackBrowser:
         Raises SignInProblem.
         """
         try:
-            await self._way_back.open(port, either=True)
+            await self._way_back.open(port, both_families=True)
         except OSError as error:
             if exact or port == 0:
                 reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
                 raise SignInProblem(
                     f"the browser is to come back to port {port} of this machine, and {reason}."
                 ) from None
-            await self._way_back.open(either=True)
+            await self._way_back.open(both_families=True)
         return self
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class LoopbackBrowser:
 
     @property
     def redirect_uri(self) -> str:
-        return f"http://localhost:{self._way_back.port}{PATH}"
+        return f"http://localhost:{self._way_back.port}{CALLBACK_PATH}"
 
     async def visit(self, url: str) -> str:
         """Show the page, and wait for the browser to come back. Raises SignInProblem."""
@@ -96,5 +96,5 @@ class LoopbackBrowser:
 
     def _answer(self, visit: CallbackRequest) -> CallbackPage:
         if not self.came_back(f"http://localhost:{self._way_back.port}{visit.target}"):
-            return CallbackPage("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
         return CallbackPage("200 OK", _TAKEN)

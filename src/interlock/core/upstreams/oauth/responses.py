@@ -174,7 +174,7 @@ def _words(description: str | None, secrets: Iterable[str]) -> str:
     if not description:
         return ""
     mask = Mask()
-    mask.learn(secrets)
+    mask.add(secrets)
     text = mask(description)[:_MOST_SAID]
     text = "".join(one if one.isprintable() else "\ufffd" for one in text).rstrip(" .")
     return f" ({text})" if text else ""

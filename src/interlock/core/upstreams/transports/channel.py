@@ -1,4 +1,4 @@
-"""A link over a channel that a subserver opened: both sides speak on it."""
+"""A transport over a channel that a subserver opened. Both sides send requests on it."""
 
 from __future__ import annotations
 
@@ -15,62 +15,65 @@ from interlock.errors import UPSTREAM_LOST
 
 
 class ChannelTransport(SingleChannel):
-    """Takes a channel over: what comes on it goes to the peer from now on."""
+    """Carries requests over a channel that exists already."""
 
     receiver: TransportReceiver
 
     def __init__(
         self, label: str, channel: Channel, on_closed: Callable[[str], None] | None = None
     ) -> None:
-        """`on_closed` is told once, and before the peer, that the channel is of no use any more."""
+        """
+        Args:
+            on_closed: called once with the reason, before the receiver.
+        """
         self.label = label
         self.channel = channel
         self.receiver = EarlyReceiver()
         self._on_closed = on_closed
-        self._over = False
+        self._is_closed = False
 
     def listen(self) -> None:
-        """Begin to deliver. Call it when the peer is there."""
-        self.channel.on_close = self.lost
-        # The peer itself, and no step between: this is where every answer passes.
+        """Begin to deliver messages. Call it when the receiver is attached."""
+        self.channel.on_close = self.on_channel_closed
+        # The receiver's own method, without an indirection: every response passes here.
         self.channel.on_message = self.receiver.deliver
 
-    def lost(self, reason: str) -> None:
-        """The channel is closed, or is about to be: everybody who waits is told."""
-        if not self._over:
+    def on_channel_closed(self, reason: str) -> None:
+        """Report that the channel is closed or about to close."""
+        if not self._is_closed:
             self._end(reason)
-            self.receiver.lost(reason)
+            self.receiver.on_transport_lost(reason)
 
     def _end(self, reason: str) -> None:
-        self._over = True
-        tell, self._on_closed = self._on_closed, None
-        if tell is not None:
-            tell(reason)
+        self._is_closed = True
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed(reason)
 
-    # -- Link
+    # -- UpstreamTransport
 
-    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        if self._over or not self.channel.is_open:
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
+    def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        if self._is_closed or not self.channel.is_open:
+            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self.channel.send(payload)
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        self.send(ticket, payload, headers)
+    def send_long_lived(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        self.send(request, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
         self.channel.send(payload)
 
-    async def hand_over(self, payload: bytes) -> None:
-        # What is sent first is read first.
+    async def post_and_wait(self, payload: bytes) -> None:
+        # Messages are read in the order in which they are sent.
         self.channel.send(payload)
 
-    def drop(self, ticket: TransportRequest) -> None:
-        """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
+    def remove_request(self, request: TransportRequest) -> None:
+        """Do nothing: a response with an unknown id is ignored."""
 
     def hang_up(self) -> None:
-        """Close it without waiting for the other side, which has a moment to agree."""
-        if not self._over:
+        """Close the channel without waiting for the other side."""
+        if not self._is_closed:
             self._end("closed by the node")
         self.channel.close()
 

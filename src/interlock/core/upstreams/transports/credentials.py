@@ -1,7 +1,7 @@
-"""Credentials that a link sends but does not own: they are found, renewed and lost elsewhere.
+"""Interfaces of credentials that a transport sends. `core/upstreams/oauth` implements them.
 
-A link asks for the current ones whenever it sends, and reports when a server refused them. Only
-shapes here; `core/upstreams/oauth` has the behaviour.
+A transport asks for the current credentials whenever it sends, and reports when a server rejected
+them.
 """
 
 from __future__ import annotations
@@ -11,41 +11,49 @@ from typing import Protocol
 
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 
-Settle = Callable[[InterlockError | None], None]
-"""Takes what came of a refusal: None when the request should be sent again, else why not."""
+OnCredentialsResult = Callable[[InterlockError | None], None]
+"""Called after a rejection: None to send the request again, else the error."""
 
 
 class SignInError(InterlockError):
-    """There are no credentials that an upstream would take."""
+    """No credentials are available that the upstream accepts."""
 
-    def __init__(self, message: str, *, lasting: bool) -> None:
-        """`lasting`: no other request will fare better, so the link is of no use."""
+    def __init__(self, message: str, *, is_permanent: bool) -> None:
+        """
+        Args:
+            is_permanent: other requests will fail as well, so the connection is of no use.
+        """
         super().__init__(UPSTREAM_UNAVAILABLE, message)
-        self.lasting = lasting
+        self.is_permanent = is_permanent
 
 
 class SignInNeededError(SignInError):
-    """Nothing helps but a human who signs in. The sentence says how."""
+    """A person has to sign in. The message says how."""
 
 
 class BearerCredentials(Protocol):
     """The credentials for one upstream."""
 
     idle: bool
-    """Whether there are none, and nobody has asked for any: `current` need not be asked."""
+    """True if there are no credentials and none are requested: `current` need not be called."""
 
     def current(self) -> bytes:
-        """The `Authorization` header line to send now; empty when there is none.
+        """Return the `Authorization` header line to send. Empty: none.
 
-        The same object for as long as nothing changed. Called for every request: must not block.
+        Returns the same object as long as the credentials stay the same. Called for every request:
+        must not block.
         """
         ...
 
-    def refused(self, status: int, challenge: bytes, sent: bytes, settle: Settle) -> None:
-        """The server answered 401 or 403 to a request that carried the line `sent`.
+    def on_rejected(
+        self, status: int, challenge: bytes, sent_line: bytes, on_result: OnCredentialsResult
+    ) -> None:
+        """Handle a 401 or 403 response to a request with the header line `sent_line`.
 
-        Such an answer proves that the request was not executed. `challenge` is its
-        `WWW-Authenticate`. `settle` is called once: at once, or when other credentials were tried
-        for.
+        Such a response proves that the request was not executed.
+
+        Args:
+            challenge: the `WWW-Authenticate` header (RFC 9110 §11.6.1).
+            on_result: called once, immediately or after other credentials were requested.
         """
         ...

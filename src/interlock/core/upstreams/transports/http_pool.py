@@ -1,7 +1,7 @@
-"""Keep-alive HTTP/1.1 connections to one origin, on httptools.
+"""Keep-alive HTTP/1.1 connections to one origin, parsed with httptools.
 
-A connection carries one request at a time and goes back into the pool only when its answer was
-read to the end: an unread answer must never meet the next request.
+A connection carries one request at a time. It returns to the pool only when its response was read
+completely, so that an unread response is never taken for the next one.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from interlock.core.ports import Clock
 from interlock.core.upstreams.transports.transport import MAX_MESSAGE
 from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure
 
-IDLE_KEPT: Final = 4.0
-"""Servers close idle connections after 5 s or more; a shorter life avoids racing them."""
-CONNECT_TIMEOUT: Final = 10.0
-LINGER: Final = 1.0
-"""How long a stream may stay open after the answer came on it, and hold a connection."""
-_MOST_WAITING: Final = 10_000
-_MOST_BESIDE_BODY: Final = 64 * 1024
-"""Bytes of an answer that are no body: heads, 1xx answers before it, trailers."""
-_HEADS_KEPT: Final = 16
+IDLE_TIMEOUT_SECONDS: Final = 4.0
+"""Servers close idle connections after 5 s or more. A shorter timeout avoids a race with them."""
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+STREAM_LINGER_SECONDS: Final = 1.0
+"""How long a stream may stay open after the response came on it, and occupy a connection."""
+_MAX_WAITING_REQUESTS: Final = 10_000
+_MAX_HEADER_BYTES: Final = 64 * 1024
+"""Bytes of a response outside of its body: headers, 1xx responses before it, trailers."""
+_MAX_CACHED_HEADS: Final = 16
 
 _log = logging.getLogger("interlock.upstreams")
 
 
-class Reply(Protocol):
-    """What becomes of a request's answer."""
+class HttpResponseHandler(Protocol):
+    """Receives the response to one request."""
 
     connection: HttpConnection | None
-    """What carries the request, as soon as something does."""
+    """The connection that carries the request. None: it waits for one."""
 
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        """An answer that is not a stream."""
+    def on_response(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        """Handle a complete response that is no event stream."""
 
-    def opened(self, headers: dict[bytes, bytes]) -> None:
-        """An event stream begins."""
+    def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
+        """Handle the headers of an event stream."""
 
-    def chunk(self, data: bytes) -> None:
-        """A part of the event stream."""
+    def on_stream_data(self, data: bytes) -> None:
+        """Handle a part of the event stream."""
 
-    def ended(self) -> None:
-        """The event stream ended properly."""
+    def on_stream_end(self) -> None:
+        """Handle the proper end of the event stream."""
 
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
-        """There is no answer, or no more of it."""
+    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+        """Handle that the response, or the rest of it, will not come."""
 
 
 class Origin:
-    """Where a URL leads."""
+    """The origin and path of a URL."""
 
     __slots__ = ("authority", "host", "path", "port", "tls")
 
@@ -70,12 +70,12 @@ class Origin:
         default = parts.port is None
         self.authority = host if default else f"{host}:{self.port}"
 
-    def same_place(self, other: Origin) -> bool:
+    def is_same_origin(self, other: Origin) -> bool:
         return (self.host, self.port, self.tls) == (other.host, other.port, other.tls)
 
 
 class _Head:
-    """What the head of an answer said, when httptools read it."""
+    """A parsed response head: its headers and content length."""
 
     __slots__ = ("headers", "length")
 
@@ -85,59 +85,59 @@ class _Head:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; at most one request on it."""
+    """One connection, with at most one request on it."""
 
     __slots__ = (
-        "_answered", "_beside_body", "_between", "_body", "_chunk", "_header_bytes",
-        "_headers", "_heads", "_keep",
+        "_body", "_chunk", "_header_bytes", "_header_bytes_since_body",
+        "_headers", "_heads", "_is_at_message_start", "_is_complete", "_is_stream", "_keep_alive",
         "_last_bytes", "_last_head", "_last_size", "_last_start",
-        "_parser", "_pool", "_size", "_status", "_stream", "closed", "idle_since", "reply",
+        "_parser", "_pool", "_size", "_status", "closed", "idle_since", "reply",
         "transport",
     )  # fmt: skip
 
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
         self._parser: Any = None
-        """From `connection_made` to `connection_lost`: it and this point at each other."""
+        """Set from `connection_made` to `connection_lost`: both objects refer to each other."""
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.reply: Reply | None = None
+        self.reply: HttpResponseHandler | None = None
         self.closed = False
         self.idle_since = 0.0
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._size = 0
         self._header_bytes = 0
-        self._beside_body = 0
-        """Bytes of this answer that came since the last byte of its body."""
-        self._stream = False
-        self._between = True
-        self._answered = False
-        self._keep = False
+        self._header_bytes_since_body = 0
+        """Bytes of this response since the last byte of its body."""
+        self._is_stream = False
+        self._is_at_message_start = True
+        self._is_complete = False
+        self._keep_alive = False
         self._status = 0
         self._chunk = b""
         self._heads: dict[bytes, _Head] = {}
-        # The one that came last, for which not even a look-up is needed.
+        # The last head. It needs no lookup.
         self._last_head: _Head | None = None
         self._last_bytes = b""
         self._last_start = 0
         self._last_size = -1
 
-    def send(self, request: bytes, reply: Reply) -> None:
+    def send(self, request: bytes, reply: HttpResponseHandler) -> None:
         self.reply = reply
         reply.connection = self
         self.transport.write(request)
 
-    def distrust(self) -> None:
-        """Something else than an answer came: whatever comes next is not to be believed."""
-        self._break("its answers do not fit what was asked")
+    def fail_out_of_step(self) -> None:
+        """Close the connection: a message on it was not the response, so later ones are unsafe."""
+        self._fail("its responses do not match the requests")
 
-    def answered(self) -> None:
-        """The answer has come on the stream that this connection carries."""
+    def on_stream_response(self) -> None:
+        """Handle that the response came on the event stream of this connection."""
         if self.reply is not None:
-            self._pool.answered_on(self)
+            self._pool.linger(self)
 
     def abort(self) -> None:
-        """Give up the request and the connection with it."""
+        """Close the connection and drop its request."""
         self.reply = None
         self.closed = True
         self._body = []
@@ -146,25 +146,25 @@ class HttpConnection(asyncio.Protocol):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods, but not the base class.
+        # uvloop's transports have the methods but not the base class.
         self.transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._between and self.reply is not None:
-            # A head that was parsed before says the same again: only its body is new.
+        if self._is_at_message_start and self.reply is not None:
+            # The same head as before: only the body is new.
             start = self._last_start
             if len(data) == self._last_size and data[:start] == self._last_bytes:
-                known = self._last_head
+                head = self._last_head
             else:
                 start = data.find(b"\r\n\r\n") + 4
-                known = self._heads.get(data[:start])
-                if known is not None and len(data) == start + known.length:
-                    self._last_head, self._last_size = known, len(data)
+                head = self._heads.get(data[:start])
+                if head is not None and len(data) == start + head.length:
+                    self._last_head, self._last_size = head, len(data)
                     self._last_start, self._last_bytes = start, data[:start]
                 else:
-                    known = None
-            if known is not None:
+                    head = None
+            if head is not None:
                 reply, self.reply = self.reply, None
                 pool = self._pool
                 if pool.waiting or pool.closed:
@@ -173,41 +173,41 @@ class HttpConnection(asyncio.Protocol):
                     clock = pool.clock
                     self.idle_since = clock()
                     pool.idle.append(self)
-                reply.whole(200, known.headers, data[start:])
+                reply.on_response(200, head.headers, data[start:])
                 return
         if self.reply is None:
-            # Nobody asked. Whatever it is, it must not be taken for the next answer.
+            # Data without a request must not be taken for the next response.
             self.abort()
             return
-        self._chunk = data if self._between else b""
-        self._beside_body += len(data)
+        self._chunk = data if self._is_at_message_start else b""
+        self._header_bytes_since_body += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            if not self._answered:
-                self._unreadable(exc)
+            if not self._is_complete:
+                self._on_parser_error(exc)
                 return
-            # The answer is whole. What follows it was not asked for.
-            self._keep = False
-        if self._answered:
+            # The response is complete. The data after it was not requested.
+            self._keep_alive = False
+        if self._is_complete:
             self._finish()
-        elif self._beside_body > _MOST_BESIDE_BODY:
-            # The parser keeps a header that does not end, and copies it with every read.
-            self._break(f"its answer has more than {_MOST_BESIDE_BODY} bytes beside its body")
+        elif self._header_bytes_since_body > _MAX_HEADER_BYTES:
+            # The parser buffers an unterminated header and copies it with every read.
+            self._fail(f"its response has more than {_MAX_HEADER_BYTES} bytes outside of its body")
         self._chunk = b""
 
-    def _unreadable(self, exc: Exception) -> None:
-        fault = exc.__context__
+    def _on_parser_error(self, exc: Exception) -> None:
+        cause = exc.__context__
         if isinstance(exc, httptools.HttpParserCallbackError) and not isinstance(
-            fault, httptools.HttpParserError
+            cause, httptools.HttpParserError
         ):
-            _log.error("%s: reading its answer failed", self._pool.label, exc_info=fault)
-            self._break("the node failed to read its answer")
+            _log.error("%s: cannot process its response", self._pool.label, exc_info=cause)
+            self._fail("the node failed to process its response")
         else:
-            self._break("its answer is not HTTP")
+            self._fail("its response is not valid HTTP")
 
     def eof_received(self) -> bool:
-        # From here on it must not get another request.
+        # This connection must not get another request.
         self.closed = True
         return False
 
@@ -216,47 +216,47 @@ class HttpConnection(asyncio.Protocol):
         reply, self.reply = self.reply, None
         body, self._body = self._body, []
         self._parser = None
-        self._pool.connection_gone(self)
+        self._pool.on_connection_lost(self)
         if reply is None:
             return
         if exc is None and self._ends_with_connection():
-            if self._stream:
-                reply.ended()
+            if self._is_stream:
+                reply.on_stream_end()
             else:
-                reply.whole(self._status, self._headers, b"".join(body))
+                reply.on_response(self._status, self._headers, b"".join(body))
             return
-        reply.failed(
+        reply.on_failure(
             UPSTREAM_LOST, f"{self._pool.label} closed the connection during the call.", sent=True
         )
 
     def _ends_with_connection(self) -> bool:
-        """Whether an answer was being read whose end nothing else marks."""
+        """Return whether the end of the connection marks the end of the response being read."""
         return (
             self._status >= 200
             and b"content-length" not in self._headers
             and b"chunked" not in self._headers.get(b"transfer-encoding", b"").lower()
         )
 
-    def _break(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         reply, self.reply = self.reply, None
         self.closed = True
         self._body = []
         self.transport.abort()
         if reply is not None:
-            reply.failed(UPSTREAM_LOST, f"{self._pool.label}: {why}.", sent=True)
+            reply.on_failure(UPSTREAM_LOST, f"{self._pool.label}: {reason}.", sent=True)
 
     # -- httptools
 
     def on_message_begin(self) -> None:
-        if self._answered:
-            raise httptools.HttpParserError("more than was asked for")
-        self._between = False
+        if self._is_complete:
+            raise httptools.HttpParserError("data after the response")
+        self._is_at_message_start = False
         self._status = 0
         self._headers = {}
         self._body = []
         self._size = 0
         self._header_bytes = 0
-        self._stream = False
+        self._is_stream = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
@@ -264,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
             raise httptools.HttpParserError("too many headers")
         name = name.lower()
         if name == b"www-authenticate" and name in self._headers:
-            # The one header of an answer that is often sent in several.
+            # The only header of a response that servers often repeat.
             value = self._headers[name] + b", " + value
         self._headers[name] = value
 
@@ -276,42 +276,42 @@ class HttpConnection(asyncio.Protocol):
             and content_type[:17].lower() == b"text/event-stream"
             and self.reply is not None
         ):
-            self._stream = True
-            self.reply.opened(self._headers)
+            self._is_stream = True
+            self.reply.on_stream_start(self._headers)
 
     def on_body(self, body: bytes) -> None:
-        self._beside_body = 0
-        if self._stream:
+        self._header_bytes_since_body = 0
+        if self._is_stream:
             if self.reply is not None:
-                self.reply.chunk(body)
+                self.reply.on_stream_data(body)
             return
         self._size += len(body)
         if self.reply is None:
-            # It was given up in the middle of what was read.
+            # The request was removed while its response was read.
             return
-        most = self._pool.most_body
-        if self._size > most:
-            self._break(f"its answer is longer than {most} bytes")
+        max_bytes = self._pool.max_body_bytes
+        if self._size > max_bytes:
+            self._fail(f"its response is longer than {max_bytes} bytes")
             return
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._between = True
+        self._is_at_message_start = True
         if self._status >= 200 and self.reply is not None:
-            self._answered = True
-            self._keep = self._parser.should_keep_alive()
+            self._is_complete = True
+            self._keep_alive = self._parser.should_keep_alive()
 
     def _finish(self) -> None:
-        """The answer is read to its end, and so is everything that came with it."""
+        """Release the connection after the response and all data with it were read."""
         reply, self.reply = self.reply, None
-        body, headers, status, stream = self._body, self._headers, self._status, self._stream
+        body, headers, status, stream = self._body, self._headers, self._status, self._is_stream
         if stream:
             self._pool.lingering.pop(self, None)
-        self._answered = False
+        self._is_complete = False
         self._status = 0
         self._body = []
-        self._beside_body = 0
-        if self._keep:
+        self._header_bytes_since_body = 0
+        if self._keep_alive:
             if status == 200 and not stream:
                 self._remember_head(headers)
             self._chunk = b""
@@ -322,25 +322,25 @@ class HttpConnection(asyncio.Protocol):
         if reply is None:
             return
         if stream:
-            reply.ended()
+            reply.on_stream_end()
         else:
-            reply.whole(status, headers, body[0] if len(body) == 1 else b"".join(body))
+            reply.on_response(status, headers, body[0] if len(body) == 1 else b"".join(body))
 
     def _remember_head(self, headers: dict[bytes, bytes]) -> None:
-        """Keep the head of an answer that came in one piece, with its length."""
+        """Cache the head of a response that came in one piece, with its length."""
         chunk = self._chunk
         length = headers.get(b"content-length", b"")
         if not chunk or not length.isdigit() or b"transfer-encoding" in headers:
             return
         end = chunk.find(b"\r\n\r\n")
         if len(chunk) == end + 4 + int(length):
-            if len(self._heads) >= _HEADS_KEPT:
+            if len(self._heads) >= _MAX_CACHED_HEADS:
                 self._heads.clear()
             self._heads[chunk[: end + 4]] = _Head(int(length), headers)
 
 
 class HttpPool:
-    """The connections to one origin: idle ones, busy ones, and requests that wait for one."""
+    """Idle and busy connections to one origin, and requests that wait for one."""
 
     def __init__(
         self,
@@ -349,35 +349,38 @@ class HttpPool:
         limit: int,
         clock: Clock,
         *,
-        most_body: int | None = None,
+        max_body_bytes: int | None = None,
     ) -> None:
-        """`most_body`: how long the body of an answer may be. None: as long as a message."""
-        self.most_body = MAX_MESSAGE if most_body is None else most_body
+        """
+        Args:
+            max_body_bytes: the limit of a response body. None: the limit of a message.
+        """
+        self.max_body_bytes = MAX_MESSAGE if max_body_bytes is None else max_body_bytes
         self.label = label
         self.origin = origin
         self._limit = limit
         self.clock = clock
-        # Its connections look at these themselves, where every answer passes.
+        # Connections read these directly, where every response passes.
         self.idle: list[HttpConnection] = []
         self._all: set[HttpConnection] = set()
         self._opening = 0
-        self.waiting: deque[tuple[bytes, Reply]] = deque()
+        self.waiting: deque[tuple[bytes, HttpResponseHandler]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self.closed = False
         self.lingering: dict[HttpConnection, float] = {}
-        """Connections whose stream goes on although its answer has come, and since when."""
-        self._sweep: asyncio.TimerHandle | None = None
-        self._emptied: asyncio.Future[None] | None = None
+        """Connections whose stream is open although its response came, and since when."""
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Future[None] | None = None
 
-    def send(self, request: bytes, reply: Reply) -> None:
-        """Send now if a connection is free, else as soon as one is."""
+    def send(self, request: bytes, reply: HttpResponseHandler) -> None:
+        """Send the request on a free connection, or as soon as there is one."""
         idle, clock = self.idle, self.clock
         while idle:
             connection = idle.pop()
             if connection.closed:
                 continue
-            if clock() - connection.idle_since > IDLE_KEPT:
+            if clock() - connection.idle_since > IDLE_TIMEOUT_SECONDS:
                 connection.abort()
                 continue
             connection.reply = reply
@@ -385,80 +388,91 @@ class HttpPool:
             connection.transport.write(request)
             return
         if self.closed:
-            reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
+            reply.on_failure(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
             return
-        if len(self.waiting) >= _MOST_WAITING:
-            reply.failed(TOO_BUSY, f"Too many calls wait for {self.label} already.", sent=False)
+        if len(self.waiting) >= _MAX_WAITING_REQUESTS:
+            reply.on_failure(
+                TOO_BUSY,
+                f"{_MAX_WAITING_REQUESTS} requests wait for {self.label}. Try again later.",
+                sent=False,
+            )
             return
         self.waiting.append((request, reply))
         self._open_more()
 
-    def send_if_free(self, request: bytes, reply: Reply) -> bool:
-        """Send now if a connection is free; never wait for one."""
+    def send_if_free(self, request: bytes, reply: HttpResponseHandler) -> bool:
+        """Send the request if a connection is free. False: it was not sent."""
         now = self.clock()
-        if any(not one.closed and now - one.idle_since <= IDLE_KEPT for one in self.idle):
+        if any(
+            not connection.closed and now - connection.idle_since <= IDLE_TIMEOUT_SECONDS
+            for connection in self.idle
+        ):
             self.send(request, reply)
             return True
         return False
 
     @property
     def connected(self) -> bool:
-        """Whether there is any connection."""
+        """Return whether there is any connection."""
         return bool(self._all)
 
-    def has_waiting(self, reply: Reply) -> bool:
-        """Whether a request still waits for a connection."""
+    def has_waiting(self, reply: HttpResponseHandler) -> bool:
+        """Return whether a request waits for a connection."""
         return any(waiting[1] is reply for waiting in self.waiting)
 
-    def withdraw(self, reply: Reply) -> None:
-        """Forget a request that still waits for a connection."""
+    def remove_waiting(self, reply: HttpResponseHandler) -> None:
+        """Remove a request that waits for a connection."""
         for waiting in self.waiting:
             if waiting[1] is reply:
                 self.waiting.remove(waiting)
                 return
 
-    def answered_on(self, connection: HttpConnection) -> None:
-        """The answer has come on a stream; the stream should end now."""
+    def linger(self, connection: HttpConnection) -> None:
+        """Close the connection soon: the response came, so its stream should end now."""
         self.lingering[connection] = self.clock()
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
+        if self._sweep_timer is None:
+            self._sweep_timer = asyncio.get_running_loop().call_later(
+                STREAM_LINGER_SECONDS, self._close_lingering
+            )
 
-    def _sweep_up(self) -> None:
+    def _close_lingering(self) -> None:
         now = self.clock()
         for connection, since in list(self.lingering.items()):
-            if connection.closed or now - since >= LINGER:
+            if connection.closed or now - since >= STREAM_LINGER_SECONDS:
                 del self.lingering[connection]
                 connection.abort()
-        self._sweep = None
+        self._sweep_timer = None
         if self.lingering and not self.closed:
-            self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
+            self._sweep_timer = asyncio.get_running_loop().call_later(
+                STREAM_LINGER_SECONDS, self._close_lingering
+            )
 
     def release(self, connection: HttpConnection) -> None:
-        """A connection has read its answer and is free."""
+        """Return a connection to the pool after its response was read."""
         if self.closed:
             connection.abort()
             return
         if self.waiting:
-            self._next_on(connection)
+            self._send_next(connection)
             return
         clock = self.clock
         connection.idle_since = clock()
         self.idle.append(connection)
 
-    def connection_gone(self, connection: HttpConnection) -> None:
+    def on_connection_lost(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
         if self.waiting:
             self._open_more()
-        if self._emptied is not None and not self._all and not self._emptied.done():
-            self._emptied.set_result(None)
+        if self._all_closed is not None and not self._all and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     async def close(self, grace: float = 0.0) -> None:
-        """Close every connection; what is under way may still be answered for `grace` seconds."""
+        """Close all connections. Pending requests may complete within `grace` seconds."""
         self.closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         self.fail_waiting(f"{self.label} is being closed.")
         for task in self._tasks:
             task.cancel()
@@ -468,8 +482,8 @@ class HttpPool:
             for connection in self.idle:
                 connection.abort()
             if grace and self._all:
-                self._emptied = asyncio.get_running_loop().create_future()
-                await asyncio.wait([self._emptied], timeout=grace)
+                self._all_closed = asyncio.get_running_loop().create_future()
+                await asyncio.wait([self._all_closed], timeout=grace)
         finally:
             for connection in list(self._all):
                 connection.abort()
@@ -485,10 +499,10 @@ class HttpPool:
         loop = asyncio.get_running_loop()
         origin = self.origin
         if origin.tls and self._tls is None:
-            # One context for all connections: making one costs more than many calls.
+            # One context for all connections: creating one costs more than many calls.
             self._tls = ssl.create_default_context()
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 _, connection = await loop.create_connection(
                     lambda: HttpConnection(self),
                     origin.host,
@@ -497,9 +511,13 @@ class HttpPool:
                 )
         except (OSError, TimeoutError, UnicodeError) as exc:
             self._opening -= 1
-            why = "it did not answer." if isinstance(exc, TimeoutError) else _plain(exc)
+            reason = (
+                f"no response within {CONNECT_TIMEOUT_SECONDS:g} s."
+                if isinstance(exc, TimeoutError)
+                else _describe_error(exc)
+            )
             if not self._all:
-                self.fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}")
+                self.fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {reason}")
             return
         except asyncio.CancelledError:
             self._opening -= 1
@@ -508,24 +526,24 @@ class HttpPool:
         self._all.add(connection)
         self.release(connection)
 
-    def _next_on(self, connection: HttpConnection) -> None:
+    def _send_next(self, connection: HttpConnection) -> None:
         request, reply = self.waiting.popleft()
         connection.send(request, reply)
 
     def fail_waiting(self, message: str) -> None:
-        """Give up on every request that has not been sent yet."""
+        """Fail all requests that were not sent yet."""
         while self.waiting:
             _, reply = self.waiting.popleft()
-            reply.failed(UPSTREAM_UNAVAILABLE, message, sent=False)
+            reply.on_failure(UPSTREAM_UNAVAILABLE, message, sent=False)
 
 
-def _plain(exc: OSError | UnicodeError) -> str:
+def _describe_error(exc: OSError | UnicodeError) -> str:
     if isinstance(exc, UnicodeError):
-        return "its host name is not a valid one."
+        return "the host name in `url` is invalid."
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({exc.verify_message})."
-    # A name with several addresses fails with one error that lists the others in its text.
+    # A host with several addresses fails with one error that lists the others in its text.
     refusals = str(exc).count(f"[Errno {errno.ECONNREFUSED}]")
     if isinstance(exc, ConnectionRefusedError) or 0 < refusals == str(exc).count("[Errno "):
-        return "the connection was refused. Is it running?"
+        return "connection refused. Start the server, or correct `url`."
     return f"{exc.strerror or str(exc) or type(exc).__name__}."

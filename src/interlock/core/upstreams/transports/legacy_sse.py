@@ -1,4 +1,4 @@
-"""A link over the HTTP+SSE transport of 2024-11-05: one event stream in, POSTs out."""
+"""A transport over HTTP+SSE of MCP 2024-11-05: one event stream in, POSTs out."""
 
 from __future__ import annotations
 
@@ -28,55 +28,56 @@ from interlock.errors import (
 )
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
 
-_ENDPOINT_WAIT: Final = 10.0
-_ASIDE_CONNECTIONS: Final = 8
-"""For answers to the server's own questions, and notifications: a server may keep a call's POST
-open until that call is answered, and these must not wait behind it."""
+_ENDPOINT_TIMEOUT_SECONDS: Final = 10.0
+_EXTRA_CONNECTIONS: Final = 8
+"""Connections for notifications and responses to client requests. A server may keep the POST of a
+call open until the call completes, and these must not wait behind it."""
 
 
-class _Posted:
-    """The answer of a POST: 202, the real one comes on the stream."""
+class _PostReply:
+    """The response to a POST: 202. The JSON-RPC response comes on the stream."""
 
-    __slots__ = ("_label", "_link", "_ticket", "connection")
+    __slots__ = ("_label", "_request", "_transport", "connection")
 
-    def __init__(self, link: LegacySseTransport, ticket: TransportRequest | None) -> None:
-        self._label = link.label
-        self._link = link
-        self._ticket = ticket
+    def __init__(self, transport: LegacySseTransport, request: TransportRequest | None) -> None:
+        self._label = transport.label
+        self._transport = transport
+        self._request = request
         self.connection: HttpConnection | None = None
 
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if status == 401 and self._link.bearer is not None:
-            self._link.refused(self._ticket, headers)
-        elif self._ticket is not None and not 200 <= status < 300:
-            self._ticket.fail(
+    def on_response(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        if status == 401 and self._transport.bearer is not None:
+            self._transport.on_rejected(self._request, headers)
+        elif self._request is not None and not 200 <= status < 300:
+            self._request.fail(
                 UPSTREAM_UNAVAILABLE,
-                f"{self._label} answered with HTTP {status}.",
+                f"{self._label} responded with HTTP {status}.",
+                # 404: the session is unknown, so nothing was executed. Others prove nothing.
                 # 404: it knows no such session, so it did nothing. Anything else may mean anything.
                 sent=status != 404,
                 status=status,
             )
 
-    def opened(self, headers: dict[bytes, bytes]) -> None:
-        """Not a stream that anybody reads."""
+    def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
+        """Ignore the stream."""
 
-    def chunk(self, data: bytes) -> None:
-        """Not a stream that anybody reads."""
+    def on_stream_data(self, data: bytes) -> None:
+        """Ignore the stream."""
 
-    def ended(self) -> None:
-        """Not a stream that anybody reads."""
+    def on_stream_end(self) -> None:
+        """Ignore the stream."""
 
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
-        if self._ticket is not None:
-            self._ticket.fail(failure, message, sent=sent)
+    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+        if self._request is not None:
+            self._request.fail(failure, message, sent=sent)
 
 
 class LegacySseTransport(SingleChannel):
-    """One event stream, and the endpoint that it named."""
+    """One event stream, and the endpoint that it announced."""
 
     receiver: TransportReceiver
-    # There is no id, but the stream is a session of its own all the same.
-    session_offered = b"the stream itself"
+    # There is no session id, but the stream is a session of its own.
+    offered_session_id = b"the stream itself"
 
     def __init__(
         self,
@@ -90,21 +91,21 @@ class LegacySseTransport(SingleChannel):
     ) -> None:
         self.label = label
         self.bearer = bearer
-        self._line = b"" if bearer is None else bearer.current()
+        self._bearer_line = b"" if bearer is None else bearer.current()
         self.receiver = EarlyReceiver()
         self.connection: HttpConnection | None = None
         self._url = url
         origin = Origin(url)
         self._base = f"Host: {origin.authority}\r\n".encode() + header_lines(label, headers)
-        self._base += self._line
+        self._base += self._bearer_line
         self._origin = origin
         self._stream = HttpPool(label, origin, 1, clock)
         self._pool = HttpPool(label, origin, connections, clock)
-        self._asides = HttpPool(label, origin, _ASIDE_CONNECTIONS, clock)
+        self._extra_pool = HttpPool(label, origin, _EXTRA_CONNECTIONS, clock)
         self._events = SseDecoder(MAX_MESSAGE)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._post_head = b""
-        self._lost = False
+        self._is_lost = False
 
     async def open(self) -> None:
         """Open the stream and wait for the endpoint. Raises InterlockError."""
@@ -114,123 +115,131 @@ class LegacySseTransport(SingleChannel):
         )
         self._stream.send(request, self)
         try:
-            async with asyncio.timeout(_ENDPOINT_WAIT):
+            async with asyncio.timeout(_ENDPOINT_TIMEOUT_SECONDS):
                 path = await self._endpoint
         except TimeoutError:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"{self.label} opened a stream but named no endpoint."
+                UPSTREAM_UNAVAILABLE,
+                f"{self.label} opened an event stream but sent no `endpoint` event within "
+                f"{_ENDPOINT_TIMEOUT_SECONDS:g} s.",
             ) from None
         self._post_head = (
             b"POST %b HTTP/1.1\r\nContent-Type: application/json\r\n" % path + self._base
         )
 
-    # -- Reply of the event stream
+    # -- the response to the GET
 
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        message = f"{self.label} answered with HTTP {status}."
+    def on_response(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        message = f"{self.label} responded with HTTP {status}."
         if status == 401 and self.bearer is not None:
-            self.refused(None, headers)
+            self.on_rejected(None, headers)
         elif not self._endpoint.done():
             self._endpoint.set_exception(
                 UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=status)
             )
 
-    def refused(self, ticket: TransportRequest | None, headers: dict[bytes, bytes]) -> None:
-        """The credentials were refused: this link has none but those that it began with. The next
-        one may have others, and a call that was refused can be sent there."""
+    def on_rejected(self, request: TransportRequest | None, headers: dict[bytes, bytes]) -> None:
+        """Handle rejected credentials. This transport keeps those that it began with. The next one
+        may have others, and a rejected call can be sent there."""
         assert self.bearer is not None
 
-        def settle(error: InterlockError | None) -> None:
-            message = f"{self.label} wants other credentials." if error is None else error.message
-            if ticket is not None and ticket.is_open:
-                ticket.fail(UPSTREAM_LOST, message, sent=error is not None, status=401)
-            gone = UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=401)
+        def on_result(sign_in_error: InterlockError | None) -> None:
+            message = (
+                f"{self.label} needs new credentials."
+                if sign_in_error is None
+                else sign_in_error.message
+            )
+            if request is not None and request.is_open:
+                request.fail(UPSTREAM_LOST, message, sent=sign_in_error is not None, status=401)
+            error = UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=401)
             if not self._endpoint.done():
-                self._endpoint.set_exception(gone)
+                self._endpoint.set_exception(error)
             else:
-                self.failed(gone.failure, message, sent=False)
+                self.on_failure(error.failure, message, sent=False)
 
-        self.bearer.refused(401, headers.get(b"www-authenticate", b""), self._line, settle)
+        self.bearer.on_rejected(
+            401, headers.get(b"www-authenticate", b""), self._bearer_line, on_result
+        )
 
-    def opened(self, headers: dict[bytes, bytes]) -> None:
-        """The endpoint comes as the first event."""
+    def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
+        """Wait for the endpoint, which is the first event."""
 
-    def chunk(self, data: bytes) -> None:
+    def on_stream_data(self, data: bytes) -> None:
         try:
-            self._take(self._events.feed(data))
+            self._deliver_events(self._events.feed(data))
         except OversizeEvent as exc:
-            # Whose answer it was cannot be seen: that call runs into its deadline.
-            self._take(exc.events)
+            # The request is unknown, so its call ends with its deadline.
+            self._deliver_events(exc.events)
 
-    def _take(self, events: list[SseEvent]) -> None:
+    def _deliver_events(self, events: list[SseEvent]) -> None:
         for event in events:
             if event.event == "endpoint" and not self._endpoint.done():
-                self._named(event.data)
+                self._set_endpoint(event.data)
             elif event.event == "message" and event.data:
                 self.receiver.deliver(event.data, None)
 
-    def _named(self, endpoint: bytes) -> None:
+    def _set_endpoint(self, endpoint: bytes) -> None:
         try:
             target = Origin(urljoin(self._url, endpoint.decode("utf-8", "replace")))
-            elsewhere = not target.same_place(self._origin)
+            is_other_origin = not target.is_same_origin(self._origin)
         except ValueError:
-            self.failed(
-                UPSTREAM_PROTOCOL, f"{self.label} named an endpoint that is no address.", sent=False
+            self.on_failure(
+                UPSTREAM_PROTOCOL, f"{self.label} sent an invalid endpoint URL.", sent=False
             )
             return
-        if elsewhere:
-            self.failed(
+        if is_other_origin:
+            self.on_failure(
                 UPSTREAM_PROTOCOL,
-                f"{self.label} named an endpoint on another server, which is refused.",
+                f"{self.label} sent an endpoint on another server, which is not allowed.",
                 sent=False,
             )
             return
         self._endpoint.set_result(target.path.encode())
 
-    def ended(self) -> None:
-        self.failed(UPSTREAM_LOST, f"{self.label} ended its event stream.", sent=True)
+    def on_stream_end(self) -> None:
+        self.on_failure(UPSTREAM_LOST, f"{self.label} ended its event stream.", sent=True)
 
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
         if not self._endpoint.done():
             self._endpoint.set_exception(InterlockError(failure, message))
-        elif not self._lost:
-            self._lost = True
-            self.receiver.lost(message)
+        elif not self._is_lost:
+            self._is_lost = True
+            self.receiver.on_transport_lost(message)
 
-    # -- Link
+    # -- UpstreamTransport
 
-    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        if self._lost:
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
+    def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        if self._is_lost:
+            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
-        ticket.carrier = posted = _Posted(self, ticket)
-        self._pool.send(self._request(payload), posted)
+        request.carrier = reply = _PostReply(self, request)
+        self._pool.send(self._encode_request(payload), reply)
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        self.send(ticket, payload, headers)
+    def send_long_lived(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        self.send(request, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        if not self._lost:
-            posted, request = _Posted(self, None), self._request(payload)
-            if not self._pool.send_if_free(request, posted):
-                self._asides.send(request, posted)
+        if not self._is_lost:
+            reply, request = _PostReply(self, None), self._encode_request(payload)
+            if not self._pool.send_if_free(request, reply):
+                self._extra_pool.send(request, reply)
 
-    def _request(self, payload: bytes) -> bytes:
+    def _encode_request(self, payload: bytes) -> bytes:
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)
 
-    async def hand_over(self, payload: bytes) -> None:
-        taken = DiscardedReply()
-        self._asides.send(self._request(payload), taken)
-        await taken.done
+    async def post_and_wait(self, payload: bytes) -> None:
+        reply = DiscardedReply()
+        self._extra_pool.send(self._encode_request(payload), reply)
+        await reply.done
 
-    def drop(self, ticket: TransportRequest) -> None:
-        """Once sent, its answer comes on the stream with an id that nobody waits for."""
-        posted = ticket.carrier
-        if isinstance(posted, _Posted) and posted.connection is None:
-            self._pool.withdraw(posted)
+    def remove_request(self, request: TransportRequest) -> None:
+        """Remove an unsent request. A response to a sent one is ignored by its unknown id."""
+        reply = request.carrier
+        if isinstance(reply, _PostReply) and reply.connection is None:
+            self._pool.remove_waiting(reply)
 
     async def close(self) -> None:
-        self._lost = True
+        self._is_lost = True
         await self._stream.close()
-        await self._asides.close()
+        await self._extra_pool.close()
         await self._pool.close()

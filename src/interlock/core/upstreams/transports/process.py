@@ -1,7 +1,7 @@
-"""A process of our own: started with pipes and a group of its own, watched until its end.
+"""A child process with three pipes and a process group of its own.
 
-Not asyncio's `subprocess_exec`: under uvloop a child gets each of its pipes twice, and everything
-that this process inherited on top. It could then close its output, and nobody would notice.
+This module does not use asyncio's `subprocess_exec`: under uvloop a child inherits each of its
+pipes twice, and all other open files of this process. It could then close its output unnoticed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
 
-# What a started process inherits. Everything else, secrets above all, must be given by name.
+# The environment that a child inherits. Everything else, secrets above all, must be configured.
 INHERITED: Final = (
     "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ",
     "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
@@ -33,62 +33,62 @@ INHERITED: Final = (
 )  # fmt: skip
 
 
-def child_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a started process: the harmless part of ours, and what it was given."""
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child: the inherited variables and those of its config."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return {**inherited, **given}
+    return {**inherited, **environment}
 
 
 class ProcessOwner(Protocol):
-    """Who started a process, and hears of it."""
+    """Receives the events of a process."""
 
-    def pipe_read(self, fd: int, data: bytes) -> None:
-        """It wrote to its stdout or stderr."""
+    def on_pipe_data(self, fd: int, data: bytes) -> None:
+        """Handle data from its stdout or stderr."""
 
-    def pipe_ended(self, fd: int) -> None:
-        """One of its three pipes is closed at its end."""
+    def on_pipe_closed(self, fd: int) -> None:
+        """Handle that the child closed one of its three pipes."""
 
-    def exited(self) -> None:
-        """It is dead, and so is everything it started in its group."""
+    def on_exit(self) -> None:
+        """Handle that the process has ended, with everything in its group."""
 
 
 class _Pipe(asyncio.Protocol):
-    """Our end of one pipe."""
+    """This process's end of one pipe."""
 
     def __init__(self, owner: ProcessOwner, fd: int) -> None:
         self._owner = owner
         self._fd = fd
 
     def data_received(self, data: bytes) -> None:
-        self._owner.pipe_read(self._fd, data)
+        self._owner.on_pipe_data(self._fd, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.pipe_ended(self._fd)
+        self._owner.on_pipe_closed(self._fd)
 
 
 class Process:
-    """One process. Raises OSError or ValueError when it cannot be started."""
+    """A started process. The constructor raises OSError or ValueError if it cannot start."""
 
     def __init__(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, owner: ProcessOwner
     ) -> None:
-        with ExitStack() as unless_started, ExitStack() as in_any_case:
-            their_input, our_input = _pipe(in_any_case, unless_started)
-            our_output, their_output = _pipe(unless_started, in_any_case)
-            our_errors, their_errors = _pipe(unless_started, in_any_case)
+        with ExitStack() as undo_on_error, ExitStack() as always_close:
+            child_stdin, parent_stdin = _create_pipe(always_close, undo_on_error)
+            parent_stdout, child_stdout = _create_pipe(undo_on_error, always_close)
+            parent_stderr, child_stderr = _create_pipe(undo_on_error, always_close)
             self._popen = subprocess.Popen(
                 list(argv),
-                stdin=their_input,
-                stdout=their_output,
-                stderr=their_errors,
+                stdin=child_stdin,
+                stdout=child_stdout,
+                stderr=child_stderr,
                 env=dict(env),
                 cwd=cwd,
-                # A session, and with it a group: what it starts can be ended with it.
+                # A new session is a new process group: its children can be ended with it.
                 start_new_session=True,
             )
-            unless_started.pop_all()
-        self._ends = {STDIN: our_input, STDOUT: our_output, STDERR: our_errors}
-        """The ends of its pipes that no transport has taken over yet."""
+            undo_on_error.pop_all()
+        self._unattached = {STDIN: parent_stdin, STDOUT: parent_stdout, STDERR: parent_stderr}
+        """Pipe ends that no asyncio transport has taken over yet."""
         self.pid = self._popen.pid
         self.stdin: Any = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,75 +98,76 @@ class Process:
 
     @property
     def status(self) -> int | None:
-        """Its exit status, or a signal's number below zero; None while it lives."""
+        """The exit status, or the negative number of a signal. None: the process is running."""
         return self._popen.returncode
 
     async def connect(self) -> None:
-        """Attach our ends of the pipes to the loop."""
-        attaching = asyncio.get_running_loop().create_task(self._attach())
+        """Attach the pipes to the event loop."""
+        task = asyncio.get_running_loop().create_task(self._attach())
         try:
-            await asyncio.shield(attaching)
+            await asyncio.shield(task)
         except asyncio.CancelledError:
-            # It takes a few turns of the loop. Cut short, nobody would know who closes what.
-            await attaching
+            # Attaching takes a few turns of the loop. If it were interrupted, the owner of each
+            # pipe end would be unknown.
+            await task
             raise
 
     async def _attach(self) -> None:
         loop = asyncio.get_running_loop()
         for fd in (STDIN, STDOUT, STDERR):
-            end: Any = PipeEnd(
-                self._ends.pop(fd), ours_to_close=isinstance(loop, asyncio.BaseEventLoop)
+            pipe_end: Any = PipeEnd(
+                self._unattached.pop(fd), ours_to_close=isinstance(loop, asyncio.BaseEventLoop)
             )
             protocol = partial(_Pipe, self._owner, fd)
             if fd == STDIN:
-                self.stdin, _ = await loop.connect_write_pipe(protocol, end)
+                self.stdin, _ = await loop.connect_write_pipe(protocol, pipe_end)
                 self._pipes.append(self.stdin)
             else:
-                transport, _ = await loop.connect_read_pipe(protocol, end)
+                transport, _ = await loop.connect_read_pipe(protocol, pipe_end)
                 self._pipes.append(transport)
 
     def signal_group(self, number: int) -> None:
-        """Signal it and what it started. After its end: nothing, its number may be another's."""
+        """Send a signal to its group. After its end do nothing: its pid may be reused."""
         if self._popen.returncode is None:
             try:
                 os.killpg(self.pid, number)
             except (ProcessLookupError, PermissionError):
-                # Everybody in the group is gone already.
+                # All processes of the group have ended.
                 return
 
-    async def gone_within(self, seconds: float) -> bool:
+    async def wait_gone(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self.gone], timeout=seconds)
         return bool(done)
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Close the pipes."""
         for transport in self._pipes:
             transport.close()
-        while self._ends:
-            os.close(self._ends.popitem()[1])
+        while self._unattached:
+            os.close(self._unattached.popitem()[1])
 
     # -- its end
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            watched = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
-            # No such thing here (macOS, old kernels): a thread waits instead.
+            # No pidfd on macOS and old kernels: a thread waits instead.
             threading.Thread(
                 target=self._wait, args=(loop,), name=f"wait-{self.pid}", daemon=True
             ).start()
             return
 
-        def ended() -> None:
-            loop.remove_reader(watched)
-            os.close(watched)
-            # Before it is buried its number cannot become another's.
+        def on_exit() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            # Until it is reaped its pid cannot be reused.
             self.signal_group(signal.SIGKILL)
             self._popen.wait()
-            self._ended()
+            self._on_exit()
 
-        loop.add_reader(watched, ended)
+        loop.add_reader(pidfd, on_exit)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         self._popen.wait()
@@ -175,20 +176,20 @@ class Process:
         except (ProcessLookupError, PermissionError):
             pass
         try:
-            loop.call_soon_threadsafe(self._ended)
+            loop.call_soon_threadsafe(self._on_exit)
         except RuntimeError:
-            # The loop is closed: nobody is left to hear of it.
+            # The loop is closed, so there is no owner left to notify.
             return
 
-    def _ended(self) -> None:
+    def _on_exit(self) -> None:
         if not self.gone.done():
             self.gone.set_result(None)
-        self._owner.exited()
+        self._owner.on_exit()
 
 
-def _pipe(reader_until: ExitStack, writer_until: ExitStack) -> tuple[int, int]:
-    """A new pipe: where to read, where to write, and who sees to it that each is closed."""
+def _create_pipe(close_reader: ExitStack, close_writer: ExitStack) -> tuple[int, int]:
+    """Create a pipe. Each stack closes one of its ends."""
     reader, writer = os.pipe()
-    reader_until.callback(os.close, reader)
-    writer_until.callback(os.close, writer)
+    close_reader.callback(os.close, reader)
+    close_writer.callback(os.close, writer)
     return reader, writer

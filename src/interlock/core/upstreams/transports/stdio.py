@@ -1,7 +1,7 @@
-"""A link to a process that the node starts: newline-delimited messages over its stdin and stdout.
+"""A transport to a child process: newline-delimited messages over its stdin and stdout.
 
-The process gets a group of its own, so that everything it starts ends with it. Its stderr is kept
-for whoever has to find out what went wrong.
+The process has a process group of its own, so that everything it starts ends with it. Its stderr is
+kept for error messages. Specification: MCP 2025-11-25, "Transports", stdio.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
-POLITE: Final = 2.0
-"""How long a process may take to leave by itself, and again after it was asked to."""
-LAST_WORDS: Final = 0.05
-"""How long the signs of an end are collected: exit status, closed pipes, what it wrote last."""
-_STDERR_LINES: Final = 200
-_LINE_SHOWN: Final = 2_000
-_WORDS_SHOWN: Final = 200
-STDERR_SAID: Final = ", stderr: "
-"""Between the reason for which a process is gone and the last line that it wrote to stderr."""
-_MOST_UNWRITTEN: Final = 16 * 1024 * 1024
+EXIT_TIMEOUT_SECONDS: Final = 2.0
+"""How long a process may take to exit by itself, and again after each signal."""
+EXIT_DETAILS_SECONDS: Final = 0.05
+"""How long exit details are collected: exit status, closed pipes, the last output."""
+_MAX_STDERR_LINES: Final = 200
+_MAX_LINE_LENGTH: Final = 2_000
+_MAX_DETAIL_LENGTH: Final = 200
+STDERR_LABEL: Final = ", stderr: "
+"""Separates the reason of an exit from the last line of stderr."""
+_MAX_UNWRITTEN_BYTES: Final = 16 * 1024 * 1024
 
-# How an answer begins. An `id` further in may belong to anything: only this place is certain.
-_ANSWER: Final = re.compile(
+# The beginning of a response. An `id` further inside may belong to a nested object.
+_RESPONSE_PATTERN: Final = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,'
     rb'\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"\s*:'
 )
 
 
-def answered_id(head: bytes) -> int | None:
-    """Which request a line that begins like this answers, if that can be seen."""
-    match = _ANSWER.match(head)
+def find_response_id(head: bytes) -> int | None:
+    """Return the id of the request that a truncated line responds to, if it is certain."""
+    match = _RESPONSE_PATTERN.match(head)
     return None if match is None else int(match[1])
 
 
 class StdioTransport(SingleChannel):
-    """One started process."""
+    """A started process as a transport."""
 
     receiver: TransportReceiver
 
@@ -64,20 +64,20 @@ class StdioTransport(SingleChannel):
     ) -> None:
         self.label = label
         self.receiver = EarlyReceiver()
-        self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
+        self.stderr: deque[str] = deque(maxlen=_MAX_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
         self._mask = mask
         self._process: Process | None = None
         self._stdin: Any = None
         self._lines = LineDecoder(MAX_MESSAGE)
         self._stderr_lines = LineDecoder(64 * 1024)
-        self._last_words = ""
-        self._ended: set[int] = set()
-        self._useless = False
-        """It cannot serve any more, whether it lives or not."""
-        self._verdict: asyncio.TimerHandle | None = None
-        self._closing = False
-        self._lost = False
+        self._last_stderr_line = ""
+        self._closed_pipes: set[int] = set()
+        self._is_unusable = False
+        """True if the process cannot serve any more, running or not."""
+        self._lost_timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self._is_lost = False
 
     @classmethod
     async def start(
@@ -90,15 +90,16 @@ class StdioTransport(SingleChannel):
         stderr: deque[str] | None = None,
         mask: Callable[[str], str] | None = None,
     ) -> Self:
-        """Start the process. Raises InterlockError with what to do when it cannot be."""
-        link = cls(label, stderr, mask)
+        """Start the process. Raises InterlockError with advice if it cannot start."""
+        transport = cls(label, stderr, mask)
         try:
-            link._process = process = Process(argv, env=env, cwd=cwd, owner=link)
+            transport._process = process = Process(argv, env=env, cwd=cwd, owner=transport)
         except FileNotFoundError:
-            what = _what_is_missing(argv[0], cwd)
+            missing = _describe_missing(argv[0], cwd)
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"Cannot start {label}: {what} was not found. Is it installed and on the PATH?",
+                f"Cannot start {label}: {missing} was not found. Install it, or correct `command` "
+                "or PATH.",
             ) from None
         except OSError as exc:
             raise InterlockError(
@@ -107,164 +108,173 @@ class StdioTransport(SingleChannel):
         except ValueError as exc:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"Cannot start {label}: {exc} in its command line or environment.",
+                f"Cannot start {label}: `command`, `args` or `env` is invalid: {exc}.",
             ) from None
-        link.pid = process.pid
+        transport.pid = process.pid
         try:
             await process.connect()
         except BaseException:
-            link._let_go()
+            transport._release()
             raise
-        link._stdin = process.stdin
-        return link
+        transport._stdin = process.stdin
+        return transport
 
-    # -- Owner of the process
+    # -- ProcessOwner
 
-    def pipe_read(self, fd: int, data: bytes) -> None:
+    def on_pipe_data(self, fd: int, data: bytes) -> None:
         if fd == STDOUT:
             for line in self._lines.feed(data):
                 if isinstance(line, OversizeLine):
-                    self._too_long(line)
+                    self._on_oversized_line(line)
                 else:
                     self.receiver.deliver(line, None)
         else:
             for line in self._stderr_lines.feed(data):
-                self._hear(line.head if isinstance(line, OversizeLine) else line)
+                self._on_stderr_line(line.head if isinstance(line, OversizeLine) else line)
 
-    def _too_long(self, line: OversizeLine) -> None:
-        why = line.error().message
-        self.stderr.append(f"[interlock] {why}")
-        id = answered_id(line.head)
+    def _on_oversized_line(self, line: OversizeLine) -> None:
+        reason = line.error().message
+        self.stderr.append(f"[interlock] {reason}")
+        id = find_response_id(line.head)
         if id is not None:
-            self.receiver.undelivered(id, why)
+            self.receiver.on_unreadable_response(id, reason)
 
-    def _hear(self, line: bytes) -> None:
-        text = line[:_LINE_SHOWN].decode("utf-8", "replace")
+    def _on_stderr_line(self, line: bytes) -> None:
+        text = line[:_MAX_LINE_LENGTH].decode("utf-8", "replace")
         if self._mask is not None:
             text = self._mask(text)
         self.stderr.append(text)
         if not text.isspace():
-            self._last_words = text
+            self._last_stderr_line = text
 
-    def pipe_ended(self, fd: int) -> None:
+    def on_pipe_closed(self, fd: int) -> None:
         if fd == STDERR and (tail := self._stderr_lines.close()):
-            self._hear(tail)
-        self._ended.add(fd)
-        self._judge()
+            self._on_stderr_line(tail)
+        self._closed_pipes.add(fd)
+        self._check_usable()
 
-    def exited(self) -> None:
-        self._judge()
+    def on_exit(self) -> None:
+        self._check_usable()
 
-    def _judge(self) -> None:
-        """Without its input, its output or its life a process is of no use any more."""
-        if self._closing or self._lost:
+    def _check_usable(self) -> None:
+        """Report the process as lost if it has exited or closed its stdin or stdout."""
+        if self._is_closing or self._is_lost:
             return
-        exited = self._status() is not None
-        if exited and {STDOUT, STDERR} <= self._ended:
-            self._declare_lost()
-        elif exited or STDIN in self._ended or STDOUT in self._ended:
-            self._useless = True
-            # A moment's wait usually brings the rest: an answer, its last words, its exit
-            # status. Not always: somebody else may hold on to its pipes.
-            if self._verdict is None:
-                self._verdict = asyncio.get_running_loop().call_later(
-                    LAST_WORDS, self._declare_lost
+        has_exited = self._exit_status() is not None
+        if has_exited and {STDOUT, STDERR} <= self._closed_pipes:
+            self._report_lost()
+        elif has_exited or STDIN in self._closed_pipes or STDOUT in self._closed_pipes:
+            self._is_unusable = True
+            # The rest usually arrives within a moment: a response, stderr, the exit status. Not
+            # always: another process may hold its pipes open.
+            if self._lost_timer is None:
+                self._lost_timer = asyncio.get_running_loop().call_later(
+                    EXIT_DETAILS_SECONDS, self._report_lost
                 )
 
-    def _declare_lost(self) -> None:
-        if self._verdict is not None:
-            self._verdict.cancel()
-        if self._closing or self._lost:
+    def _report_lost(self) -> None:
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+        if self._is_closing or self._is_lost:
             return
-        self._lost = self._useless = True
+        self._is_lost = self._is_unusable = True
         if self._process is not None:
             self._process.signal_group(signal.SIGKILL)
-        self.receiver.lost(self._why())
+        self.receiver.on_transport_lost(self._describe_end())
 
-    def _status(self) -> int | None:
+    def _exit_status(self) -> int | None:
         return None if self._process is None else self._process.status
 
-    def _why(self) -> str:
-        code = self._status()
+    def _describe_end(self) -> str:
+        code = self._exit_status()
         if code is not None and code < 0:
-            what = f"ended by {_signal_name(-code)}"
+            reason = f"ended by {_signal_name(-code)}"
         elif code is not None:
-            what = f"exit status {code}"
-        elif STDOUT in self._ended:
-            what = "it closed its output"
+            reason = f"exit status {code}"
+        elif STDOUT in self._closed_pipes:
+            reason = "it closed its output"
         else:
-            what = "it closed its input"
-        # A line that was never finished counts too: often it is the one that matters.
+            reason = "it closed its input"
+        # An unterminated line counts too: it is often the relevant one.
         if tail := self._stderr_lines.close():
-            self._hear(tail)
-        words = self._last_words.strip()
-        if len(words) > _WORDS_SHOWN:
-            words = f"{words[:_WORDS_SHOWN].rpartition(' ')[0] or words[:_WORDS_SHOWN]} …"
-        return f"{what}{STDERR_SAID}{redact(words)}" if words else what
+            self._on_stderr_line(tail)
+        detail = self._last_stderr_line.strip()
+        if len(detail) > _MAX_DETAIL_LENGTH:
+            detail = (
+                f"{detail[:_MAX_DETAIL_LENGTH].rpartition(' ')[0] or detail[:_MAX_DETAIL_LENGTH]} …"
+            )
+        return f"{reason}{STDERR_LABEL}{redact(detail)}" if detail else reason
 
-    # -- Link
+    # -- UpstreamTransport
 
-    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        if self._useless or self._stdin is None or self._stdin.is_closing():
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
-            if self._lost:
-                # It may have ended before this receiver was there to hear of it.
-                self.receiver.lost(self._why())
+    def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        if self._is_unusable or self._stdin is None or self._stdin.is_closing():
+            request.fail(
+                UPSTREAM_LOST, f"{self.label} is not running: {self._describe_end()}", sent=False
+            )
+            if self._is_lost:
+                # The process may have ended before this receiver was attached.
+                self.receiver.on_transport_lost(self._describe_end())
             else:
-                # Somebody needs it now: its last words are not worth the wait.
-                self._declare_lost()
+                # A request is waiting, so do not wait for exit details.
+                self._report_lost()
             return
-        if self._stdin.get_write_buffer_size() > _MOST_UNWRITTEN:
-            ticket.fail(UPSTREAM_UNAVAILABLE, f"{self.label} does not read its input.", sent=False)
+        if self._stdin.get_write_buffer_size() > _MAX_UNWRITTEN_BYTES:
+            request.fail(
+                UPSTREAM_UNAVAILABLE,
+                f"{self.label} does not read its stdin; more than "
+                f"{_MAX_UNWRITTEN_BYTES // 1024**2} MiB are unread.",
+                sent=False,
+            )
             return
         self._stdin.write(remove_line_breaks(payload) + b"\n")
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        self.send(ticket, payload, headers)
+    def send_long_lived(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        self.send(request, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
         if self._stdin is None or self._stdin.is_closing():
             return
-        # A process that asks and asks but never reads must not fill our memory with answers.
-        if self._stdin.get_write_buffer_size() <= _MOST_UNWRITTEN:
+        # A process that sends requests but never reads must not fill the memory with responses.
+        if self._stdin.get_write_buffer_size() <= _MAX_UNWRITTEN_BYTES:
             self._stdin.write(remove_line_breaks(payload) + b"\n")
 
-    async def hand_over(self, payload: bytes) -> None:
-        # What is written first is read first.
+    async def post_and_wait(self, payload: bytes) -> None:
+        # Messages are read in the order in which they are written.
         self.post(payload, b"")
 
-    def drop(self, ticket: TransportRequest) -> None:
-        """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
+    def remove_request(self, request: TransportRequest) -> None:
+        """Do nothing: a response with an unknown id is ignored."""
 
     async def close(self) -> None:
-        """Ask the process to leave, the way the specification wants it; insist when it stays."""
-        self._closing = True
-        if self._verdict is not None:
-            self._verdict.cancel()
+        """Close stdin and wait, then send SIGTERM, then SIGKILL (MCP, "Shutdown", stdio)."""
+        self._is_closing = True
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
         process = self._process
         if process is None:
             return
         try:
             if self._stdin is not None:
                 self._stdin.close()
-            for insist in (signal.SIGTERM, signal.SIGKILL):
-                if await process.gone_within(POLITE):
+            for signal_number in (signal.SIGTERM, signal.SIGKILL):
+                if await process.wait_gone(EXIT_TIMEOUT_SECONDS):
                     break
-                process.signal_group(insist)
+                process.signal_group(signal_number)
             else:
-                await process.gone_within(POLITE)
+                await process.wait_gone(EXIT_TIMEOUT_SECONDS)
         finally:
-            # Also when nobody waits for the polite way any more.
-            self._let_go()
+            # Also after a cancellation.
+            self._release()
 
-    def _let_go(self) -> None:
-        self._closing = True
+    def _release(self) -> None:
+        self._is_closing = True
         if self._process is not None:
             self._process.signal_group(signal.SIGKILL)
             self._process.close()
 
 
-def _what_is_missing(program: str, cwd: str | None) -> str:
+def _describe_missing(program: str, cwd: str | None) -> str:
     if cwd is not None and not os.path.isdir(cwd):
         return f"the folder {cwd!r}"
     return f"{program!r}"

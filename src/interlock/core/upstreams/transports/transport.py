@@ -1,4 +1,4 @@
-"""The shape of a link, and of what sits at its near end."""
+"""The interfaces of a transport and of its receiver."""
 
 from __future__ import annotations
 
@@ -7,136 +7,138 @@ from typing import Any, Final, Protocol
 from interlock.errors import Failure
 
 MAX_MESSAGE: Final = 64 * 1024 * 1024
-"""No message of an upstream may be longer, whatever the link."""
+"""The maximum bytes of a message of an upstream, for all transports."""
 
 
 class TransportRequest(Protocol):
-    """A request that a link carries, as far as the link needs to know it."""
+    """A request that a transport carries, as far as the transport needs to know it."""
 
     id: int
     carrier: Any
-    """Where the link remembers what carries this request, to be able to drop it."""
+    """The transport's object for this request. `remove_request` needs it."""
 
     is_open: bool
-    """Whether somebody still waits for the answer."""
+    """True while the response is awaited."""
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
     ) -> None:
-        """The request will not be answered. `sent`: it may have been executed.
+        """Fail the request: there will be no response.
 
-        `status` and `location` are what HTTP said, for whoever negotiates.
+        Args:
+            sent: the request may have been executed.
+            status: the HTTP status, for protocol negotiation.
+            location: the target of a redirect.
         """
 
 
 class TransportStream(TransportRequest, Protocol):
-    """The stream of what belongs to no request, which no answer ends."""
+    """A stream of messages that belong to no request. No response ends it."""
 
     last_event_id: str
-    """Where to go on; empty: nothing is known of what came before. The link keeps it."""
+    """The event id to resume after. Empty: none is known. The transport updates it."""
     retry: float | None
-    """The seconds that the server wants to pass before it is opened again. The link keeps it."""
+    """Seconds to wait before reopening, as the server asked. The transport updates it."""
 
-    def opened(self) -> None:
-        """The server has taken the request: from now on it is heard."""
+    def on_open(self) -> None:
+        """Handle that the server accepted the request and the stream is open."""
 
 
 class TransportReceiver(Protocol):
-    """What a link delivers to."""
+    """The receiver of a transport's messages and events."""
 
-    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
-        """A whole message; `ticket` when it came on that request's own stream."""
+    def deliver(self, data: bytes, request: TransportRequest | None = None) -> None:
+        """Handle a complete message. `request`: the request on whose own stream it came."""
 
-    def undelivered(self, id: int, why: str) -> None:
-        """The answer to this request came and could not be taken."""
+    def on_unreadable_response(self, id: int, reason: str) -> None:
+        """Handle that the response to this request arrived and could not be read."""
 
-    def interrupted(self, ticket: TransportRequest) -> None:
-        """The server has ended this request's stream, and wants to be asked for the rest later."""
+    def on_stream_interrupted(self, request: TransportRequest) -> None:
+        """Handle that the server ended this request's stream and will continue it later."""
 
-    def retired(self, reason: str) -> None:
-        """The link takes nothing more. What it carries may still be answered."""
+    def on_transport_closing(self, reason: str) -> None:
+        """Handle that the transport accepts no more requests. Pending ones may complete."""
 
-    def lost(self, reason: str) -> None:
-        """The link is gone, and everything it carried with it."""
+    def on_transport_lost(self, reason: str) -> None:
+        """Handle that the transport is lost, with all its pending requests."""
 
 
 class EarlyReceiver:
-    """Receives for a link whose peer is not there yet: a process can be faster than its parent."""
+    """Receives messages before the client is attached: a process may write before that."""
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.message_count = 0
 
-    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
-        """Nothing was asked yet, so this is no answer."""
-        self.heard += 1
+    def deliver(self, data: bytes, request: TransportRequest | None = None) -> None:
+        """Count the message. No request was sent yet, so it is no response."""
+        self.message_count += 1
 
-    def undelivered(self, id: int, why: str) -> None:
-        """Nothing was asked yet, so this is no answer."""
+    def on_unreadable_response(self, id: int, reason: str) -> None:
+        """Do nothing: no request was sent yet."""
 
-    def interrupted(self, ticket: TransportRequest) -> None:
-        """Nothing was asked yet, so nothing goes on."""
+    def on_stream_interrupted(self, request: TransportRequest) -> None:
+        """Do nothing: no request was sent yet."""
 
-    def retired(self, reason: str) -> None:
-        """The first request on the link will find out."""
+    def on_transport_closing(self, reason: str) -> None:
+        """Do nothing: the first request on the transport will fail."""
 
-    def lost(self, reason: str) -> None:
-        """The first request on the link will find out."""
+    def on_transport_lost(self, reason: str) -> None:
+        """Do nothing: the first request on the transport will fail."""
 
 
 class UpstreamTransport(Protocol):
-    """Moves messages to one upstream and back."""
+    """Carries messages to one upstream and back."""
 
     receiver: TransportReceiver
     is_http: bool
-    """Whether requests need MCP's HTTP headers, and each has a stream of its own."""
-    session_offered: bytes
-    """The session id that came with the answer to `initialize`, if one did."""
+    """True if requests need the HTTP headers of MCP, and each has a stream of its own."""
+    offered_session_id: bytes
+    """The session id in the response to `initialize`. Empty: the server sent none."""
 
-    def say_nothing(self) -> None:
-        """Name neither revision nor session from now on: nothing is agreed yet."""
+    def clear_protocol_headers(self) -> None:
+        """Send neither revision nor session id from now on, because nothing is negotiated yet."""
 
-    def speak(self, revision: str, *, session: bytes = b"") -> None:
-        """Name this revision, and this session, with everything from now on."""
+    def set_protocol_headers(self, revision: str, *, session: bytes = b"") -> None:
+        """Send this revision and session id with every message from now on."""
 
-    async def follow(self, location: str) -> bool:
-        """Go where a redirect points, if that is the same server."""
+    async def follow_redirect(self, location: str) -> bool:
+        """Switch to the target of a redirect if it is the same server. False: it is not."""
 
-    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        """Send a request. `headers`: ready header lines, for links that have headers."""
+    def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        """Send a request. `headers`: encoded header lines, for transports with headers."""
 
-    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        """Send a request whose answer stays open: it must not take the place of another."""
+    def send_long_lived(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        """Send a request whose response stays open, without occupying the slot of a call."""
 
     def open_stream(self, stream: TransportStream) -> bool:
-        """Open the stream of what belongs to no request. False: it comes without one."""
+        """Open the stream for messages without a request. False: the transport needs no stream."""
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        """Send something that gets no answer, at once: no call that is under way delays it."""
+        """Send a message without a response immediately, never delayed by pending calls."""
 
-    async def hand_over(self, payload: bytes) -> None:
-        """Send something that gets no answer, and wait until the server has taken it."""
+    async def post_and_wait(self, payload: bytes) -> None:
+        """Send a message without a response, and wait until the server accepted it."""
 
-    def drop(self, ticket: TransportRequest) -> None:
-        """Stop carrying this request; its answer is not wanted any more."""
+    def remove_request(self, request: TransportRequest) -> None:
+        """Stop carrying a request whose response is no longer needed."""
 
     async def close(self) -> None:
-        """End the link and everything that it started."""
+        """Close the transport and stop everything that it started."""
 
 
 class SingleChannel:
-    """The part of a link that is easy when everything comes on one channel: there are no headers
-    to say anything in, and no streams to open."""
+    """The methods of a transport with one channel for all messages: no headers, no streams."""
 
     is_http = False
-    session_offered = b""
+    offered_session_id = b""
 
-    def say_nothing(self) -> None:
-        """There are no headers."""
+    def clear_protocol_headers(self) -> None:
+        """Do nothing: there are no headers."""
 
-    def speak(self, revision: str, *, session: bytes = b"") -> None:
-        """There are no headers."""
+    def set_protocol_headers(self, revision: str, *, session: bytes = b"") -> None:
+        """Do nothing: there are no headers."""
 
-    async def follow(self, location: str) -> bool:
+    async def follow_redirect(self, location: str) -> bool:
         return False
 
     def open_stream(self, stream: TransportStream) -> bool:
