@@ -31,9 +31,9 @@ class Request:
         self.failed: tuple[Failure, str, bool] | None = None
 
     def fail(
-        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+        self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
-        self.failed = (failure, message, sent)
+        self.failed = (failure, message, was_sent)
 
 
 class Receives:

@@ -204,7 +204,7 @@ class ParticipantTransport(SingleChannel):
 
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._over:
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
+            ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", was_sent=False)
             return
         kind, _ = kind_of(payload)
         if len(payload) > MAX_ENVELOPE_BYTES - HEAD_ROOM or len(kind) > LONGEST_KIND:
@@ -212,16 +212,16 @@ class ParticipantTransport(SingleChannel):
                 f"{self.label} cannot be told this: an envelope may have {MAX_ENVELOPE_BYTES} "
                 "bytes."
             )
-            ticket.fail(PAYLOAD_TOO_LARGE, words, sent=False)
+            ticket.fail(PAYLOAD_TOO_LARGE, words, was_sent=False)
             return
         try:
             envelope = self._say(kind, payload, self._to, None)
         except InterlockError as error:
-            ticket.fail(error.failure, error.message, sent=False)
+            ticket.fail(error.failure, error.message, was_sent=False)
             return
         if not envelope:
             words = f"{self.label} cannot be asked: the room did not take the request."
-            ticket.fail(UPSTREAM_LOST, words, sent=False)
+            ticket.fail(UPSTREAM_LOST, words, was_sent=False)
             return
         self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
         self._envelope_of[ticket.id] = envelope

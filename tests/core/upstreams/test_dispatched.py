@@ -34,7 +34,7 @@ class Transport(SingleChannel):
         assert self.call is not None
         self.dispatched_when_sent.append(self.call.is_dispatched)
         if self.refuses:
-            ticket.fail(UPSTREAM_LOST, "It is not connected.", sent=False)
+            ticket.fail(UPSTREAM_LOST, "It is not connected.", was_sent=False)
 
     send_long_lived = send
 
@@ -105,7 +105,7 @@ def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
 @pytest.mark.parametrize("sent", [True, False])
 def test_transport_says_later_that_nothing_was_executed(sent: bool) -> None:
     def body(bench: Bench) -> None:
-        bench.start().fail(UPSTREAM_LOST, "It went away.", sent=sent)
+        bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=sent)
         assert bench.call.is_dispatched is sent
 
     on_bench(body)
@@ -115,7 +115,7 @@ def test_answered_request_is_not_taken_back() -> None:
     def body(bench: Bench) -> None:
         request = bench.start()
         request.succeed(Outcome(b"{}", Era.SESSION))
-        request.fail(UPSTREAM_LOST, "It went away.", sent=False)
+        request.fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert bench.call.is_dispatched
 
     on_bench(body)
@@ -124,13 +124,13 @@ def test_answered_request_is_not_taken_back() -> None:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_second_request_does_not_take_back_the_first(at_once: bool) -> None:
     def body(bench: Bench) -> None:
-        bench.start().fail(UPSTREAM_LOST, "It went away.", sent=True)
+        bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=True)
         bench.transport.refuses = at_once
         if at_once:
             with pytest.raises(UpstreamLostError):
                 bench.start()
         else:
-            bench.start().fail(UPSTREAM_LOST, "It went away.", sent=False)
+            bench.start().fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert bench.call.is_dispatched
 
     on_bench(body)
@@ -142,7 +142,7 @@ def test_request_that_another_call_took_over_has_left() -> None:
         later = new_call()
         later.is_dispatched = True
         request.reassign(later, Back())
-        request.fail(UPSTREAM_LOST, "It went away.", sent=False)
+        request.fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert later.is_dispatched
 
     on_bench(body)
@@ -150,7 +150,7 @@ def test_request_that_another_call_took_over_has_left() -> None:
 
 def test_requests_of_the_node_itself_have_no_call() -> None:
     def body(bench: Bench) -> None:
-        bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", sent=False)
+        bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", was_sent=False)
         assert not bench.call.is_dispatched
 
     on_bench(body)

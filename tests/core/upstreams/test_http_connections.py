@@ -459,8 +459,8 @@ def test_closing_a_pool_leaves_nobody_waiting() -> None:
         def __init__(self) -> None:
             self.told: list[bool] = []
 
-        def on_failure(self, failure: object, message: str, *, sent: bool) -> None:
-            self.told.append(sent)
+        def on_failure(self, failure: object, message: str, *, was_sent: bool) -> None:
+            self.told.append(was_sent)
 
     async def body() -> None:
         async with Streamable("stateless") as server:

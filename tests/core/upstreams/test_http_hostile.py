@@ -45,7 +45,7 @@ class Answered:
     def on_stream_end(self) -> None:
         self.done.set_result((200, self.chunks))
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         self.done.set_result((failure, message))
 
 

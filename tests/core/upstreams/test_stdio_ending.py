@@ -183,8 +183,8 @@ def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
             carrier = None
             is_open = True
 
-            def fail(self, failure: object, message: str, *, sent: bool, **_: object) -> None:
-                failures.append((failure, sent))
+            def fail(self, failure: object, message: str, *, was_sent: bool, **_: object) -> None:
+                failures.append((failure, was_sent))
 
         for _ in range(40):
             link.send(Ticket(), b"x" * 1_000_000, b"")

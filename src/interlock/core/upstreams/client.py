@@ -154,7 +154,7 @@ def _prefix_segment(name: Raw | None, segment: str) -> Raw:
 # the concatenation of byte strings.
 
 COMMAND_LINE: Final = "cli"
-"""`Call.face` of calls that are made on the command line."""
+"""`Call.server` of calls that are made on the command line."""
 _MAX_CACHED_ENTRIES: Final = 20_000
 _AX_CAPABILITIES: Final = encode_value(
     {"experimental": {tree.EXPERIMENT: {"versions": tree.VERSIONS}}}
@@ -272,7 +272,13 @@ class RequestEncoder:
             return (
                 b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                 b'{"name":%b,"arguments":%b%b%b}}'
-                % (id, route.upstream_name_json, call.arguments, _encode_members(call.extra_params), meta)
+                % (
+                    id,
+                    route.upstream_name_json,
+                    call.arguments,
+                    _encode_members(call.extra_params),
+                    meta,
+                )
             )
         if self._encode_token is not None:
             meta = _add_members(meta, self._encode_token(call))
@@ -604,7 +610,7 @@ class UpstreamClient:
         self._first_id = self._next_id = secrets.randbelow(2**40)
         early = transport.receiver
         if isinstance(early, EarlyReceiver):
-            self.noise += early.heard
+            self.noise += early.message_count
         transport.receiver = self
 
     # -- what goes out
@@ -780,7 +786,7 @@ class UpstreamClient:
     def on_unreadable_response(self, id: int, reason: str) -> None:
         pending = self.pending.get(id)
         if pending is not None:
-            pending.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {reason}", sent=True)
+            pending.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {reason}", was_sent=True)
 
     def _on_response(self, incoming: IncomingMessage, request: TransportRequest | None) -> None:
         id = incoming.id
@@ -803,14 +809,16 @@ class UpstreamClient:
         result = incoming.result
         if result is not UNSET:
             pending.fail(
-                UPSTREAM_PROTOCOL, f"{self.label}: its result is not an object.", sent=True
+                UPSTREAM_PROTOCOL, f"{self.label}: its result is not an object.", was_sent=True
             )
         elif incoming.error is not UNSET:
             error = jsonrpc.decode_error(incoming.error)
             pending.fail_with(error_from_response(pending, error))
         else:
             pending.fail(
-                UPSTREAM_LOST, f"{self.label} answered with neither result nor error.", sent=True
+                UPSTREAM_LOST,
+                f"{self.label} answered with neither result nor error.",
+                was_sent=True,
             )
 
     def _on_notification(
@@ -861,7 +869,7 @@ class UpstreamClient:
             return
         if pending is not None and pending.method == mcp.LISTEN:
             # Some servers end a subscription with a cancellation.
-            pending.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
+            pending.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", was_sent=True)
 
     def _deliver_limited(self, deliver: Callable[[], None], size: int) -> None:
         if self.notification_limiter is None:
@@ -1004,7 +1012,7 @@ class UpstreamClient:
         self.client_requests.withdraw_all(reason)
         for pending in list(self.pending.values()):
             pending.fail(
-                UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True
+                UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", was_sent=True
             )
 
     async def close(self) -> None:

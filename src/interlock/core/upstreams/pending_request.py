@@ -104,14 +104,14 @@ class PendingRequest(msgspec.Struct, eq=False):
             self._finish()
 
     def fail(
-        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+        self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
         self.peer.pending.pop(self.id, None)
         call = self.call
-        if not sent and call is not None and self.is_open and not self.dispatched_before:
+        if not was_sent and call is not None and self.is_open and not self.dispatched_before:
             call.is_dispatched = False
         self.fail_with(
-            UpstreamLostError(failure, message, was_sent=sent, status=status, location=location)
+            UpstreamLostError(failure, message, was_sent=was_sent, status=status, location=location)
         )
 
     def expire(self) -> None:

@@ -216,8 +216,8 @@ class UpstreamRegistry(Component):
             on_offer=self._on_offering,
             on_withdrawn=lambda supervisor: self._catalog.withdraw(supervisor.key),
             on_state=self._state_changed,
-            on_updated=lambda supervisor, uri, session_key: self._pipeline.subscriptions.on_resource_update(
-                supervisor.key, uri, session_key
+            on_updated=lambda supervisor, uri, session_key: (
+                self._pipeline.subscriptions.on_resource_update(supervisor.key, uri, session_key)
             ),
             watched=self._pipeline.subscriptions.active_uris,
             prepare=lambda peer: self._prepare(peer, key),

@@ -405,7 +405,7 @@ class _EventStream:
             self.opened.set_result(None)
 
     def fail(
-        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+        self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
         self.is_open = False
         if not self.ended.done():

@@ -436,7 +436,9 @@ class Supervisor:
             set_level(self.peer, level)
 
     def _isolates(self, session: ClientSession) -> bool:
-        return self._isolates_sessions or (self._isolates_responding and session.client.accepts_requests)
+        return self._isolates_sessions or (
+            self._isolates_responding and session.client.accepts_requests
+        )
 
     def session_key(self, call: Call) -> object | None:
         session = call.session

@@ -63,7 +63,7 @@ class _Reply:
     def on_stream_end(self) -> None:
         """Nobody reads it."""
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         if not self.over.done():
             self.over.set_exception(SignInProblem(_begun_small(message), passing=True))
 

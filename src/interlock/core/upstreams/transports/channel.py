@@ -54,7 +54,7 @@ class ChannelTransport(SingleChannel):
 
     def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._is_closed or not self.channel.is_open:
-            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
+            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", was_sent=False)
             return
         self.channel.send(payload)
 

@@ -75,7 +75,7 @@ class DiscardedReply:
     def on_stream_end(self) -> None:
         """Ignore the stream."""
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         self._finish()
 
 
@@ -175,7 +175,7 @@ class PostReply(msgspec.Struct, eq=False):
                 request.fail(
                     UPSTREAM_PROTOCOL,
                     message,
-                    sent=True,
+                    was_sent=True,
                     status=status,
                 )
                 if self.connection is not None:
@@ -215,7 +215,7 @@ class PostReply(msgspec.Struct, eq=False):
         # The event was the response, or a message that cannot be skipped.
         request = self.request
         if request is not None and request.is_open:
-            request.fail(UPSTREAM_PROTOCOL, f"{self.transport.label}: {reason}", sent=True)
+            request.fail(UPSTREAM_PROTOCOL, f"{self.transport.label}: {reason}", was_sent=True)
             self.transport.remove_request(request)
 
     def on_stream_end(self) -> None:
@@ -225,14 +225,14 @@ class PostReply(msgspec.Struct, eq=False):
             self.request.fail(
                 UPSTREAM_LOST,
                 f"{self.transport.label} ended the stream without a response.",
-                sent=True,
+                was_sent=True,
             )
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         if self.request is not None:
-            if sent and self.transport.resume(self, self.request):
+            if was_sent and self.transport.resume(self, self.request):
                 return
-            self.request.fail(failure, message, sent=sent)
+            self.request.fail(failure, message, was_sent=was_sent)
         if failure is UPSTREAM_UNAVAILABLE:
             self.transport.on_connect_failed(message)
 
@@ -263,13 +263,13 @@ class ResumedReply(PostReply, eq=False):
             UPSTREAM_LOST,
             f"{self.transport.label} ended the stream without a response and does not resume it "
             f"(HTTP {status}).",
-            sent=True,
+            was_sent=True,
         )
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         request = self.request
         if request is not None and not self.transport.resume(self, request):
-            request.fail(UPSTREAM_LOST, message, sent=True)
+            request.fail(UPSTREAM_LOST, message, was_sent=True)
 
 
 class StreamReply(PostReply, eq=False):
@@ -289,7 +289,7 @@ class StreamReply(PostReply, eq=False):
             self.transport.on_rejected(self, status, headers)
         elif self.request is not None:
             message = f"{self.transport.label} offers no event stream (HTTP {status})."
-            self.request.fail(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
+            self.request.fail(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=status)
 
     def on_stream_start(self, headers: dict[bytes, bytes]) -> None:
         self.events = SseDecoder(MAX_MESSAGE)
@@ -309,12 +309,12 @@ class StreamReply(PostReply, eq=False):
         self._save_position()
         if self.request is not None:
             message = f"{self.transport.label} ended its event stream."
-            self.request.fail(UPSTREAM_LOST, message, sent=True, status=200)
+            self.request.fail(UPSTREAM_LOST, message, was_sent=True, status=200)
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         self._save_position()
         if self.request is not None:
-            self.request.fail(failure, message, sent=sent)
+            self.request.fail(failure, message, was_sent=was_sent)
         if failure is UPSTREAM_UNAVAILABLE:
             self.transport.on_connect_failed(message)
 
@@ -614,7 +614,7 @@ class HttpTransport:
                 UPSTREAM_UNAVAILABLE,
                 f"{self.label} rejected the credentials (HTTP {status}). Check `headers` of this "
                 "server.",
-                sent=True,
+                was_sent=True,
                 status=status,
             )
             return
@@ -626,7 +626,7 @@ class HttpTransport:
         request.fail(
             UPSTREAM_UNAVAILABLE if is_rejected else UPSTREAM_PROTOCOL,
             f"{self.label} responded with HTTP {status}.",
-            sent=not is_not_executed,
+            was_sent=not is_not_executed,
             status=status,
             location=location,
         )
@@ -649,10 +649,12 @@ class HttpTransport:
                 pool.send(reply.encode_request(), reply)
             elif error is None:
                 if request is not None:
-                    request.fail(UPSTREAM_LOST, f"{self.label} was lost meanwhile.", sent=was_sent)
+                    request.fail(
+                        UPSTREAM_LOST, f"{self.label} was lost meanwhile.", was_sent=was_sent
+                    )
             else:
                 if request is not None:
-                    request.fail(error.failure, error.message, sent=True, status=status)
+                    request.fail(error.failure, error.message, was_sent=True, status=status)
                 if isinstance(error, SignInError) and error.is_permanent:
                     self.close_unreachable(error.message)
 
@@ -669,7 +671,7 @@ class HttpTransport:
 
     def on_session_lost(self, request: TransportRequest) -> None:
         # The server rejected the request before executing it: the call may be sent again.
-        request.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", sent=False, status=404)
+        request.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", was_sent=False, status=404)
         if not self._lost:
             self._lost = True
             self._grace = _CLOSE_GRACE_SECONDS
@@ -766,7 +768,7 @@ class HopTokenTransport(HttpTransport):
             request.fail(
                 UPSTREAM_UNAVAILABLE,
                 _rejection_message(self.label, status),
-                sent=True,
+                was_sent=True,
                 status=status,
             )
         else:

@@ -51,7 +51,7 @@ class HttpResponseHandler(Protocol):
     def on_stream_end(self) -> None:
         """Handle the proper end of the event stream."""
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         """Handle that the response, or the rest of it, will not come."""
 
 
@@ -226,7 +226,9 @@ class HttpConnection(asyncio.Protocol):
                 reply.on_response(self._status, self._headers, b"".join(body))
             return
         reply.on_failure(
-            UPSTREAM_LOST, f"{self._pool.label} closed the connection during the call.", sent=True
+            UPSTREAM_LOST,
+            f"{self._pool.label} closed the connection during the call.",
+            was_sent=True,
         )
 
     def _ends_with_connection(self) -> bool:
@@ -243,7 +245,7 @@ class HttpConnection(asyncio.Protocol):
         self._body = []
         self.transport.abort()
         if reply is not None:
-            reply.on_failure(UPSTREAM_LOST, f"{self._pool.label}: {reason}.", sent=True)
+            reply.on_failure(UPSTREAM_LOST, f"{self._pool.label}: {reason}.", was_sent=True)
 
     # -- httptools
 
@@ -388,13 +390,13 @@ class HttpPool:
             connection.transport.write(request)
             return
         if self.closed:
-            reply.on_failure(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
+            reply.on_failure(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", was_sent=False)
             return
         if len(self.waiting) >= _MAX_WAITING_REQUESTS:
             reply.on_failure(
                 TOO_BUSY,
                 f"{_MAX_WAITING_REQUESTS} requests wait for {self.label}. Try again later.",
-                sent=False,
+                was_sent=False,
             )
             return
         self.waiting.append((request, reply))
@@ -534,7 +536,7 @@ class HttpPool:
         """Fail all requests that were not sent yet."""
         while self.waiting:
             _, reply = self.waiting.popleft()
-            reply.on_failure(UPSTREAM_UNAVAILABLE, message, sent=False)
+            reply.on_failure(UPSTREAM_UNAVAILABLE, message, was_sent=False)
 
 
 def _describe_error(exc: OSError | UnicodeError) -> str:

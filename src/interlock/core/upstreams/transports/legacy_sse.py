@@ -54,7 +54,7 @@ class _PostReply:
                 f"{self._label} responded with HTTP {status}.",
                 # 404: the session is unknown, so nothing was executed. Others prove nothing.
                 # 404: it knows no such session, so it did nothing. Anything else may mean anything.
-                sent=status != 404,
+                was_sent=status != 404,
                 status=status,
             )
 
@@ -67,9 +67,9 @@ class _PostReply:
     def on_stream_end(self) -> None:
         """Ignore the stream."""
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         if self._request is not None:
-            self._request.fail(failure, message, sent=sent)
+            self._request.fail(failure, message, was_sent=was_sent)
 
 
 class LegacySseTransport(SingleChannel):
@@ -150,12 +150,12 @@ class LegacySseTransport(SingleChannel):
                 else sign_in_error.message
             )
             if request is not None and request.is_open:
-                request.fail(UPSTREAM_LOST, message, sent=sign_in_error is not None, status=401)
+                request.fail(UPSTREAM_LOST, message, was_sent=sign_in_error is not None, status=401)
             error = UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=401)
             if not self._endpoint.done():
                 self._endpoint.set_exception(error)
             else:
-                self.on_failure(error.failure, message, sent=False)
+                self.on_failure(error.failure, message, was_sent=False)
 
         self.bearer.on_rejected(
             401, headers.get(b"www-authenticate", b""), self._bearer_line, on_result
@@ -184,22 +184,22 @@ class LegacySseTransport(SingleChannel):
             is_other_origin = not target.is_same_origin(self._origin)
         except ValueError:
             self.on_failure(
-                UPSTREAM_PROTOCOL, f"{self.label} sent an invalid endpoint URL.", sent=False
+                UPSTREAM_PROTOCOL, f"{self.label} sent an invalid endpoint URL.", was_sent=False
             )
             return
         if is_other_origin:
             self.on_failure(
                 UPSTREAM_PROTOCOL,
                 f"{self.label} sent an endpoint on another server, which is not allowed.",
-                sent=False,
+                was_sent=False,
             )
             return
         self._endpoint.set_result(target.path.encode())
 
     def on_stream_end(self) -> None:
-        self.on_failure(UPSTREAM_LOST, f"{self.label} ended its event stream.", sent=True)
+        self.on_failure(UPSTREAM_LOST, f"{self.label} ended its event stream.", was_sent=True)
 
-    def on_failure(self, failure: Failure, message: str, *, sent: bool) -> None:
+    def on_failure(self, failure: Failure, message: str, *, was_sent: bool) -> None:
         if not self._endpoint.done():
             self._endpoint.set_exception(InterlockError(failure, message))
         elif not self._is_lost:
@@ -210,7 +210,7 @@ class LegacySseTransport(SingleChannel):
 
     def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._is_lost:
-            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
+            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", was_sent=False)
             return
         request.carrier = reply = _PostReply(self, request)
         self._pool.send(self._encode_request(payload), reply)

@@ -210,7 +210,9 @@ class StdioTransport(SingleChannel):
     def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._is_unusable or self._stdin is None or self._stdin.is_closing():
             request.fail(
-                UPSTREAM_LOST, f"{self.label} is not running: {self._describe_end()}", sent=False
+                UPSTREAM_LOST,
+                f"{self.label} is not running: {self._describe_end()}",
+                was_sent=False,
             )
             if self._is_lost:
                 # The process may have ended before this receiver was attached.
@@ -224,7 +226,7 @@ class StdioTransport(SingleChannel):
                 UPSTREAM_UNAVAILABLE,
                 f"{self.label} does not read its stdin; more than "
                 f"{_MAX_UNWRITTEN_BYTES // 1024**2} MiB are unread.",
-                sent=False,
+                was_sent=False,
             )
             return
         self._stdin.write(remove_line_breaks(payload) + b"\n")

@@ -21,12 +21,12 @@ class TransportRequest(Protocol):
     """True while the response is awaited."""
 
     def fail(
-        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+        self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
         """Fail the request: there will be no response.
 
         Args:
-            sent: the request may have been executed.
+            was_sent: the request may have been executed.
             status: the HTTP status, for protocol negotiation.
             location: the target of a redirect.
         """

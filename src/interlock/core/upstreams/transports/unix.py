@@ -81,7 +81,7 @@ class UnixTransport(SingleChannel, asyncio.Protocol):
 
     def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._transport.is_closing():
-            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
+            request.fail(UPSTREAM_LOST, f"{self.label} is not connected.", was_sent=False)
             return
         self._transport.write(remove_line_breaks(payload) + b"\n")
 
