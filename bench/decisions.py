@@ -104,7 +104,7 @@ def many_callers(choose: random.Random) -> list[Caller]:
 def call_of(tool: Tool, caller: Caller, arguments: bytes) -> Call:
     """A call that has come as far as the policy."""
     call = Call(TOOLS_CALL, "bench", _LOCAL, _CLIENT, name=tool.canonical, arguments=arguments)
-    call.route, call.upstream, call.effect = tool, tool.upstream, tool.effect_word
+    call.route, call.upstream, call.effect = tool, tool.upstream, tool.effect_name
     call.caller = caller
     call.decoded_arguments = msgspec.json.decode(arguments)
     return call

@@ -68,7 +68,7 @@ class BookOfTools:
                 local=tool.upstream_name,
                 canonical=tool.canonical,
                 server=tool.segment,
-                category=Category.READ if tool.effect_word == "read_only" else Category.EXECUTE,
+                category=Category.READ if tool.effect_name == "read_only" else Category.EXECUTE,
                 danger=Danger.REVERSIBLE,
                 tool=tool,
                 sign=lambda _: _SIGNATURE,

@@ -174,8 +174,8 @@ class Staged:
         self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
         offering = self.own.offering()
-        rig.catalog.post(offering)
-        rig.catalog.withhold(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
+        rig.catalog.publish(offering)
+        rig.catalog.hide_tools(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
         self._waiting: asyncio.Event | None = None
         self.hub = rig.upstreams["hub"]
         start = self.hub.start

@@ -44,10 +44,10 @@ def test_steps_of_the_language_are_no_operations() -> None:
 def test_what_is_withheld_is_found_and_not_listed() -> None:
     catalog = Catalog(server_info=b"{}")
     own = native("introspect")
-    catalog.post(posted(own))
-    catalog.withhold(BUILTIN_KEY, frozenset({"aql.introspect"}))
-    catalog.post(offer("s", ["get_x", "get_y"]))
-    catalog.withhold("s", frozenset({"s.get_y"}))
+    catalog.publish(posted(own))
+    catalog.hide_tools(BUILTIN_KEY, frozenset({"aql.introspect"}))
+    catalog.publish(offer("s", ["get_x", "get_y"]))
+    catalog.hide_tools("s", frozenset({"s.get_y"}))
     found = OperationCatalogBuilder(AqlConfig(), (own,)).at(catalog.current)
     assert [one.name for one in found.all()] == ["introspect", "s_get_x"]
     held = found.find("s_get_y")

@@ -6,7 +6,7 @@ import pytest
 
 from interlock.aql import operations as categories
 from interlock.aql.operations import judge
-from interlock.core.catalog.effects import UNKNOWN, Effect, EffectLevel
+from interlock.core.catalog.effects import UNKNOWN_EFFECT, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
 from tests.core.catalog.offers import offer
@@ -41,10 +41,10 @@ KNOWN = {
 @pytest.mark.spec("AQ-8.1-1", "AQ-8.2-1", "AQ-CRU-6.1-1")
 def test_known_tools_are_classified_as_they_were_reviewed() -> None:
     wrong = {
-        name: judge(name, UNKNOWN).category.value
+        name: judge(name, UNKNOWN_EFFECT).category.value
         for category, names in KNOWN.items()
         for name in names.split()
-        if judge(name, UNKNOWN).category is not category
+        if judge(name, UNKNOWN_EFFECT).category is not category
     }
     assert sum(len(names.split()) for names in KNOWN.values()) >= 60
     assert wrong == {}
@@ -61,7 +61,7 @@ def test_every_verb_of_the_draft_is_known() -> None:
     }
     for category, words in verbs.items():
         for word in words.split():
-            assert judge(f"{word}_thing", UNKNOWN).category is category, word
+            assert judge(f"{word}_thing", UNKNOWN_EFFECT).category is category, word
 
 
 @pytest.mark.spec("AQ-8.1-2")
@@ -69,35 +69,35 @@ def test_every_verb_of_the_draft_is_known() -> None:
     ("name", "effect", "category", "confidence", "needs_review"),
     [
         ("delete_x", READS, Category.DELETE, "medium", True),
-        ("search_code", UNKNOWN, Category.READ, "high", False),
-        ("frobnicate", UNKNOWN, Category.EXECUTE, "low", True),
+        ("search_code", UNKNOWN_EFFECT, Category.READ, "high", False),
+        ("frobnicate", UNKNOWN_EFFECT, Category.EXECUTE, "low", True),
         ("frobnicate", READS, Category.READ, "high", False),
         ("run_query", READS, Category.READ, "medium", False),
         ("send_email", READS, Category.EXECUTE, "medium", True),
         ("create_file", DESTROYS, Category.UPDATE, "medium", False),
-        ("get_and_clear", UNKNOWN, Category.DELETE, "high", False),
+        ("get_and_clear", UNKNOWN_EFFECT, Category.DELETE, "high", False),
         ("get_thing", DESTROYS, Category.EXECUTE, "medium", True),
-        ("slack_thing_post_it", UNKNOWN, Category.EXECUTE, "medium", False),
-        ("check_out", UNKNOWN, Category.UPDATE, "high", False),
+        ("slack_thing_post_it", UNKNOWN_EFFECT, Category.EXECUTE, "medium", False),
+        ("check_out", UNKNOWN_EFFECT, Category.UPDATE, "high", False),
         ("git_log", READS, Category.READ, "medium", False),
         ("resolve_library", READS, Category.READ, "medium", False),
-        ("monitor_delete", UNKNOWN, Category.DELETE, "high", False),
-        ("batch_update_rows", UNKNOWN, Category.UPDATE, "high", False),
-        ("jira_link_to_epic", UNKNOWN, Category.UPDATE, "medium", False),
-        ("place_details", UNKNOWN, Category.EXECUTE, "low", True),
-        ("search_replace", UNKNOWN, Category.EXECUTE, "medium", True),
-        ("list_evict", UNKNOWN, Category.EXECUTE, "medium", True),
-        ("get_lock", UNKNOWN, Category.EXECUTE, "medium", True),
-        ("read_then_destroy_all", UNKNOWN, Category.DELETE, "medium", True),
-        ("read_then_post", UNKNOWN, Category.EXECUTE, "medium", True),
-        ("create_sip_credential_list", UNKNOWN, Category.CREATE, "high", False),
-        ("v2_update_access_list", UNKNOWN, Category.UPDATE, "medium", True),
-        ("query", UNKNOWN, Category.EXECUTE, "low", True),
+        ("monitor_delete", UNKNOWN_EFFECT, Category.DELETE, "high", False),
+        ("batch_update_rows", UNKNOWN_EFFECT, Category.UPDATE, "high", False),
+        ("jira_link_to_epic", UNKNOWN_EFFECT, Category.UPDATE, "medium", False),
+        ("place_details", UNKNOWN_EFFECT, Category.EXECUTE, "low", True),
+        ("search_replace", UNKNOWN_EFFECT, Category.EXECUTE, "medium", True),
+        ("list_evict", UNKNOWN_EFFECT, Category.EXECUTE, "medium", True),
+        ("get_lock", UNKNOWN_EFFECT, Category.EXECUTE, "medium", True),
+        ("read_then_destroy_all", UNKNOWN_EFFECT, Category.DELETE, "medium", True),
+        ("read_then_post", UNKNOWN_EFFECT, Category.EXECUTE, "medium", True),
+        ("create_sip_credential_list", UNKNOWN_EFFECT, Category.CREATE, "high", False),
+        ("v2_update_access_list", UNKNOWN_EFFECT, Category.UPDATE, "medium", True),
+        ("query", UNKNOWN_EFFECT, Category.EXECUTE, "low", True),
         ("query", READS, Category.READ, "high", False),
         ("query_metrics", READS, Category.READ, "high", False),
-        ("list_pull_requests", UNKNOWN, Category.READ, "high", False),
-        ("get_commit", UNKNOWN, Category.READ, "high", False),
-        ("get_email", UNKNOWN, Category.READ, "high", False),
+        ("list_pull_requests", UNKNOWN_EFFECT, Category.READ, "high", False),
+        ("get_commit", UNKNOWN_EFFECT, Category.READ, "high", False),
+        ("get_email", UNKNOWN_EFFECT, Category.READ, "high", False),
     ],
 )
 def test_effects_and_verbs_together(
@@ -168,7 +168,7 @@ def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
     sent = only(tool("send_email", {"to": NEEDED, "text": STRING}))
     assert sent.category is Category.EXECUTE
     assert "outside" in sent.origins["category_reason"]
-    assert judge("get_or_create_user", UNKNOWN).category is Category.CREATE
+    assert judge("get_or_create_user", UNKNOWN_EFFECT).category is Category.CREATE
 
 
 @pytest.mark.spec("AQ-CRU-6.3-1")
@@ -177,13 +177,13 @@ def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
     [
         ("frobnicate", READS, Category.READ),
         ("frobnicate", ADDS, Category.CREATE),
-        ("remove_x", UNKNOWN, Category.DELETE),
-        ("restart_x", UNKNOWN, Category.EXECUTE),
-        ("modify_x", UNKNOWN, Category.UPDATE),
-        ("upsert_x", UNKNOWN, Category.CREATE),
-        ("archive_x", UNKNOWN, Category.DELETE),
-        ("hide_x", UNKNOWN, Category.DELETE),
-        ("publish_x", UNKNOWN, Category.EXECUTE),
+        ("remove_x", UNKNOWN_EFFECT, Category.DELETE),
+        ("restart_x", UNKNOWN_EFFECT, Category.EXECUTE),
+        ("modify_x", UNKNOWN_EFFECT, Category.UPDATE),
+        ("upsert_x", UNKNOWN_EFFECT, Category.CREATE),
+        ("archive_x", UNKNOWN_EFFECT, Category.DELETE),
+        ("hide_x", UNKNOWN_EFFECT, Category.DELETE),
+        ("publish_x", UNKNOWN_EFFECT, Category.EXECUTE),
     ],
 )
 def test_the_decision_tree(name: str, effect: Effect, category: Category) -> None:

@@ -8,7 +8,11 @@ from msgspec import Raw
 
 from interlock.aql import view
 from interlock.aql.commands.operations import build_listing
-from interlock.core.catalog.token_costs import definition_tokens, estimated, tool_tokens
+from interlock.core.catalog.token_costs import (
+    count_definition_tokens,
+    count_tool_tokens,
+    estimate_tokens,
+)
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.shelf import NEEDED, operation_catalog, tool
@@ -26,9 +30,9 @@ CONFIG = parse_config("servers: {s: 'http://127.0.0.1:9/mcp'}", "interlock.yaml"
 def test_only_what_a_model_is_shown_counts() -> None:
     bare = tool("get_x", {"id": NEEDED}, description="Get x.")
     whole = tool("get_x", {"id": NEEDED}, description="Get x.", **MUCH)
-    assert definition_tokens(bare) == definition_tokens(whole) < 40
+    assert count_definition_tokens(bare) == count_definition_tokens(whole) < 40
     found = [operation_catalog(offer("s", [one])).all()[0].tool for one in (bare, whole)]
-    assert tool_tokens(found[0]) == tool_tokens(found[1]) < 40
+    assert count_tool_tokens(found[0]) == count_tool_tokens(found[1]) < 40
 
 
 def test_everybody_is_told_the_same() -> None:
@@ -37,10 +41,10 @@ def test_everybody_is_told_the_same() -> None:
     ]
     by_tools = sum(one.tokens for one in read_listing([Raw(one) for one in listed], CONFIG))
     shelf = build_listing([Raw(one) for one in listed], CONFIG, [])
-    by_operations = sum(definition_tokens(raw) for raw in shelf.plain)
+    by_operations = sum(count_definition_tokens(raw) for raw in shelf.plain)
     face = views().by_name("aql")
     by_adapter_info = view.cost(face, shelf.operation_catalog, None)["plain"]
-    by_auto = sum(tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
+    by_auto = sum(count_tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
     assert by_tools == by_operations == by_adapter_info == by_auto
 
 
@@ -52,7 +56,7 @@ def test_a_view_is_counted_as_its_tools_are() -> None:
         for one in view.endpoints(face, found, None)
     ]
     counted = sum(
-        estimated(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
+        estimate_tokens(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
         for one in shown
     )
     assert view.cost(face, found, None)["view"] == counted

@@ -71,8 +71,8 @@ class Standing:
         )
         self.catalog_builder.configure(said, natives)
         offering = self.own.offering()
-        catalog.post(offering)
-        catalog.withhold(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
+        catalog.publish(offering)
+        catalog.hide_tools(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
         self.rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
         authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         self.stage = AqlStage(
@@ -285,7 +285,7 @@ def test_a_schema_with_alternatives_decides_as_it_is_written() -> None:
 @pytest.mark.spec("AQ-INT-7.3-1")
 def test_a_changed_catalog_is_told_with_the_next_question(node: Standing) -> None:
     assert "github_create_issue" in node.names()
-    node.rig.catalog.post(offer("github", [tool("create_ticket")]))
+    node.rig.catalog.publish(offer("github", [tool("create_ticket")]))
     assert "github_create_ticket" in node.names()
     assert "github_create_issue" not in node.names()
 

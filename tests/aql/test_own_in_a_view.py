@@ -92,7 +92,7 @@ class View:
         )
         catalog_builder = OperationCatalogBuilder(config, natives)
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
-        catalog.post(own.offering())
+        catalog.publish(own.offering())
         authorizer.judge_own_operations(free=own.free, floors={}, firm_floors=())
         self.stage = AqlStage(
             config,

@@ -45,8 +45,8 @@ class Desk:
         )
         own._hidden |= {one.name: one for one in quota_natives(self.quotas)}
         offering = own.offering()
-        self.node.rig.catalog.post(offering)
-        self.node.rig.catalog.withhold(
+        self.node.rig.catalog.publish(offering)
+        self.node.rig.catalog.hide_tools(
             BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools)
         )
         self.node.authorizer.judge_own_operations(

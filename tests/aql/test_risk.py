@@ -81,13 +81,13 @@ class Bench:
         found = self.operation_catalog.find(f"s_{name}")
         assert found is not None
         if decided is None:
-            decided = Policy(PolicyConfig()).standing_by_effect[found.tool.effect_word]
+            decided = Policy(PolicyConfig()).standing_by_effect[found.tool.effect_name]
         call = tool_call(f"s.{name}", arguments or None)
         call.caller = Caller("clerk", kind="token")
         call.route = found.tool
         call.upstream = "s"
         call.view = SINGLE
-        call.effect = effect or found.tool.effect_word
+        call.effect = effect or found.tool.effect_name
         call.approval_id = approval
         call.decoded_arguments = arguments
         return self.risk(call, decided)

@@ -179,7 +179,7 @@ def test_nothing_is_remembered_that_another_catalog_said() -> None:
     assert node.stage.resolve_operation(before) is CHECKED
     schema = {"type": "object", "properties": {"owner": {"type": "string"}}}
     changed = offer("hub", [definition("get_issue", inputSchema=schema)])
-    node.rig.catalog.post(changed)
+    node.rig.catalog.publish(changed)
     after = taken(node, call_of(ORDINARY, "mcp_aql_execute"))
     assert isinstance(after, str), "it is a READ no more, and there is no number"
     fits = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')

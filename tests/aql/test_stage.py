@@ -201,7 +201,7 @@ def test_what_a_name_means_changes_with_the_catalog() -> None:
     node = staged()
     assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
     late = offer("late", [definition("look", annotations=READS, inputSchema=props())])
-    node.rig.catalog.post(late)
+    node.rig.catalog.publish(late)
     node.rig.upstreams["late"] = node.rig.upstreams["hub"]
     node.begin("mcp_aql_read", {"operation": "late_look"})
     node.last.answer(**text_result("{}"))

@@ -12,7 +12,7 @@ import pytest
 from interlock.aql import view as surface
 from interlock.aql.operations import OperationSnapshot
 from interlock.aql.view import ViewListBuilder
-from interlock.core.catalog.offering import own_offering
+from interlock.core.catalog.offering import read_builtin_offering
 from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, OperationView
 from interlock.protocol.mcp import Era
@@ -202,7 +202,7 @@ def test_the_description_of_the_one() -> None:
 
 
 def test_what_has_no_server_in_its_name_is_no_server() -> None:
-    nameless = own_offering(None, (tool("axis"),))
+    nameless = read_builtin_offering(None, (tool("axis"),))
     beside = shown(SINGLE, operation_catalog(nameless, offer("shop", (tool("list_carts"),))))
     assert " 1 operations of shop. " in beside["mcp_aql"]["description"]
     alone = shown(SINGLE, operation_catalog(nameless))

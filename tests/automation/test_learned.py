@@ -16,7 +16,7 @@ from interlock.automation.learned_rules import LearnedRules
 from interlock.automation.suggestion import suggest
 from interlock.core.call import Call, Caller, ProposedCall
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.catalog.offering import CONTRACTS, contract_offering
+from interlock.core.catalog.offering import CONTRACTS, read_contract_offering
 from interlock.core.config import LearnedRule
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
@@ -159,7 +159,7 @@ def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
 @pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
 def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key: str) -> None:
     given = {key: Raw(b'"blue"')}
-    [contract] = contract_offering(
+    [contract] = read_contract_offering(
         CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
     ).tools
     desk = Desk(rule())

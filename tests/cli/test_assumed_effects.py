@@ -52,7 +52,7 @@ def test_counts_what_is_held_what_runs_and_what_depends_on_arguments() -> None:
 
 
 def test_counts_ignored_hints_by_themselves() -> None:
-    ignored = effect(EffectLevel.MUTATING, hint_ignored=True)
+    ignored = effect(EffectLevel.MUTATING, is_hint_ignored=True)
     first, second, *_ = describe_assumed([("a", ignored), ("b", effect(EffectLevel.MUTATING))])
     assert numbers(first)[:2] == [1, 1]
     assert numbers(second) == [1, 1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import HiddenToolError
-from interlock.core.catalog.effects import EffectLevel, least_level
+from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import may_repeat
 from tests.core.upstreams.harness import run
@@ -37,7 +37,7 @@ READ, CHANGE, END = EffectLevel.READ_ONLY, EffectLevel.MUTATING, EffectLevel.IRR
     ],
 )
 def test_what_hints_say_that_a_tool_does_at_least(hints: Any, level: EffectLevel) -> None:
-    assert least_level(hints) is level
+    assert minimum_level(hints) is level
 
 
 def test_harm_beyond_the_contract_is_neither_repeated_nor_waved_through() -> None:
@@ -73,7 +73,7 @@ def test_a_call_waits_for_a_human_once_the_tool_was_listed(tmp_path: Path) -> No
         async with running(workspace, config) as node:
             await node.until(lambda: node.driver("note-mcp").verified)
             await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
-            assert node.node.catalog.current.by_name["safe.read"].effect_word == "mutating"
+            assert node.node.catalog.current.by_name["safe.read"].effect_name == "mutating"
             waiting = held(await node.result("safe.read", given))
             assert not notes.exists()
             await human.confirms(node, waiting)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.core.catalog.catalog import TOOLS
-from interlock.core.catalog.offering import Offering, Tool, own_offering
+from interlock.core.catalog.offering import Offering, Tool, read_builtin_offering
 from interlock.core.catalog.tool_contracts import contract_digest
 from interlock.core.config.trust import PinMode
 from interlock.errors import TOOL_HELD, UNKNOWN_TOOL, InterlockError
@@ -52,7 +52,7 @@ class Node:
             self.post(one)
 
     def post(self, offering: Offering) -> None:
-        self.catalog.post(offering)
+        self.catalog.publish(offering)
         upstreams = Rig(offering).upstreams
         self.rig.upstreams.setdefault(offering.upstream, upstreams[offering.upstream])
 
@@ -196,7 +196,7 @@ def test_a_second_change_after_the_one_that_was_shown(node: Node) -> None:
     def late(store: PinStore) -> None:
         seen = store.seen("files.delete")
         assert seen is not None
-        node.catalog.post(files(BAD + " And more."))
+        node.catalog.publish(files(BAD + " And more."))
         store.accept(seen, "ada")
 
     node.elsewhere(late)
@@ -342,8 +342,8 @@ def test_off(node: Node) -> None:
 
 def test_the_nodes_own_tools_are_never_pinned(path: Path) -> None:
     node = Node(path, "first_seen")
-    node.catalog.post(own_offering(None, [definition("dropped", description="One.")]))
-    node.catalog.post(own_offering(None, [definition("dropped", description="Two.")]))
+    node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="One.")]))
+    node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="Two.")]))
     node.pins.approved(node.tool("dropped"), "ada")
     assert node.listed == ["dropped"]
     settled(node)

@@ -153,10 +153,10 @@ def test_a_tool_that_no_list_names_may_change_anything() -> None:
 @pytest.fixture
 def catalog() -> Catalog:
     catalog = Catalog(server_info=b"{}")
-    catalog.post(
+    catalog.publish(
         offer("shop", ["t"], prompts=[prompt("p")], resources=[resource("x://1")], root="infra")
     )
-    catalog.post(offer("bare", resources=[resource("y://1")]))
+    catalog.publish(offer("bare", resources=[resource("y://1")]))
     return catalog
 
 

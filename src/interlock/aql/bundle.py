@@ -78,7 +78,7 @@ def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str,
 def verbatim(tool: Tool) -> dict[str, Any]:
     """A tool's definition as its server lists it."""
     members = decode_members(b"{" + tool.listed[1:])
-    for name, own in (tool.own_words or {}).items():
+    for name, own in (tool.upstream_members or {}).items():
         if own:
             members[name] = Raw(own)
         else:
@@ -86,7 +86,11 @@ def verbatim(tool: Tool) -> dict[str, Any]:
     found: dict[str, Any] = {"name": tool.upstream_name}
     for name, raw in members.items():
         value = decode_value(raw)
-        if name == "_meta" and isinstance(value, dict) and "_meta" not in (tool.own_words or {}):
+        if (
+            name == "_meta"
+            and isinstance(value, dict)
+            and "_meta" not in (tool.upstream_members or {})
+        ):
             value = {key: each for key, each in value.items() if not key.startswith(_ADDED)}
             if not value:
                 continue
@@ -116,7 +120,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "returns": _returns(operation.tool),
         "provenance": {
             "canonical": operation.canonical,
-            "effect": operation.tool.effect_word,
+            "effect": operation.tool.effect_name,
             "inference_sources": {
                 "operation_name": _origin(origins.get("name", ""), NORMALIZED),
                 "endpoint": _origin(origins.get("category", ""), CLASSIFIED),

@@ -235,7 +235,7 @@ class Aql(FeatureComponent):
         pipeline.install_operations(
             ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )
-        catalog.post(self.own.offering())
+        catalog.publish(self.own.offering())
         self._use(config)
 
     def _natives(self, config: Config) -> list[BuiltinOperation]:

@@ -101,7 +101,7 @@ class DangerStep:
             known = operation, trust, danger, self._declared(operation.server)
             self._known[call.route] = known
         operation, trust, danger, declared = known
-        if operation.tool.effect.choices and call.effect != operation.tool.effect_word:
+        if operation.tool.effect.choices and call.effect != operation.tool.effect_name:
             # By its arguments this call is not what others of its tool are.
             if operation.origins.get("danger") != "override":
                 danger = min(danger, Danger.REVERSIBLE)

@@ -220,7 +220,7 @@ class FastPath:
         call.operation_request = AqlRequest(ready.operation, face, ready.family, ordinary=True)
         call.route = tool
         call.upstream = tool.upstream
-        call.effect = tool.effect_word
+        call.effect = tool.effect_name
         call.is_retryable = tool.repeatable
         call.decoded_arguments = given
         return True

@@ -735,7 +735,7 @@ class OperationDescriber:
         return {
             "tool": one.canonical,
             "server": one.server or None,
-            "effect": one.tool.effect_word,
+            "effect": one.tool.effect_name,
             "trust": self._trust(one.server) if one.server else None,
             "confidence": one.confidence,
             "needs_review": one.needs_review,

@@ -29,7 +29,7 @@ class Preview:
         operation = request.operation
         tool = operation.tool
         child.caller = parent.caller
-        child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_word
+        child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_name
         child.is_retryable = tool.repeatable
         try:
             validate_arguments(child, tool)

@@ -31,7 +31,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot, View
-from interlock.core.catalog.token_costs import tool_tokens
+from interlock.core.catalog.token_costs import count_tool_tokens
 from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.ports import CallHost, CallResult, OperationMatch
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
@@ -297,7 +297,7 @@ class AqlStage:
         size = self._sizes.get(key)
         if size is None:
             size = self._sizes[key] = sum(
-                tool_tokens(tool) for tool in tools if view is None or view.sees(tool)
+                count_tool_tokens(tool) for tool in tools if view is None or view.sees(tool)
             )
         return size
 

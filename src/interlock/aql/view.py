@@ -13,7 +13,12 @@ from interlock.aql.language.request import BATCH
 from interlock.aql.operations import INPUT, Operation, OperationSnapshot
 from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
-from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
+from interlock.core.catalog.token_costs import (
+    TokenCounter,
+    count_definition_tokens,
+    count_tool_tokens,
+    estimate_tokens,
+)
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import encode_value
@@ -68,17 +73,17 @@ def cost(
     face: OperationView,
     operation_catalog: OperationSnapshot,
     view: View | None,
-    count: Counts = estimated,
+    count: TokenCounter = estimate_tokens,
 ) -> dict[str, int]:
     """What a model is shown, in tokens: of every tool, and of a face instead."""
     seen = [
         one.tool for one in visible(operation_catalog, view, face.namespace) if one.native is None
     ]
     shown = (
-        definition_tokens(encode_value(one), count)
+        count_definition_tokens(encode_value(one), count)
         for one in endpoints(face, operation_catalog, view)
     )
-    return {"plain": sum(tool_tokens(tool, count) for tool in seen), "view": sum(shown)}
+    return {"plain": sum(count_tool_tokens(tool, count) for tool in seen), "view": sum(shown)}
 
 
 class ViewListBuilder:

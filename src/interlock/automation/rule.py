@@ -15,7 +15,7 @@ from interlock.core.config.conditions import Condition, UndecidableError, compil
 from interlock.core.redaction import is_secret_key
 from interlock.trust.policy.attributes import DEEPEST
 
-_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
 _TEXT: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _MACRO: Final = r"\bargs\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\("
 _SPOKEN: Final = re.compile(

@@ -126,7 +126,7 @@ async def _run_trial(
         registered=registration,
         unannotated=config.unannotated,
     )
-    set_aside = [{"name": tool.name, "reason": tool.reason} for tool in offering.set_aside]
+    set_aside = [{"name": tool.name, "reason": tool.reason} for tool in offering.rejected]
     server_info = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
     return Diagnosis(
         key=key,

@@ -196,9 +196,9 @@ def _accept(store: PinStore, target: node_discovery.TargetNode, tool: str, yes: 
         if seen is None:
             return False
     if pin is None:
-        from interlock.core.catalog.tool_contracts import contract_lines
+        from interlock.core.catalog.tool_contracts import format_contract
 
-        _print_diff([f"  {line}" for line in contract_lines(seen.definition)])
+        _print_diff([f"  {line}" for line in format_contract(seen.definition)])
     else:
         _print_diff(_diff_lines(pin, seen))
     if not yes and not _confirm_tool(tool):
@@ -288,7 +288,7 @@ def _list_held_tools(store: PinStore) -> list[str]:
 
 
 def _describe_pin(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
-    from interlock.core.catalog.tool_contracts import changed_members
+    from interlock.core.catalog.tool_contracts import find_changed_members
 
     held = seen is not None and seen.digest != pin.digest
     return {
@@ -299,7 +299,7 @@ def _describe_pin(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
         "at": pin.at,
         "seen": seen.digest if held and seen is not None else None,
         "changed": (
-            list(changed_members(pin.definition, seen.definition))
+            list(find_changed_members(pin.definition, seen.definition))
             if held and seen is not None
             else []
         ),
@@ -307,11 +307,11 @@ def _describe_pin(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
 
 
 def _diff_lines(pin: Pin, seen: SeenContract | None) -> list[str]:
-    from interlock.core.catalog.tool_contracts import difference
+    from interlock.core.catalog.tool_contracts import diff_contracts
 
     if seen is None:
         return []
-    return difference(
+    return diff_contracts(
         pin.definition,
         seen.definition,
         f"{pin.tool}  {_format_acceptance(pin)}",

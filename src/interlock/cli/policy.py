@@ -454,7 +454,7 @@ async def _fetch_tool(
     for definition, tool_entry in zip(definitions, listed_tools, strict=True):
         if is_same_name(tool_entry.name, tool):
             effect = tool_entry.effect_details
-            if effect.assumed and effect.reason:
+            if effect.is_assumed and effect.reason:
                 output.print_note(
                     output.sanitize(
                         f"The effect is assumed, without an annotation: {effect.reason}"
@@ -462,7 +462,7 @@ async def _fetch_tool(
                 )
             return {
                 "tool": tool_entry.name,
-                "effect": effect.of_arguments(arguments).word,
+                "effect": effect.level_for(arguments).label,
                 "server": tool_entry.server,
                 "annotations": annotations_of(definition) or {},
             }

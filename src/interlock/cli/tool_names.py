@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from interlock.cli.config_warnings import split_glob
-from interlock.core.catalog.definitions import is_wanted
+from interlock.core.catalog.definitions import is_tool_included
 from interlock.core.catalog.effects import EffectLevel, classify
 from interlock.core.catalog.names import LeafNames
 from interlock.core.catalog.offering import Offering
@@ -45,7 +45,7 @@ def list_known_tools(offering: Offering) -> list[KnownTool]:
     ]
     return tools + [
         KnownTool(tool.name, LeafNames().take(tool.name), irreversible=True)
-        for tool in offering.set_aside
+        for tool in offering.rejected
     ]
 
 
@@ -75,7 +75,7 @@ def _check_effects(
     filtered = bool(server.allow or server.deny)
     for name in server.effects:
         has_wildcard = any(char in name for char in _WILDCARDS)
-        if filtered and (has_wildcard or not is_wanted(name, server)):
+        if filtered and (has_wildcard or not is_tool_included(name, server)):
             # The name can be about tools that `allow` or `deny` removes.
             continue
         if not any(_matches(tool, name) for tool in tools):
@@ -93,7 +93,7 @@ def _check_rules(
                 continue
             has_wildcard = any(char in leaf for char in _WILDCARDS)
             filtered = bool(server.allow or server.deny)
-            if "." in leaf or (filtered and (has_wildcard or not is_wanted(leaf, server))):
+            if "." in leaf or (filtered and (has_wildcard or not is_tool_included(leaf, server))):
                 # The glob is about a server of a child node, or about tools that `allow` or `deny`
                 # removes.
                 continue

@@ -193,7 +193,7 @@ def _print_tree(listed_tools: list[ListedTool]) -> None:
                 Text.assemble(
                     f"{tool.name:<{name_width}}  ",
                     (
-                        f"{tool.effect + ('?' if tool.effect_details.assumed else ''):<13}",
+                        f"{tool.effect + ('?' if tool.effect_details.is_assumed else ''):<13}",
                         EFFECT_STYLES.get(tool.effect, ""),
                     ),
                     (f" ≈{tool.tokens:<5}", "dim"),

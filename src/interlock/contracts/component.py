@@ -39,7 +39,7 @@ from interlock.contracts.sightings import ChangeRecord, SightingState, SightingS
 from interlock.contracts.watch import BrokenTool, ContractWatch, DeclaredContract, WatchReport
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
-from interlock.core.catalog.tool_contracts import contract, contract_digest
+from interlock.core.catalog.tool_contracts import contract_digest, encode_contract
 from interlock.core.config import Config
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
@@ -302,7 +302,7 @@ class Contracts(FeatureComponent):
         """What breaks in a contract that nobody has seen yet. None: that is looked at elsewhere,
         and until then it is held."""
         assert self._watch is not None
-        now = contract(tool)
+        now = encode_contract(tool)
         accepted = self._watch.accepted(tool.canonical) if len(now) <= _SMALL else None
         if accepted is None or len(accepted) > _SMALL:
             return None
@@ -313,7 +313,7 @@ class Contracts(FeatureComponent):
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
             if self._is_watched(offering):
-                self._catalog.withhold(offering.upstream, self.review(offering))
+                self._catalog.hide_tools(offering.upstream, self.review(offering))
 
     def declare(self, name: str, version: str, document: bytes, source: str) -> None:
         """A contract that says its version itself is published as it is: a tool's definition, as
@@ -349,7 +349,7 @@ class Contracts(FeatureComponent):
             forgotten = None in report.states.values()
             for offering in self._catalog.offerings:
                 if forgotten or offering.upstream in concerned:
-                    self._catalog.withhold(offering.upstream, self.review(offering))
+                    self._catalog.hide_tools(offering.upstream, self.review(offering))
             for news in report.news:
                 if news.word == BREAKING:
                     self._tell_held(news.sighting.tool)

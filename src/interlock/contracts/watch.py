@@ -37,7 +37,7 @@ from interlock.contracts.sightings import (
     first_seen,
 )
 from interlock.core.catalog.offering import Offering, Tool
-from interlock.core.catalog.tool_contracts import contract
+from interlock.core.catalog.tool_contracts import encode_contract
 from interlock.errors import INVALID_PARAMS, PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.jsonrpc import decode_members, decode_value
@@ -300,12 +300,15 @@ class ContractWatch:
                 if old is not None and _reads_alike(old, tool):
                     tool.digest = old.digest
                 else:
-                    definition = contract(tool)
+                    definition = encode_contract(tool)
                     tool.digest = hashlib.sha256(definition).hexdigest()
             state = self._known.get(tool.canonical)
             if state is None or state.gone or state.digest != tool.digest:
                 yield ObservedTool(
-                    tool.canonical, offering.upstream, tool.digest, definition or contract(tool)
+                    tool.canonical,
+                    offering.upstream,
+                    tool.digest,
+                    definition or encode_contract(tool),
                 )
 
     def _missing(self, offering: Offering) -> Iterable[Sighting]:
@@ -323,7 +326,7 @@ class ContractWatch:
             if sighting is None or sighting.upstream != offering.upstream:
                 continue
             own = _own_name(sighting)
-            if own not in own_names and offering.lets_through(own):
+            if own not in own_names and offering.allows_name(own):
                 yield sighting
 
     def _tell(self, report: WatchReport, news: ContractEvent | None) -> None:
@@ -428,7 +431,7 @@ def _reads_alike(one: Tool, other: Tool) -> bool:
     return (
         bool(one.digest)
         and one.listed == other.listed
-        and one.own_words == other.own_words
+        and one.upstream_members == other.upstream_members
         and one.upstream_name == other.upstream_name
     )
 

@@ -535,8 +535,8 @@ def _must_be_judged(call: Call, binding: DriverBinding) -> None:
         raise InterlockError(
             TOOL_UNAVAILABLE,
             f"The tool that serves {binding.contract.id} says of itself that it is "
-            f"{binding.level.word}, which was not known when this call was allowed. Call again: it "
-            "is judged by that now.",
+            f"{binding.level.label}, which was not known when this call was allowed. Call again: "
+            "it is judged by that now.",
             {"contract": binding.contract.id},
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Raw, Struct
 
 from interlock.core.call import Call, ClientSession, UpstreamLostError
-from interlock.core.catalog.effects import EffectLevel, least_level
+from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.binding import check_listed
 from interlock.drivers.driver_server import (
@@ -308,7 +308,7 @@ def _level(binding: DriverBinding, definitions: Mapping[str, Mapping[str, Any]])
     mcp = binding.entry.mcp
     if mcp is None or binding.executes:
         return EffectLevel.READ_ONLY
-    return least_level(definitions.get(mcp.tool_name, {}).get("annotations"))
+    return minimum_level(definitions.get(mcp.tool_name, {}).get("annotations"))
 
 
 def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import (
     ENDED_CONTRACTS,
-    contract_offering,
+    read_contract_offering,
     read_offering,
 )
 from interlock.core.catalog.server_info import UpstreamIntroduction
@@ -152,10 +152,10 @@ class DriverPublisher:
             for name, contract in versions.names.items()
             if contract.context_schema is not None
         }
-        offering = contract_offering(
+        offering = read_contract_offering(
             KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
-        for one in offering.set_aside:
+        for one in offering.rejected:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
         floors = {
             tool.canonical: decision(
@@ -168,7 +168,7 @@ class DriverPublisher:
             if approval_floor(contract, levels[contract.key])
         }
         self._floors.replace(floors)
-        self._catalog.post(offering)
+        self._catalog.publish(offering)
 
     def _post_ended(self, names: list[str]) -> None:
         """Names that are in no list, and lead to an explanation."""
@@ -187,9 +187,9 @@ class DriverPublisher:
         ]
         # Nothing is done by a call of them, and nobody has to say yes to it.
         effects = dict.fromkeys(names, EffectLevel.READ_ONLY)
-        offering = contract_offering(ENDED, self._config.root_segment, tools, effects)
+        offering = read_contract_offering(ENDED, self._config.root_segment, tools, effects)
         self._upstreams[ENDED] = self._contracts
-        self._catalog.post(offering)
+        self._catalog.publish(offering)
 
     def _look_at_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
         left = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
@@ -220,7 +220,7 @@ class DriverPublisher:
         """Names under which contracts are not offered, and why."""
         return {
             tool.upstream_name: why
-            for tool, why in self._catalog.current.set_aside()
+            for tool, why in self._catalog.current.contracts_not_offered()
             if tool.upstream == KEY
         }
 
@@ -246,7 +246,7 @@ class DriverPublisher:
         for name in ("prompts", "resources", "completions"):
             if said.get(name) not in (None, False) and kinds.get(name, True):
                 offers[name] = said[name]
-        self._catalog.post(
+        self._catalog.publish(
             read_offering(
                 driver.key,
                 ServerConfig(segment=_segment(driver, others)),

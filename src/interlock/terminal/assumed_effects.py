@@ -33,8 +33,8 @@ def describe_assumed(tools: Iterable[tuple[str, Effect]]) -> list[str]:
         tools: the server and the effect of each tool.
     """
     all_tools = list(tools)
-    assumed = [tool for tool in all_tools if tool[1].assumed and not tool[1].hint_ignored]
-    ignored = [tool for tool in all_tools if tool[1].hint_ignored]
+    assumed = [tool for tool in all_tools if tool[1].is_assumed and not tool[1].is_hint_ignored]
+    ignored = [tool for tool in all_tools if tool[1].is_hint_ignored]
     lines = []
     if assumed:
         irreversible = sum(effect.level is EffectLevel.IRREVERSIBLE for _, effect in assumed)

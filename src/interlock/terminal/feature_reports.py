@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from interlock.core.catalog.offering import Registered
+    from interlock.core.catalog.offering import RegisteredRole
     from interlock.core.config import Config, Problem, ServerConfig
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
@@ -100,7 +100,7 @@ class Trial:
     def __init__(self, connector: Connector) -> None:
         self.connector = connector
 
-    def registration(self) -> Registered:
+    def registration(self) -> RegisteredRole:
         """Return how the connected server registered. Empty: it did not register."""
         return ""
 

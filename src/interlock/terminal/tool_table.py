@@ -14,14 +14,14 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.core.catalog import names
 from interlock.core.catalog.effects import (
-    BOILERPLATE_FROM,
+    MIN_BOILERPLATE_TOOLS,
     UNKNOWN,
     Annotations,
     Effect,
     classify,
     is_boilerplate,
 )
-from interlock.core.catalog.token_costs import definition_tokens
+from interlock.core.catalog.token_costs import count_definition_tokens
 from interlock.core.config import Config, ServerConfig
 from interlock.protocol.mcpax import CAPABILITY
 from interlock.terminal import output
@@ -83,15 +83,15 @@ def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]
             unannotated=server.unannotated or config.unannotated,
             description=definition.description or "",
             schema=definition.input_schema,
-            boilerplate=boilerplate_counts[key] >= BOILERPLATE_FROM,
+            boilerplate=boilerplate_counts[key] >= MIN_BOILERPLATE_TOOLS,
         )
         listed.append(
             ListedTool(
                 server=key,
                 name=definition.name,
-                effect=effect.level.word,
+                effect=effect.level.label,
                 description=definition.description or "",
-                tokens=definition_tokens(raw),
+                tokens=count_definition_tokens(raw),
                 schema=definition.input_schema,
                 availability=_availability(definition.meta),
                 effect_details=effect,

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Raw
 
-from interlock.core.catalog.definitions import is_wanted
+from interlock.core.catalog.definitions import is_tool_included
 from interlock.core.config.model import AskConfig, ServerConfig
 from interlock.core.config.quantities import default_segment
 from interlock.core.upstreams.client import UpstreamClient
@@ -592,7 +592,7 @@ class RoomUpstreams:
                 node_info,
                 say,
                 may_be_node=bool(wanted.allow),
-                takes=partial(is_wanted, server=server),
+                takes=partial(is_tool_included, server=server),
                 **more,
             )
             upstream = begin(key, server, connector)

@@ -21,8 +21,8 @@ from interlock.channels.channel import MAX_MESSAGE, Channel
 from interlock.channels.lines import LinesServerProtocol, open_stdio
 from interlock.core.call import Call, Caller, Client, Credentials, RevokedCallers
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import OfferingTerms, own_offering
-from interlock.core.catalog.server_info import for_parent
+from interlock.core.catalog.offering import OfferingTerms, read_builtin_offering
+from interlock.core.catalog.server_info import capabilities_for_parent
 from interlock.core.config import Config, ServerConfig
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
@@ -504,7 +504,9 @@ class Tree(FeatureComponent, UpstreamExtension):
         if self.registrant is None:
             self.own_segment = self._config.root_segment or ""
         if "" in self._upstreams:
-            self._catalog.post(own_offering(self._config.root_segment, self._own.definitions))
+            self._catalog.publish(
+                read_builtin_offering(self._config.root_segment, self._own.definitions)
+            )
 
     # -- what is above
 
@@ -610,7 +612,9 @@ def _must_register(caller: Caller) -> None:
 
 
 def _to_parent(own: Introduction) -> Introduction:
-    return Introduction(own.server_info, for_parent(own.capabilities), own.instructions)
+    return Introduction(
+        own.server_info, capabilities_for_parent(own.capabilities), own.instructions
+    )
 
 
 async def _dial_stdio(url: str, **_: Any) -> Channel:

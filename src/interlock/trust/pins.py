@@ -15,7 +15,11 @@ from typing import Any, Final, Protocol
 from interlock.core.call import Call
 from interlock.core.catalog.catalog import Catalog, Review
 from interlock.core.catalog.offering import Offering, Tool
-from interlock.core.catalog.tool_contracts import changed_members, contract, contract_digest
+from interlock.core.catalog.tool_contracts import (
+    contract_digest,
+    encode_contract,
+    find_changed_members,
+)
 from interlock.core.config.trust import PinMode
 from interlock.errors import TOOL_HELD, InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY
@@ -66,7 +70,7 @@ class HeldTool:
         if not self._changed:
             accepted = self._accepted()
             if accepted is not None:
-                self._changed = changed_members(accepted, self._contract)
+                self._changed = find_changed_members(accepted, self._contract)
         return self._changed
 
     @property
@@ -177,7 +181,7 @@ class Pins:
 
     def _hold(self, tool: Tool, pinned: str) -> bool:
         """Whether nobody was told of it yet."""
-        name, digest, now = tool.canonical, contract_digest(tool), contract(tool)
+        name, digest, now = tool.canonical, contract_digest(tool), encode_contract(tool)
         keeper = self._keeper
         held = HeldTool(name, pinned, digest, now, lambda: keeper.definition(name))
         self.held[tool] = held
@@ -192,7 +196,7 @@ class Pins:
         return True
 
     def _pin(self, tool: Tool, by: str) -> None:
-        definition = contract(tool)
+        definition = encode_contract(tool)
         tool.digest = digest = hashlib.sha256(definition).hexdigest()
         self._pinned[tool.canonical] = digest
         self._keeper.keep(tool.canonical, digest, definition, by)
@@ -220,11 +224,11 @@ class Pins:
             tool = self._catalog.find(name)
             if tool is not None and tool.upstream and tool.canonical == name:
                 self._seen[name] = contract_digest(tool)
-                self._keeper.record_seen(name, contract_digest(tool), contract(tool))
+                self._keeper.record_seen(name, contract_digest(tool), encode_contract(tool))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
-            self._catalog.withhold(offering.upstream, self._reviewed(offering))
+            self._catalog.hide_tools(offering.upstream, self._reviewed(offering))
 
     def _reviewed(self, offering: Offering) -> frozenset[str]:
         # What is pinned comes first: others may only add to it.
@@ -239,7 +243,7 @@ def _carry_over(before: Offering, offering: Offering, pinned: Mapping[str, str])
         if (
             old is not None
             and old.listed == tool.listed
-            and old.own_words == tool.own_words
+            and old.upstream_members == tool.upstream_members
             and old.upstream_name == tool.upstream_name
         ):
             tool.digest = old.digest

@@ -101,7 +101,7 @@ class Guarded(Gated):
             internal_natives(self.loop),
             find=lambda name: self.catalog_builder.at(catalog.current).find(name),
         )
-        catalog.post(own.offering())
+        catalog.publish(own.offering())
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
         self.authorizer.judge_own_operations(
             free={one.name for one in natives if one.free},

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from interlock.core.catalog.offering import Offering, Registered, read_offering
+from interlock.core.catalog.offering import Offering, RegisteredRole, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
 from interlock.protocol.mcp import (
@@ -71,7 +71,7 @@ def offer(
     root: str | None = None,
     http: bool = False,
     serves_resources: bool = False,
-    registered: Registered = "",
+    registered: RegisteredRole = "",
     degraded: bool = False,
     transport_class: str = "native",
     slower: Mapping[str, str] | None = None,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.definitions import MAX_REASONS
+from interlock.core.catalog.definitions import MAX_LISTED_REASONS
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.catalog.offering import Offering, Tool, own_offering
+from interlock.core.catalog.offering import Offering, Tool, read_builtin_offering
 from interlock.protocol.capabilities import LATENCY_CLASSES
 from interlock.protocol.mcp import Era
 from tests.core.catalog.offers import as_told, definition, merged, offer, shown
@@ -105,7 +105,7 @@ def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
     listed = json.loads(b"{" + tool.listed[1:])
     assert listed["_meta"][CAPABILITY] == {**said, "latency_class": "standard", "mutable": True}
     assert listed["_meta"][DERIVED] == ["latency_class", "mutable"]
-    assert [(one.name, one.reason.split()[0]) for one in offering.flagged] == [
+    assert [(one.name, one.reason.split()[0]) for one in offering.metadata_problems] == [
         ("t", "`latency_class`"), ("t", "`mutable`")
     ]  # fmt: skip
     # Nobody declared a class, so no deadline comes of it.
@@ -115,18 +115,18 @@ def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
 @pytest.mark.parametrize("said", [5, [], "fast", None, True])
 def test_a_capability_that_is_no_object_is_none(said: Any) -> None:
     offering = offer("s", [definition("t", _meta={CAPABILITY: said})])
-    assert [one.reason for one in offering.flagged] == [
+    assert [one.reason for one in offering.metadata_problems] == [
         "The capability annotation is not an object."
     ]
     assert only(offering)[1]["_meta"] == meta_of(definition("t"))
 
 
 def test_flags_have_an_end() -> None:
-    bad = [declaring(f"t{number}", mutable=5) for number in range(MAX_REASONS + 50)]
+    bad = [declaring(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
     offering = offer("s", bad)
-    assert len(offering.tools) == MAX_REASONS + 50
-    assert len(offering.flagged) == MAX_REASONS + 1
-    assert offering.omitted == 0
+    assert len(offering.tools) == MAX_LISTED_REASONS + 50
+    assert len(offering.metadata_problems) == MAX_LISTED_REASONS + 1
+    assert offering.rejected_count == 0
 
 
 @pytest.mark.spec("AX-9.1-11")
@@ -480,10 +480,10 @@ def test_what_a_transparent_server_declares_is_known_all_the_same() -> None:
 
 def test_own_tools_have_no_hops() -> None:
     raw = definition("notifications_dropped", annotations={"readOnlyHint": True})
-    _, listed = only(own_offering(None, [raw]))
+    _, listed = only(read_builtin_offering(None, [raw]))
     assert HOPS not in listed["_meta"]
     assert listed["_meta"][CAPABILITY]["mutable"] is False
-    above = offer("edge", relisted(own_offering(None, [raw])), registered="aggregator")
+    above = offer("edge", relisted(read_builtin_offering(None, [raw])), registered="aggregator")
     assert only(above)[1]["_meta"][HOPS] == 1
 
 
@@ -491,7 +491,7 @@ def test_whatever_meta_says_the_tool_is_listed() -> None:
     for meta in ([], 5, "x", {CAPABILITY: FULL, SAFETY: 5}, {DERIVED: [1, "mutable"]}):
         offering = offer("s", [definition("t", _meta=meta)])
         assert only(offering)[1]["_meta"][HOPS] == 1
-        assert offering.set_aside == ()
+        assert offering.rejected == ()
 
 
 # --- who sees it ---

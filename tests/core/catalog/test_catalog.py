@@ -41,7 +41,7 @@ def listener(catalog: Catalog) -> Listener:
 def test_an_offer_is_seen_and_heard_of(catalog: Catalog, listener: Listener) -> None:
     assert names_shown(catalog.current) == []
     offering = offer("a", ["x"])
-    catalog.post(offering)
+    catalog.publish(offering)
     assert listener.heard == 1
     # Who is told sees the new list at once.
     assert listener.seen == ["a.x"]
@@ -66,9 +66,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_told_once(catalog: Catalog, listener: Listener, change: str) -> None:
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     before = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
-    catalog.post(CHANGES[change])
+    catalog.publish(CHANGES[change])
     assert listener.heard == 2
     if change != "another effect":
         after = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
@@ -105,18 +105,18 @@ OTHER_CHANGES = {
 def test_who_is_told_learns_which_lists_are_new(
     catalog: Catalog, listener: Listener, change: str
 ) -> None:
-    catalog.post(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
+    catalog.publish(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
     assert listener.kinds == [{"tools", "prompts", "resources"}]
     offering, kinds = OTHER_CHANGES[change]
-    catalog.post(offering)
+    catalog.publish(offering)
     assert listener.kinds[1:] == ([] if kinds is None else [kinds])
 
 
 def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
     catalog: Catalog, listener: Listener
 ) -> None:
-    catalog.post(offer("a", prompts=["p"]))
-    catalog.post(offer("b", templates=["r:{x}"]))
+    catalog.publish(offer("a", prompts=["p"]))
+    catalog.publish(offer("b", templates=["r:{x}"]))
     catalog.withdraw("a")
     catalog.withdraw("b")
     assert listener.kinds == [{"prompts"}, {"resources"}, {"prompts"}, {"resources"}]
@@ -125,16 +125,16 @@ def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
 def test_another_segment_of_an_upstream_without_resources_is_no_news_for_them(
     catalog: Catalog, listener: Listener
 ) -> None:
-    catalog.post(offer("a", ["x"]))
-    catalog.post(offer("a", ["x"], segment="b"))
+    catalog.publish(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"], segment="b"))
     assert listener.kinds == [{"tools"}, {"tools"}]
 
 
 def test_a_change_that_only_transparent_names_show_is_told(
     catalog: Catalog, listener: Listener
 ) -> None:
-    catalog.post(offer("a", ["a.b"], expose="transparent"))
-    catalog.post(offer("a", ["a_b"], expose="transparent"))
+    catalog.publish(offer("a", ["a.b"], expose="transparent"))
+    catalog.publish(offer("a", ["a_b"], expose="transparent"))
     assert listener.heard == 2
     assert listener.seen == ["a_b"]
 
@@ -142,19 +142,19 @@ def test_a_change_that_only_transparent_names_show_is_told(
 def test_another_order_is_a_change_only_where_it_is_seen(
     catalog: Catalog, listener: Listener
 ) -> None:
-    catalog.post(offer("a", ["x", "y"]))
-    catalog.post(offer("a", ["y", "x"]))
+    catalog.publish(offer("a", ["x", "y"]))
+    catalog.publish(offer("a", ["y", "x"]))
     assert listener.heard == 1
-    catalog.post(offer("b", ["x", "y"], expose="transparent"))
-    catalog.post(offer("b", ["y", "x"], expose="transparent"))
+    catalog.publish(offer("b", ["x", "y"], expose="transparent"))
+    catalog.publish(offer("b", ["y", "x"], expose="transparent"))
     assert listener.heard == 3
 
 
 def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) -> None:
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     snapshot = catalog.current
     again = offer("a", ["x"])
-    catalog.post(again)
+    catalog.publish(again)
     assert listener.heard == 1
     # Calls go by what was read last all the same.
     assert catalog.current.tools == again.tools
@@ -163,7 +163,7 @@ def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) ->
 
 def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: Listener) -> None:
     snapshot = catalog.current
-    catalog.post(offer("a", []))
+    catalog.publish(offer("a", []))
     catalog.withdraw("a")
     catalog.withdraw("never there")
     assert listener.heard == 0
@@ -171,8 +171,8 @@ def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: 
 
 
 def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None:
-    catalog.post(offer("a", ["x"]))
-    catalog.post(offer("b", ["y"]))
+    catalog.publish(offer("a", ["x"]))
+    catalog.publish(offer("b", ["y"]))
     catalog.withdraw("a")
     assert listener.heard == 3
     assert listener.seen == ["b.y"]
@@ -183,20 +183,20 @@ def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None
 
 
 def test_what_was_withdrawn_may_come_back(catalog: Catalog, listener: Listener) -> None:
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     catalog.withdraw("a")
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     assert listener.heard == 3
     assert listener.seen == ["a.x"]
 
 
 def test_a_snapshot_is_kept_until_something_changes(catalog: Catalog) -> None:
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     snapshot = catalog.current
     assert catalog.current is snapshot
     page = snapshot.page(TOOLS_LIST, Era.SESSION, "dotted")
     assert catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted") is page
-    catalog.post(offer("b", ["y"]))
+    catalog.publish(offer("b", ["y"]))
     assert catalog.current is not snapshot
     # Whoever holds the old one goes on reading it.
     assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted") is page
@@ -212,7 +212,7 @@ def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Ca
 
     monkeypatch.setattr("interlock.core.catalog.catalog.Snapshot", counting)
     for number in range(50):
-        catalog.post(offer(f"s{number}", ["a", "b"]))
+        catalog.publish(offer(f"s{number}", ["a", "b"]))
     assert not merges
     assert len(catalog.current.tools) == 100
     assert len(catalog.current.tools) == 100
@@ -221,16 +221,16 @@ def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Ca
 
 def test_a_change_in_one_upstream_leaves_the_tools_of_others_as_they_were(catalog: Catalog) -> None:
     kept: Offering = offer("a", ["x"])
-    catalog.post(kept)
-    catalog.post(offer("b", ["y"]))
-    catalog.post(offer("b", ["y", "z"]))
+    catalog.publish(kept)
+    catalog.publish(offer("b", ["y"]))
+    catalog.publish(offer("b", ["y", "z"]))
     assert catalog.current.tools[0] is kept.tools[0]
 
 
 def test_a_new_page_size_changes_the_pages_and_is_no_news(
     catalog: Catalog, listener: Listener
 ) -> None:
-    catalog.post(offer("a", ["x", "y", "z"]))
+    catalog.publish(offer("a", ["x", "y", "z"]))
     [page] = pages(catalog.current)
     catalog.configure(page_size=2)
     assert [len(one["tools"]) for one in pages(catalog.current)] == [2, 1]
@@ -244,19 +244,19 @@ def test_a_new_page_size_changes_the_pages_and_is_no_news(
 
 def test_a_cursor_outlives_the_snapshot_that_made_it() -> None:
     catalog = Catalog(server_info=b"{}", page_size=1)
-    catalog.post(offer("a", ["x", "y"]))
+    catalog.publish(offer("a", ["x", "y"]))
     cursor = pages(catalog.current)[0]["nextCursor"]
-    catalog.post(offer("b", ["z"]))
+    catalog.publish(offer("b", ["z"]))
     page = catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
     assert b'"a.y"' in page
 
 
 def test_who_stops_listening_hears_no_more(catalog: Catalog, listener: Listener) -> None:
     other = Listener(catalog)
-    catalog.post(offer("a", ["x"]))
+    catalog.publish(offer("a", ["x"]))
     listener.end()
     listener.end()
-    catalog.post(offer("b", ["y"]))
+    catalog.publish(offer("b", ["y"]))
     assert (listener.heard, other.heard) == (1, 2)
 
 
@@ -269,6 +269,6 @@ def test_a_listener_may_leave_while_it_is_told(catalog: Catalog) -> None:
 
     end = catalog.on_change(once)
     catalog.on_change(lambda _: heard.append("other"))
-    catalog.post(offer("a", ["x"]))
-    catalog.post(offer("b", ["x"]))
+    catalog.publish(offer("a", ["x"]))
+    catalog.publish(offer("b", ["x"]))
     assert heard == ["once", "other", "other"]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from interlock.core.catalog.tool_contracts import (
     canonical,
-    changed_members,
-    contract_lines,
     difference,
+    find_changed_members,
+    format_contract,
     visible,
 )
 from tests.core.catalog.test_pinning import JSON
@@ -55,7 +55,7 @@ def test_a_change_reads_as_a_diff() -> None:
         '       "type": "string"',
         "     }",
     ]
-    assert changed_members(before, after) == ("description", "inputSchema")
+    assert find_changed_members(before, after) == ("description", "inputSchema")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_change_reads_as_a_diff() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_shown(hidden: str, seen: str) -> None:
-    assert f"  {seen}" in contract_lines(contract(description=hidden))
+    assert f"  {seen}" in format_contract(contract(description=hidden))
 
 
 def test_nothing_but_the_contract_is_no_change() -> None:
@@ -82,8 +82,8 @@ def test_nothing_but_the_contract_is_no_change() -> None:
 
 
 def test_what_is_no_contract_is_shown_as_it_is() -> None:
-    assert contract_lines(b"[1]") == ["[1]"]
-    assert contract_lines(b"\xff") == ["\\xff"]
+    assert format_contract(b"[1]") == ["[1]"]
+    assert format_contract(b"\xff") == ["\\xff"]
 
 
 @given(one=TEXT, other=TEXT)
@@ -100,7 +100,7 @@ def test_texts_that_differ_never_read_alike(one: str, other: str) -> None:
 def test_schemas_that_differ_never_read_alike(one: Any, other: Any) -> None:
     before, after = contract(inputSchema=one), contract(inputSchema=other)
     assert bool(difference(before, after)) == (before != after)
-    assert all(line.isprintable() for line in contract_lines(before))
+    assert all(line.isprintable() for line in format_contract(before))
 
 
 def test_text_of_every_kind_is_visible() -> None:

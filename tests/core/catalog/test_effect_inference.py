@@ -98,17 +98,17 @@ def test_reasons_name_the_word_and_its_place() -> None:
 def test_values_of_a_parameter_decide_for_each_call() -> None:
     effect = classify("manage", None, {}, schema=one_of("list", "create", "delete", "frobnicate"))
     assert (effect.level, effect.source) == (EffectLevel.IRREVERSIBLE, "inferred")
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.MUTATING
-    assert effect.of_arguments({"action": "create"}) is EffectLevel.MUTATING
+    assert effect.level_for({"action": "list"}) is EffectLevel.MUTATING
+    assert effect.level_for({"action": "create"}) is EffectLevel.MUTATING
     for others in ({}, {"action": None}, {"action": ["list"]}, {"action": "LIST"},
                    {"action": "delete"}, {"action": "frobnicate"}, {"Action": "list"}):  # fmt: skip
-        assert effect.of_arguments(others) is EffectLevel.IRREVERSIBLE, others
+        assert effect.level_for(others) is EffectLevel.IRREVERSIBLE, others
 
 
 def test_methods_of_http_are_judged() -> None:
     effect = classify("http_request", None, {}, schema=one_of("GET", "POST", name="method"))
-    assert effect.of_arguments({"method": "GET"}) is EffectLevel.MUTATING
-    assert effect.of_arguments({"method": "POST"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"method": "GET"}) is EffectLevel.MUTATING
+    assert effect.level_for({"method": "POST"}) is EffectLevel.IRREVERSIBLE
 
 
 def test_values_behind_a_reference_decide_for_each_call() -> None:
@@ -117,8 +117,8 @@ def test_values_behind_a_reference_decide_for_each_call() -> None:
         "$defs": {"Action": {"enum": ["list", "delete"]}},
     }
     effect = classify("stations", None, {}, schema=schema)
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.MUTATING
-    assert effect.of_arguments({"action": "delete"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"action": "list"}) is EffectLevel.MUTATING
+    assert effect.level_for({"action": "delete"}) is EffectLevel.IRREVERSIBLE
 
 
 @pytest.mark.parametrize(
@@ -141,31 +141,31 @@ def test_values_behind_a_reference_decide_for_each_call() -> None:
 )
 def test_a_choice_inside_of_a_parameter_holds_every_call(schema: Any) -> None:
     effect = classify("update_stations", None, {}, schema=schema)
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
 def test_a_switch_that_overwrites_is_judged_for_each_call() -> None:
     schema: Any = {"properties": {"overwrite": {"type": "boolean", "default": False}}}
     effect = classify("copy_station", None, {}, schema=schema)
     for harmless in ({}, {"overwrite": False}):
-        assert effect.of_arguments(harmless) is EffectLevel.MUTATING
+        assert effect.level_for(harmless) is EffectLevel.MUTATING
     for other in (True, 1, "false", "yes", []):
-        assert effect.of_arguments({"overwrite": other}) is EffectLevel.IRREVERSIBLE
+        assert effect.level_for({"overwrite": other}) is EffectLevel.IRREVERSIBLE
     schema["properties"]["overwrite"]["default"] = True
     effect = classify("copy_station", None, {}, schema=schema)
-    assert effect.of_arguments({}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({}) is EffectLevel.IRREVERSIBLE
 
 
 def test_a_choice_that_may_be_any_text_is_held() -> None:
     free = {"type": "object", "properties": {"action": {"type": "string"}}}
     effect = classify("manage_users", None, {}, schema=free)
     assert effect.level is EffectLevel.IRREVERSIBLE
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
 def test_no_value_makes_a_destructive_name_harmless() -> None:
     effect = classify("delete_item", None, {}, schema=one_of("list", "delete"))
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
 def test_a_filter_is_no_choice() -> None:
@@ -194,7 +194,7 @@ def test_arguments_do_not_lower_what_is_declared(
     schema = one_of("list", "create", "delete")
     assert classify("manage", None, {}, schema=schema).choices
     effect = classify("manage", annotations, overrides, schema=schema)
-    assert effect.of_arguments({"action": "list"}) is EffectLevel.IRREVERSIBLE
+    assert effect.level_for({"action": "list"}) is EffectLevel.IRREVERSIBLE
 
 
 def test_annotations_come_before_inference() -> None:
@@ -230,7 +230,7 @@ DEFAULTS = {
 
 def levels(names: list[str], **settings: Any) -> dict[str, str]:
     tools = [definition(name, annotations=DEFAULTS) for name in names]
-    return {tool.upstream_name: tool.effect_word for tool in offer("s", tools, **settings).tools}
+    return {tool.upstream_name: tool.effect_name for tool in offer("s", tools, **settings).tools}
 
 
 def test_defaults_that_a_library_writes_for_every_tool_hold_no_reads() -> None:
@@ -241,7 +241,7 @@ def test_defaults_that_a_library_writes_for_every_tool_hold_no_reads() -> None:
     assert set(levels(names[:4]).values()) == {"irreversible"}
     assert set(levels(names, unannotated="confirm").values()) == {"irreversible"}
     assert all(
-        tool.effect.hint_ignored == (tool.effect_word == "mutating")
+        tool.effect.is_hint_ignored == (tool.effect_name == "mutating")
         for tool in offer("s", [definition(one, annotations=DEFAULTS) for one in names]).tools
     )
 
@@ -251,7 +251,7 @@ def test_another_hint_than_the_defaults_is_not_ignored() -> None:
              "openWorldHint": True}  # fmt: skip
     tools = [definition(f"delete_{n}", annotations=DEFAULTS) for n in range(5)]
     made = offer("s", [*tools, definition("get_x", annotations=hints)])
-    assert {tool.effect_word for tool in made.tools} == {"irreversible"}
+    assert {tool.effect_name for tool in made.tools} == {"irreversible"}
 
 
 JSON = st.recursive(

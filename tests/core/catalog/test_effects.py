@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from interlock.core.catalog.effects import (
     LEVELS,
-    UNKNOWN,
+    UNKNOWN_EFFECT,
     Annotations,
     Effect,
     EffectLevel,
@@ -27,7 +27,7 @@ hints = st.builds(
 
 
 def test_the_levels_rise() -> None:
-    assert [level.word for level in sorted(EffectLevel)] == [
+    assert [level.label for level in sorted(EffectLevel)] == [
         "read_only", "additive", "mutating", "irreversible"
     ]  # fmt: skip
     assert set(LEVELS.values()) == set(EffectLevel)
@@ -78,7 +78,7 @@ def test_the_table(
 
 
 def test_a_tool_that_says_nothing_is_unknown() -> None:
-    assert classify("frobnicate", None, {}) == UNKNOWN
+    assert classify("frobnicate", None, {}) == UNKNOWN_EFFECT
 
 
 @pytest.mark.parametrize("word", ["read_only", "additive", "mutating", "irreversible"])
@@ -100,8 +100,8 @@ def test_the_first_override_that_matches_decides_alone() -> None:
 
 
 def test_an_override_is_a_glob_that_knows_case() -> None:
-    assert classify("Tool", None, {"tool": "read_only"}) == UNKNOWN
-    assert classify("tool_all", None, {"tool": "read_only"}) == UNKNOWN
+    assert classify("Tool", None, {"tool": "read_only"}) == UNKNOWN_EFFECT
+    assert classify("tool_all", None, {"tool": "read_only"}) == UNKNOWN_EFFECT
     assert classify("tool7", None, {"tool[0-9]": "read_only"}).level is READ_ONLY
 
 

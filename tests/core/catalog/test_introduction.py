@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.server_info import UpstreamIntroduction, for_session, merge
+from interlock.core.catalog.server_info import UpstreamIntroduction, capabilities_for_session, merge
 from tests.protocol import json_values
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -120,10 +120,10 @@ def test_a_session_client_hears_nothing_of_tasks() -> None:
     tasks = "io.modelcontextprotocol/tasks"
     for extensions in (None, {}, {"a": {}}):
         said = {"tools": {}, "extensions": extensions}
-        assert for_session(said) == said
-    assert for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
+        assert capabilities_for_session(said) == said
+    assert capabilities_for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
     both = {"extensions": {tasks: {}, "a": {}}}
-    assert for_session(both) == {"extensions": {"a": {}}}
+    assert capabilities_for_session(both) == {"extensions": {"a": {}}}
     assert tasks in both["extensions"]
 
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.catalog import names
-from interlock.core.catalog.names import LeafNames, hashed, is_safe, safe, style_for
+from interlock.core.catalog.names import (
+    LeafNames,
+    add_hash,
+    choose_style,
+    is_safe_name,
+    make_safe_name,
+)
 
 SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 any_name = st.text(min_size=1, max_size=100)
@@ -38,12 +44,12 @@ segments = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
 )
 def test_a_tools_own_name_as_a_segment(name: str, segment: str) -> None:
     assert LeafNames().take(name) == segment
-    assert names.is_lawful(segment)
+    assert names.is_valid_segment(segment)
 
 
 @pytest.mark.parametrize("name", ["", "Edge", "a b", "a.b", "x" * 64, "ä", "a\n"])
 def test_what_is_no_segment(name: str) -> None:
-    assert not names.is_lawful(name)
+    assert not names.is_valid_segment(name)
 
 
 def test_a_clash_adds_a_number() -> None:
@@ -71,7 +77,7 @@ def test_a_long_name_makes_room_for_its_number() -> None:
 def test_segments_are_lawful_and_distinct(tool_names: list[str]) -> None:
     leaves = LeafNames()
     taken = [leaves.take(name) for name in tool_names]
-    assert all(names.is_lawful(segment) for segment in taken)
+    assert all(names.is_valid_segment(segment) for segment in taken)
     assert len(set(taken)) == len(taken)
 
 
@@ -111,7 +117,7 @@ def test_ten_thousand_names_that_all_become_the_same_are_numbered_at_once() -> N
     ],
 )
 def test_a_safe_name(prefix: str, name: str, expected: str) -> None:
-    assert safe(prefix, name, f"{prefix}.{name}", set()) == expected
+    assert make_safe_name(prefix, name, f"{prefix}.{name}", set()) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,15 +134,15 @@ def test_a_safe_name(prefix: str, name: str, expected: str) -> None:
 )
 def test_a_name_that_could_be_read_in_two_ways_gets_a_hash(prefix: str, name: str) -> None:
     canonical = f"{prefix}.{name}"
-    shown = safe(prefix, name, canonical, set())
+    shown = make_safe_name(prefix, name, canonical, set())
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,39}_[0-9a-f]{8}", shown)
-    assert shown == safe(prefix, name, canonical, set())
-    assert shown != safe(prefix, name, canonical + "2", set())
+    assert shown == make_safe_name(prefix, name, canonical, set())
+    assert shown != make_safe_name(prefix, name, canonical + "2", set())
 
 
 def test_the_hash_is_the_same_for_ever() -> None:
     # Clients and prompts hold on to names: this value must not change from version to version.
-    assert hashed("x" * 70, "s.x") == "x" * 39 + "_573603c0"
+    assert add_hash("x" * 70, "s.x") == "x" * 39 + "_573603c0"
 
 
 @pytest.mark.parametrize(
@@ -154,27 +160,27 @@ def test_the_hash_is_the_same_for_ever() -> None:
 def test_a_shortened_name_keeps_what_tells_tools_apart(
     prefix: str, name: str, expected: str
 ) -> None:
-    shown = safe(prefix, name, f"{prefix}.{name}", set())
-    assert len(shown) <= names.MAX_SAFE
-    assert shown == hashed(expected, f"{prefix}.{name}")
+    shown = make_safe_name(prefix, name, f"{prefix}.{name}", set())
+    assert len(shown) <= names.MAX_SAFE_NAME_LENGTH
+    assert shown == add_hash(expected, f"{prefix}.{name}")
 
 
 @given(st.lists(segments, min_size=1, max_size=3).map(".".join), any_name)
 def test_a_safe_name_leaves_room_for_the_prefix_of_a_client(prefix: str, name: str) -> None:
-    shown = safe(prefix, name, f"{prefix}.{name}", set())
+    shown = make_safe_name(prefix, name, f"{prefix}.{name}", set())
     assert SAFE_FOR_EVERYBODY.fullmatch(f"mcp__interlock__{shown}")
 
 
 def test_a_name_that_is_taken_gets_a_hash() -> None:
-    assert safe("a", "b", "a.b", {"a__b"}) == hashed("a__b", "a.b")
+    assert make_safe_name("a", "b", "a.b", {"a__b"}) == add_hash("a__b", "a.b")
 
 
 @given(st.lists(segments, max_size=3).map(".".join), any_name, st.text(max_size=20))
 def test_every_client_can_bear_a_safe_name(prefix: str, name: str, canonical: str) -> None:
-    shown = safe(prefix, name, canonical, set())
+    shown = make_safe_name(prefix, name, canonical, set())
     assert SAFE_FOR_EVERYBODY.fullmatch(shown)
-    assert is_safe(shown)
-    assert shown == safe(prefix, name, canonical, set())
+    assert is_safe_name(shown)
+    assert shown == make_safe_name(prefix, name, canonical, set())
 
 
 @given(
@@ -187,7 +193,7 @@ def test_every_client_can_bear_a_safe_name(prefix: str, name: str, canonical: st
 )
 def test_two_tools_of_any_upstreams_never_share_a_safe_name(tools: list[tuple[str, str]]) -> None:
     # Nothing is remembered between them: the names are apart by their shape alone.
-    shown = [safe(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
+    shown = [make_safe_name(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
     assert len(set(shown)) == len(shown)
 
 
@@ -203,7 +209,7 @@ def test_two_tools_of_any_upstreams_never_share_a_safe_name(tools: list[tuple[st
     )
 )
 def test_underscores_never_confuse_two_upstreams(tools: list[tuple[str, str]]) -> None:
-    shown = [safe(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
+    shown = [make_safe_name(segment, name, f"{segment}.{name}", set()) for segment, name in tools]
     assert len(set(shown)) == len(shown)
 
 
@@ -225,18 +231,18 @@ def test_underscores_never_confuse_two_upstreams(tools: list[tuple[str, str]]) -
     ],
 )
 def test_shows_safe_names_to_a_client_unless_it_is_known_to_take_dots(client: str) -> None:
-    assert style_for(client, "auto") == "safe"
+    assert choose_style(client, "auto") == "safe"
 
 
 @pytest.mark.parametrize("client", ["interlock-cli", "Interlock", "inspector-client"])
 def test_shows_dotted_names_to_clients_without_a_model(client: str) -> None:
-    assert style_for(client, "auto") == "dotted"
+    assert choose_style(client, "auto") == "dotted"
 
 
 @pytest.mark.parametrize("setting", ["dotted", "safe"])
 def test_a_setting_decides_for_everybody(setting: str) -> None:
     for client in ("claude-code", "mcp", ""):
-        assert style_for(client, setting) == setting
+        assert choose_style(client, setting) == setting
 
 
 @pytest.mark.parametrize(
@@ -244,4 +250,4 @@ def test_a_setting_decides_for_everybody(setting: str) -> None:
     [("a", True), ("a" * 64, True), ("a" * 65, False), ("", False), ("a.b", False), ("a\n", False)],
 )
 def test_what_every_client_can_bear(name: str, fits: bool) -> None:
-    assert is_safe(name) is fits
+    assert is_safe_name(name) is fits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.definitions import MAX_REASONS
+from interlock.core.catalog.definitions import MAX_LISTED_REASONS
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Offering, read_offering
 from tests.core.catalog.offers import as_told, definition, offer, server
@@ -22,7 +22,7 @@ def canonical(offering: Offering) -> dict[str, str]:
 
 
 def reasons(offering: Offering) -> list[tuple[str, str]]:
-    return [(one.name, one.reason) for one in offering.set_aside]
+    return [(one.name, one.reason) for one in offering.rejected]
 
 
 # --- names ---
@@ -120,17 +120,17 @@ def test_tools_stand_in_the_order_of_their_names() -> None:
 def test_a_transparent_upstream_keeps_its_own_order_and_names() -> None:
     offering = offer("s", ["zeta", "Beta", "a.b"], expose="transparent")
     assert [tool.upstream_name for tool in offering.tools] == ["zeta", "Beta", "a.b"]
-    assert [tool.shown_as("dotted") for tool in offering.tools] == ["zeta", "Beta", "a.b"]
-    assert [tool.shown_as("safe") for tool in offering.tools] == ["zeta", "Beta", "a_b"]
+    assert [tool.name_in_list("dotted") for tool in offering.tools] == ["zeta", "Beta", "a.b"]
+    assert [tool.name_in_list("safe") for tool in offering.tools] == ["zeta", "Beta", "a_b"]
     assert [tool.canonical for tool in offering.tools] == ["s.zeta", "s.beta", "s.a_b"]
 
 
 def test_of_two_transparent_tools_with_one_name_one_has_a_prefix() -> None:
     offering = offer("s", ["a", "b"], expose="transparent", rename={"b": "a"})
-    assert {tool.upstream_name: tool.shown_as("dotted") for tool in offering.tools} == {
+    assert {tool.upstream_name: tool.name_in_list("dotted") for tool in offering.tools} == {
         "b": "a", "a": "s.a_2"
     }  # fmt: skip
-    assert {tool.upstream_name: tool.shown_as("safe") for tool in offering.tools} == {
+    assert {tool.upstream_name: tool.name_in_list("safe") for tool in offering.tools} == {
         "b": "a", "a": "s__a"
     }  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_filters(allow: list[str], deny: list[str], left: set[str]) -> None:
     offering = offer("s", tools, allow=allow, deny=deny)
     assert canonical(offering).keys() == left
     # What the operator left out is no problem to report.
-    assert offering.set_aside == ()
+    assert offering.rejected == ()
 
 
 def test_filters_see_the_upstreams_own_names() -> None:
@@ -267,7 +267,7 @@ def test_a_schema_that_does_not_say_object_is_made_to(
 def test_a_bad_entry_is_set_aside_and_harms_no_other(raw: bytes, name: str, reason: str) -> None:
     offering = offer("s", ["before", raw, "later"])
     assert canonical(offering).keys() == {"before", "later"}
-    [aside] = offering.set_aside
+    [aside] = offering.rejected
     assert aside.name == name
     assert reason in aside.reason
 
@@ -294,11 +294,11 @@ def test_a_giant_description_is_the_clients_to_bear() -> None:
 
 def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 10)
-    offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_REASONS + 7)])
+    offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_LISTED_REASONS + 7)])
     assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
-    assert len(offering.set_aside) == MAX_REASONS + 1
-    assert offering.set_aside[0].reason == "More than 10 entries of this kind."
-    assert offering.set_aside[-1].reason == "7 more, for reasons like these."
+    assert len(offering.rejected) == MAX_LISTED_REASONS + 1
+    assert offering.rejected[0].reason == "More than 10 entries of this kind."
+    assert offering.rejected[-1].reason == "7 more, for similar reasons."
 
 
 def test_what_is_filtered_out_does_not_count_as_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +322,7 @@ def test_a_bad_header_annotation_costs_an_http_tool_its_place_and_a_stdio_tool_n
     bad = definition("bad", inputSchema=BAD_HEADER)
     over_http = offer("s", [bad, "good"], http=True)
     assert canonical(over_http).keys() == {"good"}
-    [aside] = over_http.set_aside
+    [aside] = over_http.rejected
     assert aside.name == "bad"
     assert "x-mcp-header" in aside.reason
     over_stdio = offer("s", [bad, "good"])
@@ -351,7 +351,7 @@ def test_any_json_is_a_tool_or_set_aside(raws: list[str], http: bool) -> None:
     definitions = [definition("good"), *(raw.encode() for raw in raws)]
     offering = read_offering("s", server(segment="s"), definitions, http=http)
     assert "good" in canonical(offering)
-    assert len(offering.tools) + len(offering.set_aside) == len(definitions)
+    assert len(offering.tools) + len(offering.rejected) == len(definitions)
     for tool in offering.tools:
         json.loads(b"{" + tool.listed[1:])
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.definitions import MAX_REASONS
-from interlock.core.catalog.offering import MAX_URI, Offering, read_offering
+from interlock.core.catalog.definitions import MAX_LISTED_REASONS
+from interlock.core.catalog.offering import MAX_URI_LENGTH, Offering, read_offering
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, Era
 from tests.core.catalog.offers import (
     as_told,
@@ -27,7 +27,7 @@ from tests.protocol import json_values
 
 
 def aside(offering: Offering) -> list[tuple[str, str]]:
-    return [(one.kind, one.name) for one in offering.set_aside]
+    return [(one.kind, one.name) for one in offering.rejected]
 
 
 # --- prompts are named like tools ---
@@ -144,13 +144,13 @@ BAD_PROMPTS = [
     b'{"name":"p","x":"\xff"}',
 ]  # fmt: skip
 BAD_RESOURCES = [
-    b"null", b"{}", resource(None), resource(5), resource(""), resource("x" * (MAX_URI + 1)),
+    b"null", b"{}", resource(None), resource(5), resource(""), resource("x" * (MAX_URI_LENGTH + 1)),
     resource("r:1", name=None), resource("r:1", name=5), resource("r:1", description=[]),
     resource("r:1", mimeType=5), resource("r:1", size="big"), resource("r:1", annotations=[]),
     resource("before"), b'{"uri":"r:1"}', b'{"uri":"r:\xff","name":"r"}',
 ]  # fmt: skip
 BAD_TEMPLATES = [
-    b"null", b"{}", template(None), template(""), template("x" * (MAX_URI + 1)),
+    b"null", b"{}", template(None), template(""), template("x" * (MAX_URI_LENGTH + 1)),
     template("t:1", name=None), template("t:1", mimeType=5), template("before"),
     b'{"uri":"t:1","name":"t"}',
 ]  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_bad_entry_is_set_aside_and_harms_no_other(kind: str, bad: bytes) -> N
     assert [one.upstream_name for one in offering.prompts] == ["before", "later"]
     assert [one.uri for one in offering.resources] == ["before", "later"]
     assert [one.uri for one in offering.templates] == ["before", "later"]
-    [one] = offering.set_aside
+    [one] = offering.rejected
     assert one.kind == kind
     assert one.reason
 
@@ -181,12 +181,12 @@ def test_more_of_one_kind_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 10)
     offering = offer(
         "s", ["t"], prompts=["p"], templates=["t"],
-        resources=[f"r:{number:03}" for number in range(10 + MAX_REASONS + 7)],
+        resources=[f"r:{number:03}" for number in range(10 + MAX_LISTED_REASONS + 7)],
     )  # fmt: skip
     assert len(offering.resources) == 10
     assert (len(offering.tools), len(offering.prompts), len(offering.templates)) == (1, 1, 1)
-    assert len(offering.set_aside) == MAX_REASONS + 1
-    assert {one.kind for one in offering.set_aside} == {"resource"}
+    assert len(offering.rejected) == MAX_LISTED_REASONS + 1
+    assert {one.kind for one in offering.rejected} == {"resource"}
 
 
 fields = st.sampled_from(
@@ -205,7 +205,7 @@ def test_whatever_is_listed_is_shown_or_set_aside(
         "s", server(segment="s"), [], prompts=prompts, resources=resources, templates=templates
     )
     kept = len(offering.prompts) + len(offering.resources) + len(offering.templates)
-    assert kept + len(offering.set_aside) == len(prompts) + len(resources) + len(templates)
+    assert kept + len(offering.rejected) == len(prompts) + len(resources) + len(templates)
     snapshot = merged(offering)
     for verb in (PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST):
         shown(snapshot, verb=verb)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.catalog.offering import Tool
-from interlock.core.catalog.tool_contracts import canonical, contract, contract_digest
+from interlock.core.catalog.tool_contracts import canonicalize, contract_digest, encode_contract
 from tests.core.catalog.offers import definition, offer
 
 JSON = st.recursive(
@@ -97,7 +97,7 @@ def test_the_contract_reads_as_the_upstream_wrote_it() -> None:
     found = tool(raw, descriptions={"delete": "Ours."}, rename={"delete": "drop"})
     assert found.canonical == "files.drop"
     assert found.description == "Ours."
-    assert json.loads(contract(found)) == json.loads(raw)
+    assert json.loads(encode_contract(found)) == json.loads(raw)
     assert contract_digest(found) == found.digest == contract_digest(tool(raw))
     assert len(found.digest) == 64
 
@@ -105,37 +105,37 @@ def test_the_contract_reads_as_the_upstream_wrote_it() -> None:
 @given(value=JSON, seed=st.integers())
 def test_the_order_of_members_and_blanks_are_no_change(value: Any, seed: int) -> None:
     shuffled = json.dumps(_shuffled(value, random.Random(seed)), indent=2, ensure_ascii=False)
-    assert canonical(shuffled.encode("utf-8", "surrogatepass")) == canonical(
+    assert canonicalize(shuffled.encode("utf-8", "surrogatepass")) == canonicalize(
         json.dumps(value).encode()
     )
-    assert json.loads(canonical(json.dumps(value).encode())) == value
+    assert json.loads(canonicalize(json.dumps(value).encode())) == value
 
 
 @given(one=JSON, other=JSON)
 def test_different_values_are_different_texts(one: Any, other: Any) -> None:
-    same = canonical(json.dumps(one).encode()) == canonical(json.dumps(other).encode())
+    same = canonicalize(json.dumps(one).encode()) == canonicalize(json.dumps(other).encode())
     assert same == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
 def test_a_member_that_stands_twice_cannot_change_unseen() -> None:
     """Some readers take the first, some the last."""
-    assert canonical(b'{"a":1,"a":2}') != canonical(b'{"a":3,"a":2}')
-    assert canonical(b'{"a":1,"a":2}') != canonical(b'{"a":1,"a":3}')
-    assert canonical(b'{"a":1,"a":2}') != canonical(b'{"a":2,"a":1}')
+    assert canonicalize(b'{"a":1,"a":2}') != canonicalize(b'{"a":3,"a":2}')
+    assert canonicalize(b'{"a":1,"a":2}') != canonicalize(b'{"a":1,"a":3}')
+    assert canonicalize(b'{"a":1,"a":2}') != canonicalize(b'{"a":2,"a":1}')
     # Nor can an object be written as something else.
-    assert canonical(b'{"a":1}') != canonical(b'[["a",1]]')
+    assert canonicalize(b'{"a":1}') != canonicalize(b'[["a",1]]')
 
 
 def test_numbers_beyond_all_bounds_stay_themselves() -> None:
-    assert canonical(b"1e999") != canonical(b"2e999")
+    assert canonicalize(b"1e999") != canonicalize(b"2e999")
     long = b"9" * 10_000
-    assert canonical(long) == long
+    assert canonicalize(long) == long
 
 
 def test_what_nests_too_deep_counts_by_its_bytes() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
-    assert canonical(deep) != canonical(b"[" + deep + b"]")
-    assert json.loads(canonical(deep)) == deep.decode()
+    assert canonicalize(deep) != canonicalize(b"[" + deep + b"]")
+    assert json.loads(canonicalize(deep)) == deep.decode()
 
 
 def _shuffled(value: Any, order: random.Random) -> Any:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.catalog.catalog import TOOLS, Catalog
-from interlock.core.catalog.names import MAX_CANONICAL
-from interlock.core.catalog.offering import Offering, own_offering
+from interlock.core.catalog.names import MAX_CANONICAL_LENGTH
+from interlock.core.catalog.offering import Offering, read_builtin_offering
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, Era
 from interlock.protocol.mcpax import MAX_ROUTE
 from interlock.tree.overview import SessionInfo, routing_table
@@ -45,10 +45,10 @@ def canonical(offering: Offering) -> list[str]:
 def test_a_leafs_unlawful_name_is_refused_and_no_other(bad: str) -> None:
     offering = offer("leaf", ["good", bad, "dma2d_status"], registered="leaf")
     assert canonical(offering) == ["leaf.dma2d_status", "leaf.good"]
-    [refused] = offering.set_aside
+    [refused] = offering.rejected
     assert refused.name == bad
     assert "invalid_tool_name" in refused.reason
-    assert offering.omitted == 1
+    assert offering.rejected_count == 1
     # A plain server's is mended, and the server is called by its own.
     [mended] = offer("plain", [bad]).tools
     assert mended.upstream_name == bad
@@ -70,7 +70,7 @@ def test_prompts_are_named_by_the_same_rule() -> None:
     prompts = ["ask", "askMe", "edge.ask"]
     leaf = offer("s", prompts=prompts, registered="leaf")
     assert [one.canonical for one in leaf.prompts] == ["s.ask"]
-    assert [one.kind for one in leaf.set_aside] == ["prompt", "prompt"]
+    assert [one.kind for one in leaf.rejected] == ["prompt", "prompt"]
     node = offer("s", prompts=prompts, registered="aggregator")
     assert [one.canonical for one in node.prompts] == ["s.ask", "s.edge.ask"]
     snapshot = merged(node)
@@ -103,7 +103,7 @@ def test_an_aggregators_dotted_names_are_prefixed() -> None:
     offering = offer("us", ["edge.t", "edge.stm32h7.dma2d_status", "own"], registered="aggregator")
     assert canonical(offering) == ["us.edge.stm32h7.dma2d_status", "us.edge.t", "us.own"]
     assert [tool.upstream_name for tool in offering.tools][1] == "edge.t"
-    assert offering.set_aside == ()
+    assert offering.rejected == ()
 
 
 @pytest.mark.spec("AX-4.1-2", "AX-4.3-3")
@@ -113,7 +113,7 @@ def test_an_aggregators_dotted_names_are_prefixed() -> None:
 def test_every_segment_of_an_aggregators_name_is_checked(bad: str) -> None:
     offering = offer("us", ["edge.t", bad], registered="aggregator")
     assert canonical(offering) == ["us.edge.t"]
-    assert "invalid_tool_name" in offering.set_aside[0].reason
+    assert "invalid_tool_name" in offering.rejected[0].reason
 
 
 @pytest.mark.spec("AX-5.3-7")
@@ -121,7 +121,7 @@ def test_a_route_has_an_end() -> None:
     fits, too_deep = ".".join("a" * (MAX_ROUTE - 2)), ".".join("b" * (MAX_ROUTE - 1))
     offering = offer("s", [fits, too_deep], root="r", registered="aggregator")
     assert canonical(offering) == [f"r.s.{fits}"]
-    assert "64 segments" in offering.set_aside[0].reason
+    assert "64 segments" in offering.rejected[0].reason
 
 
 @pytest.mark.spec("AX-4.1-3", "AX-4.1-6")
@@ -133,27 +133,27 @@ def test_a_route_has_an_end() -> None:
 def test_255_characters_fit_through_any_chain_and_256_do_not(
     lengths: list[int], leaf: int, over: int
 ) -> None:
-    whole, used, chain, more = MAX_CANONICAL + over, leaf, [], cycle(lengths)
+    whole, used, chain, more = MAX_CANONICAL_LENGTH + over, leaf, [], cycle(lengths)
     while whole - used - 1 > 63:
         chain.append(min(next(more), whole - used - 3))
         used += chain[-1] + 1
     chain.append(whole - used - 1)
     offering = offer("l" * chain[0], ["t" * leaf, "x"], registered="leaf")
     for length in chain[1:]:
-        assert offering.omitted == 0
+        assert offering.rejected_count == 0
         offering = offer("n" * length, listed_by(offering), registered="aggregator")
     found = [len(tool.canonical) for tool in offering.tools]
     if over and leaf == 1:
         assert found == []
     elif over:
         assert found == [whole - leaf + 1]
-        assert [one.reason for one in offering.set_aside] == [
+        assert [one.reason for one in offering.rejected] == [
             "Its full name is longer than 255 characters."
         ]
-        assert offering.omitted == 1
+        assert offering.rejected_count == 1
     else:
-        assert max(found) == MAX_CANONICAL
-        assert offering.omitted == 0
+        assert max(found) == MAX_CANONICAL_LENGTH
+        assert offering.rejected_count == 0
 
 
 @pytest.mark.spec("AX-5.3-2")
@@ -175,8 +175,8 @@ def test_a_thousand_tools_of_one_name_are_one() -> None:
         offering = offer("s", tools, registered=registered)  # type: ignore[arg-type]
         [tool] = offering.tools
         assert tool.description == "0"
-        assert offering.omitted == 999
-        assert len(offering.set_aside) == 101
+        assert offering.rejected_count == 999
+        assert len(offering.rejected) == 101
 
 
 # --- the way to a node below ---
@@ -214,7 +214,7 @@ def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
     assert reached(snapshot, "edge.a.t") == ("edge", "a.t")
     taken = offer("edge", ["a", "b"], registered="leaf", rename={"a": "b"})
     assert [tool.upstream_name for tool in taken.tools] == ["a"]
-    assert "invalid_tool_name" in taken.set_aside[0].reason
+    assert "invalid_tool_name" in taken.rejected[0].reason
 
 
 # --- safe names ---
@@ -271,7 +271,7 @@ def test_every_listed_name_leads_to_its_tool(
     one: list[str], other: list[str], root: str | None
 ) -> None:
     snapshot = merged(
-        own_offering(root, [DROPPED]),
+        read_builtin_offering(root, [DROPPED]),
         offer("s", one, registered="aggregator", root=root),
         offer("a", other, registered="aggregator", root=root),
     )
@@ -290,23 +290,23 @@ def test_every_listed_name_leads_to_its_tool(
 
 @pytest.mark.parametrize("root", [None, "infra"])
 def test_own_tools_have_no_segment(root: str | None) -> None:
-    offering = own_offering(root, [DROPPED])
+    offering = read_builtin_offering(root, [DROPPED])
     assert (offering.upstream, offering.segment) == ("", "")
     name = "infra.notifications_dropped" if root else "notifications_dropped"
     snapshot = merged(offer("s", ["t"], root=root), offering)
     dotted = names_shown(snapshot)
     assert dotted[0] == name
-    assert snapshot.shown_as(offering.tools[0], "safe") == name.replace(".", "__")
+    assert snapshot.name_in_list(offering.tools[0], "safe") == name.replace(".", "__")
     assert reached(snapshot, name) == ("", "notifications_dropped")
     assert set(snapshot.names()) == {
-        *dotted, *(snapshot.shown_as(tool, "safe") for tool in snapshot.tools)
+        *dotted, *(snapshot.name_in_list(tool, "safe") for tool in snapshot.tools)
     }  # fmt: skip
     assert offering.tools[0].route_members == b""
 
 
 def test_own_tools_stand_beside_everything_else() -> None:
     snapshot = merged(
-        own_offering(None, [DROPPED]),
+        read_builtin_offering(None, [DROPPED]),
         offer("a", prompts=["p"], resources=["x:1"]),
         offer("b", resources=["x:1"]),
     )
@@ -318,8 +318,8 @@ def test_own_tools_stand_beside_everything_else() -> None:
     catalog = Catalog(server_info=b"{}")
     heard: list[frozenset[str]] = []
     catalog.on_change(heard.append)
-    catalog.post(own_offering(None, [DROPPED]))
-    catalog.post(own_offering(None, [DROPPED]))
+    catalog.publish(read_builtin_offering(None, [DROPPED]))
+    catalog.publish(read_builtin_offering(None, [DROPPED]))
     assert heard == [frozenset({TOOLS})]
     assert catalog.find("notifications_dropped") is not None
     catalog.withdraw("")
@@ -328,7 +328,7 @@ def test_own_tools_stand_beside_everything_else() -> None:
 
 def test_own_tools_stand_back_behind_a_server_that_is_shown_as_itself() -> None:
     itself = offer("s", ["notifications_dropped"], expose="transparent")
-    snapshot = merged(own_offering(None, [DROPPED]), itself)
+    snapshot = merged(read_builtin_offering(None, [DROPPED]), itself)
     assert reached(snapshot, "notifications_dropped") == ("s", "notifications_dropped")
     own, other = names_shown(snapshot)
     assert other == "notifications_dropped"
@@ -340,7 +340,7 @@ def test_counters_are_listed_to_those_who_speak_mcp_ax(style: str) -> None:
     below = definition("notifications_dropped", _meta={"x-mcpax-capability": {"mutable": False}})
     deeper = definition("b.notifications_dropped", _meta={"x-mcpax-capability": {}})
     snapshot = merged(
-        own_offering(None, [DROPPED]),
+        read_builtin_offering(None, [DROPPED]),
         offer("a", [below, deeper, "t"], registered="aggregator"),
         # A plain server may have a tool of this name, as any other.
         offer("plain", ["notifications_dropped"]),
@@ -363,7 +363,7 @@ def test_the_routing_table() -> None:
     snapshot = merged(
         offer("ax:edge", [tool], segment="edge", root="infra", registered="aggregator"),
         offer("plain", ["t"], root="infra"),
-        own_offering("infra", [DROPPED]),
+        read_builtin_offering("infra", [DROPPED]),
     )
     session = SessionInfo("a3f7c", "2026-05-01T12:00:00Z")
     table = json.loads(msgspec.json.encode(routing_table(snapshot, {"ax:edge": session})))

@@ -29,7 +29,7 @@ def test_a_lawful_segment_is_the_first_part_of_every_name(segment: str) -> None:
 def test_any_other_segment_is_refused(segment: str) -> None:
     with pytest.raises(ConfigError, match="segment"):
         parse_config(config_with(segment))
-    assert not names.is_lawful(segment)
+    assert not names.is_valid_segment(segment)
 
 
 def test_a_key_that_is_no_segment_becomes_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.names import hashed
+from interlock.core.catalog.names import add_hash
 from interlock.core.catalog.offering import Offering
 from interlock.core.catalog.pages import LIST_TTL_MS
 from interlock.core.catalog.snapshot import Snapshot
@@ -92,7 +92,7 @@ def test_a_spelling_that_is_somebody_elses_name_is_theirs() -> None:
 def test_two_upstreams_whose_names_run_into_each_other() -> None:
     snapshot = merged(marked_offer("a", ["b__c"]), marked_offer("a__b", ["c"]))
     assert_names_keep_their_word(snapshot)
-    assert names_shown(snapshot, "safe") == ["a__b__c", hashed("a__b__c", "a__b.c")]
+    assert names_shown(snapshot, "safe") == ["a__b__c", add_hash("a__b__c", "a__b.c")]
     assert reached(snapshot, "a__b__c") == ("a", "b__c")
 
 
@@ -114,8 +114,8 @@ def test_a_name_means_the_same_whoever_is_away() -> None:
 
 def test_a_hash_that_is_taken_gives_way_to_another() -> None:
     long = "x" * 60
-    victim = hashed(f"a__b__{long}", f"a__b.{long}")
-    # Somebody calls a tool exactly what another's hashed name is; it would be `t__` + that.
+    victim = add_hash(f"a__b__{long}", f"a__b.{long}")
+    # Somebody calls a tool exactly what another's add_hash name is; it would be `t__` + that.
     offers = [
         marked_offer("a__b", [long]),
         marked_offer("t", [victim], expose="transparent"),

@@ -9,13 +9,18 @@ import pytest
 
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.catalog.offering import CONTRACTS, ENDED_CONTRACTS, Offering, contract_offering
+from interlock.core.catalog.offering import (
+    CONTRACTS,
+    ENDED_CONTRACTS,
+    Offering,
+    read_contract_offering,
+)
 from tests.core.catalog.offers import definition, merged, offer
 
 
 def contracts(*names: str, key: str = CONTRACTS) -> Offering:
     effects = dict.fromkeys(names, EffectLevel.READ_ONLY)
-    return contract_offering(key, None, [definition(name) for name in names], effects)
+    return read_contract_offering(key, None, [definition(name) for name in names], effects)
 
 
 @pytest.mark.parametrize(
@@ -37,28 +42,28 @@ def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, Any], o
         for name in alone.names():
             assert both.by_name[name] is tool
         for style in ("dotted", "safe"):
-            assert both.shown_as(tool, style) == alone.shown_as(tool, style)
+            assert both.name_in_list(tool, style) == alone.shown_as(tool, style)
         assert [one.upstream for one in both.tools] == ["bank", CONTRACTS]
-        ((aside, why),) = both.set_aside()
+        ((aside, why),) = both.contracts_not_offered()
         assert aside.upstream_name == contract
         assert "the server bank has" in why
 
 
 def test_an_ended_contract_hides_no_tool_of_a_server() -> None:
     catalog = Catalog(server_info=b"{}")
-    catalog.post(contracts("bank.pay", key=ENDED_CONTRACTS))
-    catalog.post(offer("bank", ["pay"]))
+    catalog.publish(contracts("bank.pay", key=ENDED_CONTRACTS))
+    catalog.publish(offer("bank", ["pay"]))
     assert [tool.upstream for tool in catalog.current.tools] == ["bank"]
 
 
 def test_a_contract_is_back_when_the_name_is_free() -> None:
     catalog = Catalog(server_info=b"{}")
-    catalog.post(contracts("bank.pay"))
-    catalog.post(offer("bank", ["pay"]))
+    catalog.publish(contracts("bank.pay"))
+    catalog.publish(offer("bank", ["pay"]))
     assert [tool.upstream for tool in catalog.current.tools] == ["bank"]
     catalog.withdraw("bank")
     assert [tool.upstream for tool in catalog.current.tools] == [CONTRACTS]
-    assert list(catalog.current.set_aside()) == []
+    assert list(catalog.current.contracts_not_offered()) == []
 
 
 # -- servers that are not there yet
@@ -79,33 +84,33 @@ def test_no_name_is_taken_that_an_expected_server_may_have(
     contract: str, prefix: str, waits: bool
 ) -> None:
     catalog = Catalog(server_info=b"{}")
-    catalog.expect("bank", prefix)
-    catalog.post(contracts(contract))
+    catalog.reserve_names("bank", prefix)
+    catalog.publish(contracts(contract))
     told: list[frozenset[str]] = []
     catalog.on_change(told.append)
     assert bool(catalog.current.tools) is not waits
     assert (catalog.find(contract) is None) is waits
     if waits:
-        ((aside, why),) = catalog.current.set_aside()
+        ((aside, why),) = catalog.current.contracts_not_offered()
         assert (aside.upstream_name, "the server bank is not there" in why) == (contract, True)
     # It has something else, or nothing at all: then the contract may have its name.
-    catalog.post(offer("bank", []))
+    catalog.publish(offer("bank", []))
     assert [tool.upstream_name for tool in catalog.current.tools] == [contract]
     assert told == [{"tools"}]
     # It is lost, and may come back with other tools.
     catalog.withdraw("bank")
     assert (catalog.find(contract) is None) is waits
-    catalog.expect_no_more("bank")
+    catalog.release_names("bank")
     assert catalog.find(contract) is not None
-    assert list(catalog.current.set_aside()) == []
+    assert list(catalog.current.contracts_not_offered()) == []
 
 
 def test_nobody_is_told_of_servers_where_there_are_no_contracts() -> None:
     catalog = Catalog(server_info=b"{}")
     told: list[frozenset[str]] = []
     catalog.on_change(told.append)
-    catalog.expect("bank", "bank")
-    catalog.post(offer("bank", []))
+    catalog.reserve_names("bank", "bank")
+    catalog.publish(offer("bank", []))
     catalog.withdraw("bank")
-    catalog.expect_no_more("bank")
+    catalog.release_names("bank")
     assert told == []

@@ -53,7 +53,7 @@ def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
     assert leads_to(snapshot, "x://1") == ("a", "x://1")
     assert leads_to(snapshot, "x://2") == ("b", "x://2")
     assert snapshot.shown_uri("a", "x://1") == "x://1"
-    assert not snapshot.colliding("a")
+    assert not snapshot.has_collisions("a")
     # The other form is understood all the same, also where nothing collides.
     route = snapshot.resource("interlock:a:x://1")
     assert route is not None
@@ -72,7 +72,7 @@ def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:
     assert snapshot.shown_uri("a", "x://1") == "interlock:one:x://1"
     assert snapshot.shown_uri("a", "x://2") == "x://2"
     assert forms(snapshot, "x://1") == ["interlock:one:x://1", "interlock:two:x://1"]
-    assert [snapshot.colliding(key) for key in "abc"] == [True, True, False]
+    assert [snapshot.has_collisions(key) for key in "abc"] == [True, True, False]
 
 
 def test_templates_collide_by_their_text() -> None:
@@ -90,7 +90,7 @@ def test_templates_collide_by_their_text() -> None:
     assert leads_to(snapshot, "interlock:b:x://{id}") == ("b", "x://{id}")
     assert leads_to(snapshot, "y://{id}") == ("a", "y://{id}")
     assert forms(snapshot, "x://{id}") == ["interlock:a:x://{id}", "interlock:b:x://{id}"]
-    assert snapshot.colliding("a")
+    assert snapshot.has_collisions("a")
 
 
 def test_a_uri_that_looks_like_our_form_always_gets_it() -> None:
@@ -130,8 +130,8 @@ def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> 
     assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
     assert snapshot.shown_uri("a", "x://1") == "x://1"
     assert snapshot.shown_uri("b", "x://1") == "interlock:b:x://1"
-    assert snapshot.colliding("b")
-    assert not snapshot.colliding("a")
+    assert snapshot.has_collisions("b")
+    assert not snapshot.has_collisions("a")
 
 
 def test_a_template_for_every_scheme_covers_only_what_nobody_lists() -> None:
@@ -219,7 +219,7 @@ def test_an_unknown_uri_is_for_the_only_one_who_has_resources() -> None:
 def test_who_is_not_on_the_board_keeps_its_uris() -> None:
     snapshot = merged(offer("a", resources=["x://1"]))
     assert snapshot.shown_uri("gone", "x://1") == "x://1"
-    assert not snapshot.colliding("gone")
+    assert not snapshot.has_collisions("gone")
 
 
 def test_a_template_that_cannot_be_read_is_listed_and_matches_nothing() -> None:
@@ -261,7 +261,7 @@ def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
     # Whatever nobody lists is its own, and so is a form of its own segment.
     assert leads_to(snapshot, "ui://anything") == ("t", "ui://anything")
     assert leads_to(snapshot, "interlock:t:x") == ("t", "interlock:t:x")
-    assert not snapshot.colliding("t")
+    assert not snapshot.has_collisions("t")
     assert snapshot.shown_uri("t", "x://1") == "x://1"
     assert snapshot.shown_uri("t", "x://2") == "x://2"
 
@@ -306,7 +306,7 @@ def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
         "b.old": {"ui/resourceUri": "interlock:b:ui://chart", "x": 1.5},
     }
     assert leads_to(snapshot, "interlock:a:ui://chart") == ("a", "ui://chart")
-    assert snapshot.colliding("a")
+    assert snapshot.has_collisions("a")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_tool_that_names_nothing_names_nothing(meta: Any) -> None:
     [tool, _] = shown(snapshot)
     # What is no object is no `_meta`: that it is there would cost clients the whole list.
     assert as_told(tool).get("_meta") == (meta if isinstance(meta, dict) else None)
-    assert not snapshot.colliding("a")
+    assert not snapshot.has_collisions("a")
 
 
 # --- any set of offers ---
@@ -363,7 +363,7 @@ def test_every_listed_uri_leads_to_what_was_listed(described: dict[str, Any]) ->
         assert leads_to(snapshot, one["uri"]) == (upstream, own)
         assert snapshot.shown_uri(upstream, own) == one["uri"]
         if one["uri"] != own:
-            assert snapshot.colliding(upstream)
+            assert snapshot.has_collisions(upstream)
     resources = {uri for uris, _, _ in described.values() for uri in uris}
     for one in shown(snapshot, verb=TEMPLATES_LIST):
         upstream, own = json.loads(one["title"])

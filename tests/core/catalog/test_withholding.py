@@ -17,8 +17,8 @@ def described(**tools: str) -> Offering:
 
 def test_what_is_withheld_is_found_but_not_listed() -> None:
     board = catalog()
-    board.post(offer("s", ["a", "b"]))
-    board.withhold("s", frozenset({"s.a"}))
+    board.publish(offer("s", ["a", "b"]))
+    board.hide_tools("s", frozenset({"s.a"}))
     assert names_shown(board.current) == ["s.b"]
     assert names_shown(board.current, "safe") == ["s__b"]
     assert [tool.canonical for tool in board.current.tools] == ["s.b"]
@@ -26,21 +26,21 @@ def test_what_is_withheld_is_found_but_not_listed() -> None:
         found = board.find(name)
         assert found is not None
         assert found.canonical == "s.a"
-    board.withhold("s", frozenset())
+    board.hide_tools("s", frozenset())
     assert names_shown(board.current) == ["s.a", "s.b"]
 
 
 def test_clients_are_told_once() -> None:
     board = catalog()
-    board.post(offer("s", ["a", "b"]))
+    board.publish(offer("s", ["a", "b"]))
     told: list[frozenset[str]] = []
     board.on_change(told.append)
-    board.withhold("s", frozenset({"s.a"}))
-    board.withhold("s", frozenset({"s.a"}))
-    board.withhold("other", frozenset())
+    board.hide_tools("s", frozenset({"s.a"}))
+    board.hide_tools("s", frozenset({"s.a"}))
+    board.hide_tools("other", frozenset())
     assert told == [{TOOLS}]
     number = board.current.number
-    board.withhold("s", frozenset())
+    board.hide_tools("s", frozenset())
     assert told == [{TOOLS}] * 2
     assert board.current.number > number
 
@@ -53,24 +53,24 @@ def test_at_no_moment_anybody_sees_what_is_reviewed() -> None:
     )
     seen: list[str] = []
     board.on_change(lambda _: seen.extend(tool["description"] for tool in shown(board.current)))
-    board.post(described(a="good", b="other"))
-    board.post(described(a="poison", b="other"))
-    board.post(described(a="good", b="other"))
-    board.post(described(a="more poison", b="new"))
+    board.publish(described(a="good", b="other"))
+    board.publish(described(a="poison", b="other"))
+    board.publish(described(a="good", b="other"))
+    board.publish(described(a="more poison", b="new"))
     assert seen == ["good", "other", "other", "good", "other", "new"]
 
 
 def test_what_goes_takes_what_is_withheld_with_it() -> None:
     board = catalog()
-    board.post(offer("s", ["a"]))
-    board.withhold("s", frozenset({"s.a"}))
+    board.publish(offer("s", ["a"]))
+    board.hide_tools("s", frozenset({"s.a"}))
     board.withdraw("s")
-    board.post(offer("s", ["a"]))
+    board.publish(offer("s", ["a"]))
     assert names_shown(board.current) == ["s.a"]
 
 
 def test_everything_on_the_board() -> None:
     board = catalog()
-    board.post(offer("s", ["a"]))
-    board.post(offer("t", ["b"]))
+    board.publish(offer("s", ["a"]))
+    board.publish(offer("t", ["b"]))
     assert [one.upstream for one in board.offerings] == ["s", "t"]

@@ -234,7 +234,7 @@ class Rig:
         self.catalog = Catalog(server_info=b"{}")
         self.upstreams: dict[str, ScriptedUpstream] = {}
         for offering in offerings:
-            self.catalog.post(offering)
+            self.catalog.publish(offering)
             self.upstreams[offering.upstream] = ScriptedUpstream(offering.upstream)
         self.journal = KeptJournal()
         self.audit = Audit(

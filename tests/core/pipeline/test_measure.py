@@ -87,7 +87,7 @@ def test_a_way_that_is_slower_than_the_tool() -> None:
     expire(MIN_SAMPLES)
     assert found == [("s", "t", "fast")]
     raised = offer("s", [declared("realtime")], registered="leaf", slower={"t": "fast"})
-    node.catalog.post(raised)
+    node.catalog.publish(raised)
     expire(2 * MIN_SAMPLES)
     assert len(found) == 1
 

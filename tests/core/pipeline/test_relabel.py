@@ -21,7 +21,7 @@ def catalog(**resources: list[str]) -> Catalog:
     board = Catalog(server_info=b"{}")
     for key, uris in resources.items():
         listed = [json.dumps({"uri": uri, "name": uri}).encode() for uri in uris]
-        board.post(read_offering(key, SERVER, [], resources=listed, serves_resources=True))
+        board.publish(read_offering(key, SERVER, [], resources=listed, serves_resources=True))
     return board
 
 
@@ -40,21 +40,21 @@ def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
 
 
 def test_whether_there_is_anything_to_do() -> None:
-    assert BOARD.current.collides
+    assert BOARD.current.has_uri_collisions
     assert BOARD.collides
     board = catalog(one=["a:1"], two=["a:2"])
-    assert not board.current.collides
-    assert not board.collides
-    board.post(
+    assert not board.current.has_uri_collisions
+    assert not board.has_uri_collisions
+    board.publish(
         read_offering(
             "three", SERVER, [], resources=[b'{"uri":"a:1","name":"x"}'], serves_resources=True
         )
     )
-    assert board.current.collides
-    assert board.collides
+    assert board.current.has_uri_collisions
+    assert board.has_uri_collisions
     board.withdraw("three")
-    assert not board.current.collides
-    assert not board.collides
+    assert not board.current.has_uri_collisions
+    assert not board.has_uri_collisions
 
 
 LINK = {"type": "resource_link", "uri": "a:shared", "name": "n", "_meta": {"k": [1.50]}}

@@ -19,7 +19,7 @@ from tests.core.pipeline.calls import tool_call
 def board(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
     for offering in offerings:
-        catalog.post(offering)
+        catalog.publish(offering)
     return catalog
 
 

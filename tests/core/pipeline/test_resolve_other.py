@@ -31,7 +31,7 @@ from tests.protocol.json_values import values
 def board(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
     for offering in offerings:
-        catalog.post(offering)
+        catalog.publish(offering)
     return catalog
 
 

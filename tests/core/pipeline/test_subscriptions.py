@@ -69,7 +69,7 @@ class Scene:
     def __init__(self, *uris: str) -> None:
         self.server = Server()
         catalog = Catalog(server_info=b"{}")
-        catalog.post(offer("s", resources=uris or (URI,)))
+        catalog.publish(offer("s", resources=uris or (URI,)))
         upstreams: dict[str, Upstream] = {"s": self.server}  # type: ignore[dict-item]
         self.all = ResourceSubscriptions(catalog, upstreams)
 
@@ -374,7 +374,7 @@ def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
         catalog = Catalog(server_info=b"{}")
         servers: dict[str, Any] = {"one": Server(), "two": Server()}
         for key in servers:
-            catalog.post(offer(key, resources=[URI]))
+            catalog.publish(offer(key, resources=[URI]))
         everything = ResourceSubscriptions(catalog, servers)
         ears = Ears()
         asked = ["test://nothing", URI, f"interlock:two:{URI}"]

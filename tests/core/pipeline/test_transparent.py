@@ -67,7 +67,7 @@ def test_a_tool_that_was_added_is_called_by_its_definition() -> None:
     reader = Reader(node)
     call, cancelled = node.begin(tool_call("added")), node.begin(tool_call("added"))
     node.pipeline.cancel(cancelled)
-    node.catalog.post(offer("s", ["open", "added"], expose="transparent"))
+    node.catalog.publish(offer("s", ["open", "added"], expose="transparent"))
     reader.end()
     [sent] = node.upstreams["s"].started
     assert sent.call is call

@@ -47,7 +47,7 @@ def post(node: Running, *tools: str) -> None:
     """Put another list on the board, as a supervisor does."""
     server = node.node.config.servers["shop"]
     raw = [encode_value(tool(name)) for name in tools]
-    node.node.catalog.post(read_offering("shop", server, raw))  # type: ignore[arg-type]
+    node.node.catalog.publish(read_offering("shop", server, raw))  # type: ignore[arg-type]
 
 
 def nothing_more_to_tell(node: Running) -> None:

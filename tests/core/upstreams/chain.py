@@ -133,7 +133,7 @@ class NodeInRow:
         self.segment = segment
         self.catalog = Catalog(server_info=OWN_INFO)
         role: Any = "leaf" if leaf else "aggregator"
-        self.catalog.post(
+        self.catalog.publish(
             offer(below, tools, registered=role, root=segment or None if root else None)
         )
         self.wire = Wire(clock, transit)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.catalog.offering import own_offering
+from interlock.core.catalog.offering import read_builtin_offering
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.builtin_tools import BuiltinTools
 from interlock.errors import INVALID_ARGUMENTS, UNKNOWN_TOOL, InterlockError
@@ -19,7 +19,7 @@ DROPPED = {"edge": 400, "leaf": 0, "rack": 3}
 
 def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> Rig:
     own = BuiltinTools(lambda: dropped)
-    node = Rig(own_offering(root, own.definitions))
+    node = Rig(read_builtin_offering(root, own.definitions))
     upstream: Upstream = own
     node.upstreams[""] = upstream  # type: ignore[assignment]
     return node
@@ -70,7 +70,7 @@ def test_it_changes_nothing_and_may_be_listed() -> None:
     [definition] = BuiltinTools.definitions
     read = json.loads(definition)
     assert read["annotations"]["readOnlyHint"] is True
-    [tool] = own_offering(None, BuiltinTools.definitions).tools
+    [tool] = read_builtin_offering(None, BuiltinTools.definitions).tools
     assert tool.repeatable
     assert not tool.route_members
 

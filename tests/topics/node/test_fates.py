@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Call, ProposedCall
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offering
+from interlock.core.catalog.offering import CONTRACTS, Offering, read_contract_offering
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED
 from interlock.topics import proposals as fates
@@ -187,7 +187,7 @@ def test_who_waited_for_it_in_vain_gets_it_when_it_comes_back(tmp_path: Path) ->
 
 def contracts() -> Offering:
     name = "disk.wipe"
-    return contract_offering(
+    return read_contract_offering(
         CONTRACTS, None, [definition(name)], {name: EffectLevel.IRREVERSIBLE},
         {name: ("disk-mcp@1.0.0 abc", "other@1 x")}, {name: "digest"}, None,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.automation.decision import is_decision
 from interlock.core.call import Call
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offering
+from interlock.core.catalog.offering import CONTRACTS, Offering, read_contract_offering
 from interlock.core.config.secrets import digest_of_secret
 from interlock.errors import CONFIRMATION_EXPIRED, INVALID_ARGUMENTS, InterlockError
 from interlock.trust.approvals.downstream import said_below
@@ -36,7 +36,7 @@ SENT = {"content": [{"type": "text", "text": "wiped"}]}
 def contracts(check: Callable[[Any], None] | None = None) -> Offering:
     """One contract that a human must confirm."""
     name = "disk.wipe"
-    return contract_offering(
+    return read_contract_offering(
         CONTRACTS,
         None,
         [definition(name)],

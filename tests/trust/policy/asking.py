@@ -34,7 +34,7 @@ def github(**members: Any) -> Offering:
 def board(*offerings: Offering) -> Catalog:
     catalog = Catalog(server_info=b"{}")
     for one in offerings:
-        catalog.post(one)
+        catalog.publish(one)
     return catalog
 
 

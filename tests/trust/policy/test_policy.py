@@ -261,7 +261,7 @@ def test_a_tool_that_is_listed_anew_is_judged_anew() -> None:
     decides = policy(rule("harmless", "allow", effects=["read_only"]), default="deny")
     assert said(decides, a_call("github.list_repos", catalog=catalog))[0] == "allow"
     changed = definition("list_repos", annotations={"destructiveHint": True})
-    catalog.post(offer("github", [changed]))
+    catalog.publish(offer("github", [changed]))
     assert said(decides, a_call("github.list_repos", catalog=catalog))[0] == "deny"
 
 

@@ -314,10 +314,10 @@ def count_tokens(
     is shown, as `interlock tools` counts; `make bench` counts with a real tokenizer.
     """
     from interlock.aql.view import cost as cost_of
-    from interlock.core.catalog.token_costs import definition_tokens
+    from interlock.core.catalog.token_costs import count_definition_tokens
 
     found = _listing(config, node, None)
-    costs = {"plain": sum(definition_tokens(raw) for raw in found.plain)}
+    costs = {"plain": sum(count_definition_tokens(raw) for raw in found.plain)}
     for view in ("aql", "semantic", "aql-single"):
         costs[view] = cost_of(_face(found, view), found.operation_catalog, None)["view"]
     if json:

@@ -88,6 +88,6 @@ class ApprovalRequests:
         call = Call(TOOLS_CALL, FACE, _NOBODY, _CLIENT, tool.canonical)
         call.arguments = encode_value(arguments)
         call.caller, call.route, call.upstream = caller, tool, BUILTIN_KEY
-        call.effect = tool.effect_word
+        call.effect = tool.effect_name
         action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
         self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", why))

@@ -389,7 +389,7 @@ class SafetyLoop:
         )
         if found is None:
             return None
-        danger = max(found.danger, _least(found.tool.effect_word))
+        danger = max(found.danger, _least(found.tool.effect_name))
         return StepAction(found.name, found.local, danger, self._trust(found.tool.upstream))
 
     # -- stopping, and going on

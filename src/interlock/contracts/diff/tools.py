@@ -113,7 +113,7 @@ def _effects(old: dict[str, bool | None], new: dict[str, bool | None]) -> list[S
             continue
         raised = before is promise
         sentence = f"It {'no longer says' if raised else 'says now'} that it {words}"
-        sentence += f": it was {was.word}, and is {now.word} now." if was is not now else "."
+        sentence += f": it was {was.label}, and is {now.label} now." if was is not now else "."
         reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
         changes.append(
             SchemaChange(reason, f"/annotations/{name}", raised, sentence, before, after)
@@ -126,7 +126,7 @@ def _effect(
 ) -> SchemaChange:
     raised = now > was
     reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
-    sentence = f"It was {was.word}, and is {now.word} now."
+    sentence = f"It was {was.label}, and is {now.label} now."
     return SchemaChange(reason, f"/annotations/{name}", raised, sentence, before, after)
 
 

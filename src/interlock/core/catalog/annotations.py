@@ -1,10 +1,10 @@
-"""What a tool says of itself in MCP-AX's words, read once, and what the node adds to it in lists.
+"""The MCP-AX metadata of a tool: read once, and completed for lists.
 
-What a capability declares travels as it came: only its latency class may rise, its availability may
-become degraded, and a value that is none is replaced. What it does not declare is added, once, by
-the node next to the tool, as it follows from its effect: whoever calls must be able to judge every
-tool. A server that is shown as itself is not touched. All of it is for MCP-AX links and for clients
-that speak MCP-AX: other clients see MCP's own hints alone.
+A declared capability is passed on unchanged, with three exceptions: its latency class may rise, its
+availability may become `degraded`, and invalid values are replaced. Missing values are derived
+from the tool's effect, once, by the node next to the tool, because callers must be able to judge
+every tool. A server that is shown as itself is not changed. The metadata is for MCP-AX connections
+and clients that support MCP-AX. Other clients only see the hints of MCP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlock.core.catalog.effects import (
     EffectLevel,
     Unannotated,
     classify,
-    with_capability,
+    merge_capability,
 )
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
@@ -48,45 +48,45 @@ from interlock.protocol.mcpax import (
     SAFETY,
 )
 
-PER_HOP: Final = 0.25
-"""So many seconds more has each node further up: the one next to the tool should report first."""
+SECONDS_PER_HOP: Final = 0.25
+"""Added to the timeout per hop, so that the node next to the tool reports a timeout first."""
 
-_SAYS_UNSAFE: Final = Raw(encode_value(IRREVERSIBLE_MUTABLE))
-# What the operator's `effects:` says is declared, though not by the tool.
-_NOT_FROM_EFFECT: Final = Raw(
+_IRREVERSIBLE_FLAG: Final = Raw(encode_value(IRREVERSIBLE_MUTABLE))
+# The operator's `effects:` count as declared, though not by the tool.
+_NAMES_NOT_FROM_EFFECT: Final = Raw(
     encode_value(sorted(CAPABILITY_FIELDS - {"mutable", "reversible", "idempotent", "auth_scope"}))
 )
-_ALL: Final = Raw(b"true")
+_ALL_DERIVED: Final = Raw(b"true")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 
 class AnnotationTerms(NamedTuple):
-    """What holds for every tool of one upstream."""
+    """Settings for all tools of one upstream."""
 
     server: ServerConfig
     transport: str
-    floor: str
-    """No tool is shown as quicker than this."""
-    slower: Mapping[str, str]
-    """Own names of tools → the class that their calls were measured in."""
-    degraded: bool
-    own: bool = False
-    """The node's own: there is no hop to them."""
+    min_latency_class: str
+    """Tools are never shown with a faster class than this."""
+    measured_classes: Mapping[str, str]
+    """Measured latency classes, by the tools' own names."""
+    is_degraded: bool
+    is_local: bool = False
+    """True for the node's own tools: there is no hop to them."""
     levels: Mapping[str, EffectLevel] | None = None
-    """Where it is known what each tool does, by a contract: own name → level."""
+    """For contracts: the effect level by the tools' own names."""
     unannotated: Unannotated = "infer"
-    """What is assumed of tools that say nothing, unless the server has a setting of its own."""
-    boilerplate: bool = False
-    """Whether several tools have MCP's default hints written out, as some libraries do."""
+    """How tools without conclusive annotations are classified, unless the server has a setting."""
+    has_boilerplate: bool = False
+    """True if several tools have MCP's default hints written out, as some libraries do."""
 
     @property
-    def transparent(self) -> bool:
+    def is_transparent(self) -> bool:
         return self.server.expose == "transparent"
 
-    def effect_of(
-        self, definition: Definition, hints: Annotations | None, *, alone: bool = False
+    def classify(
+        self, definition: Definition, hints: Annotations | None, *, is_only_source: bool = False
     ) -> Effect:
-        """What one tool does to the world. `alone`: nobody but its server says anything of it."""
+        """Return the effect of a tool. `is_only_source`: only its server describes it."""
         name = definition.name
         if self.levels is not None and name in self.levels:
             level = self.levels[name]
@@ -101,61 +101,63 @@ class AnnotationTerms(NamedTuple):
             unannotated=server.unannotated or self.unannotated,
             description=definition.description or "",
             schema=_schema_of(definition),
-            boilerplate=self.boilerplate and alone,
+            boilerplate=self.has_boilerplate and is_only_source,
         )
 
-    def floor_of(self, name: str) -> str:
-        """The same for one tool."""
-        measured = self.slower.get(name)
-        return self.floor if measured is None else slower_class(self.floor, measured)
+    def min_latency_class_of(self, name: str) -> str:
+        """Return the minimum latency class of one tool."""
+        measured = self.measured_classes.get(name)
+        return (
+            self.min_latency_class if measured is None else slower_class(self.min_latency_class, measured)
+        )
 
 
 class ToolFacts(NamedTuple):
-    """What is known of a tool, once its definition has been read."""
+    """What is known about a tool after its definition was read."""
 
     effect: Effect
     cost_units: int = 0
     latency_class: str | None = None
-    """As it is shown, if somebody declared one."""
-    limit: float | None = None
+    """The class that is shown, if one was declared."""
+    timeout: float | None = None
     problems: tuple[str, ...] = ()
 
 
 def annotate(definition: Definition, members: dict[str, Raw], terms: AnnotationTerms) -> ToolFacts:
-    """Read what a tool says of itself, and put into `members` what clients see of it."""
+    """Read a tool's metadata, and write into `members` what clients see of it."""
     raw = members.get("_meta")
     if raw is None:
-        return _without_capability(definition, members, None, terms)
+        return _annotate_derived(definition, members, None, terms)
     try:
         meta = decode_members(raw)
     except ProtocolError:
-        # No client takes such a definition.
-        return _without_capability(definition, members, None, terms)
+        # Clients reject such a definition.
+        return _annotate_derived(definition, members, None, terms)
     if CAPABILITY not in meta:
-        return _without_capability(definition, members, meta, terms)
+        return _annotate_derived(definition, members, meta, terms)
     try:
-        said = decode_members(meta[CAPABILITY])
+        capability_members = decode_members(meta[CAPABILITY])
     except ProtocolError:
         problem = "The capability annotation is not an object."
-        return _without_capability(definition, members, meta, terms, (problem,))
-    if not said:
-        return _without_capability(definition, members, meta, terms)
-    return _with_capability(definition, members, meta, said, terms)
+        return _annotate_derived(definition, members, meta, terms, (problem,))
+    if not capability_members:
+        return _annotate_derived(definition, members, meta, terms)
+    return _annotate_declared(definition, members, meta, capability_members, terms)
 
 
 def shown_capability(members: Mapping[str, Raw], effect: Effect) -> Raw:
-    """The capability of a tool as its definition has it, or as it follows from its effect."""
+    """Return the capability of a tool as its definition has it, or as derived from its effect."""
     try:
         meta = decode_members(members["_meta"])
         decode_members(meta[CAPABILITY])
     except (KeyError, ProtocolError):
-        return Raw(_derived(effect, "native").encode())
+        return Raw(_derive(effect, "native").encode())
     return meta[CAPABILITY]
 
 
 def without_ax(members: Mapping[str, Raw]) -> Raw | None:
-    """The `_meta` of a definition without the members of MCP-AX; empty where it has no others.
-    None: it has none of them."""
+    """Return the `_meta` of a definition without MCP-AX members. Empty: there are no others.
+    None: the definition has no MCP-AX members."""
     raw = members.get("_meta")
     if raw is None or PREFIX.encode() not in bytes(raw):
         return None
@@ -163,14 +165,14 @@ def without_ax(members: Mapping[str, Raw]) -> Raw | None:
         meta = decode_members(raw)
     except ProtocolError:
         return None
-    kept = {name: value for name, value in meta.items() if not name.startswith(PREFIX)}
-    return Raw(encode_members(kept)) if kept else Raw(b"")
+    others = {name: value for name, value in meta.items() if not name.startswith(PREFIX)}
+    return Raw(encode_members(others)) if others else Raw(b"")
 
 
-# -- a tool that declares none
+# -- tools without a capability
 
 
-def _without_capability(
+def _annotate_derived(
     definition: Definition,
     members: dict[str, Raw],
     meta: dict[str, Raw] | None,
@@ -178,118 +180,126 @@ def _without_capability(
     problems: tuple[str, ...] = (),
 ) -> ToolFacts:
     name, hints = definition.name, definition.annotations
-    flagged = meta is not None and _flagged_below(meta)
-    if flagged:
-        hints = with_capability(hints, {}, (), flagged=True)
-    effect = terms.effect_of(definition, hints, alone=not flagged)
-    if not terms.transparent:
-        floor = terms.floor_of(name)
+    is_flagged = meta is not None and _is_flagged_below(meta)
+    if is_flagged:
+        hints = merge_capability(hints, {}, (), is_flagged_below=True)
+    effect = terms.classify(definition, hints, is_only_source=not is_flagged)
+    if not terms.is_transparent:
+        min_latency_class = terms.min_latency_class_of(name)
         if meta is None:
-            hops = 0 if terms.own else 1
+            hops = 0 if terms.is_local else 1
             members["_meta"] = _plain_meta(
-                _bare(effect), terms.transport, floor, terms.degraded, hops
+                _without_reason(effect), terms.transport, min_latency_class, terms.is_degraded, hops
             )
         else:
-            hops = 0 if terms.own else _hops(meta) + 1
-            unsafe = _add_derived(meta, effect, terms.transport, floor, terms.degraded)
-            members["_meta"] = _finished(meta, hops, unsafe or flagged)
+            hops = 0 if terms.is_local else _count_hops(meta) + 1
+            is_irreversible = _add_derived_capability(
+                meta, effect, terms.transport, min_latency_class, terms.is_degraded
+            )
+            members["_meta"] = _encode_meta(meta, hops, is_irreversible or is_flagged)
     return ToolFacts(effect, problems=problems)
 
 
-def _add_derived(
-    meta: dict[str, Raw], effect: Effect, transport: str, floor: str, degraded: bool
+def _add_derived_capability(
+    meta: dict[str, Raw], effect: Effect, transport: str, min_latency_class: str, is_degraded: bool
 ) -> bool:
-    """Put in the capability that follows from an effect. Whether it is one to be flagged."""
-    capability = _shown(_derived(effect, transport), floor, degraded)
+    """Add the capability that follows from an effect. Returns whether it is irreversible."""
+    capability = _adjust(_derive(effect, transport), min_latency_class, is_degraded)
     meta[CAPABILITY] = Raw(capability.encode())
-    meta[DERIVED_KEY] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
+    meta[DERIVED_KEY] = _NAMES_NOT_FROM_EFFECT if effect.source == "config" else _ALL_DERIVED
     return capability.irreversible_mutable
 
 
 @lru_cache(maxsize=1024)
-def _plain_meta(effect: Effect, transport: str, floor: str, degraded: bool, hops: int) -> Raw:
-    """The whole `_meta` of a tool that has none: most tools have one of a few."""
+def _plain_meta(
+    effect: Effect, transport: str, min_latency_class: str, is_degraded: bool, hops: int
+) -> Raw:
+    """Return the complete `_meta` of a tool without metadata. Most tools share one of a few."""
     meta: dict[str, Raw] = {}
-    unsafe = _add_derived(meta, effect, transport, floor, degraded)
-    return _finished(meta, hops, unsafe)
+    is_irreversible = _add_derived_capability(
+        meta, effect, transport, min_latency_class, is_degraded
+    )
+    return _encode_meta(meta, hops, is_irreversible)
 
 
-# -- a tool that declares one
+# -- tools with a capability
 
 
-def _with_capability(
+def _annotate_declared(
     definition: Definition,
     members: dict[str, Raw],
     meta: dict[str, Raw],
-    said: dict[str, Raw],
+    capability_members: dict[str, Raw],
     terms: AnnotationTerms,
 ) -> ToolFacts:
-    """`said`: the members of the annotation, of which there are some."""
+    """Annotate a tool whose capability has `capability_members`, of which there is at least one."""
     name = definition.name
-    values, wrong = read_values(said)
-    derived = _derived_names(meta)
-    declared = values.keys() - derived
-    flagged = _flagged_below(meta)
-    hints = with_capability(definition.annotations, values, declared, flagged=flagged)
-    effect = terms.effect_of(definition, hints)
-    fallback = _derived(effect, terms.transport)
+    values, invalid = read_values(capability_members)
+    derived_names = _derived_names(meta)
+    declared = values.keys() - derived_names
+    is_flagged = _is_flagged_below(meta)
+    hints = merge_capability(definition.annotations, values, declared, is_flagged_below=is_flagged)
+    effect = terms.classify(definition, hints)
+    fallback = _derive(effect, terms.transport)
     capability = with_defaults(values, fallback)
-    if terms.transparent:
-        return ToolFacts(effect, capability.cost_units, problems=tuple(wrong.values()))
-    shown = _shown(capability, terms.floor_of(name), terms.degraded)
-    for one in Capability.__struct_fields__:
-        if one in wrong or one not in said:
-            said[one] = Raw(encode_value(getattr(shown, one)))
-            derived |= {one}
+    if terms.is_transparent:
+        return ToolFacts(effect, capability.cost_units, problems=tuple(invalid.values()))
+    shown = _adjust(capability, terms.min_latency_class_of(name), terms.is_degraded)
+    for name in Capability.__struct_fields__:
+        if name in invalid or name not in capability_members:
+            capability_members[name] = Raw(encode_value(getattr(shown, name)))
+            derived_names |= {name}
     if shown.latency_class != capability.latency_class:
-        said["latency_class"] = Raw(encode_value(shown.latency_class))
+        capability_members["latency_class"] = Raw(encode_value(shown.latency_class))
     if shown.availability != capability.availability:
-        said["availability"] = Raw(encode_value(shown.availability))
+        capability_members["availability"] = Raw(encode_value(shown.availability))
     _mirror({one: values[one] for one in declared}, effect, members)
-    hops = 0 if terms.own else _hops(meta) + 1
-    unsafe = capability.irreversible_mutable or fallback.irreversible_mutable or flagged
-    meta[CAPABILITY] = Raw(encode_members(said))
+    hops = 0 if terms.is_local else _count_hops(meta) + 1
+    is_irreversible = capability.irreversible_mutable or fallback.irreversible_mutable or is_flagged
+    meta[CAPABILITY] = Raw(encode_members(capability_members))
     meta.pop(DERIVED_KEY, None)
-    if derived:
+    if derived_names:
         meta[DERIVED_KEY] = Raw(
-            b"true" if derived >= said.keys() & CAPABILITY_FIELDS else encode_value(sorted(derived))
+            b"true"
+            if derived_names >= capability_members.keys() & NAMES
+            else encode_value(sorted(derived_names))
         )
-    members["_meta"] = _finished(meta, hops, unsafe)
+    members["_meta"] = _encode_meta(meta, hops, is_irreversible)
     latency_class = shown.latency_class if "latency_class" in declared else None
     return ToolFacts(
         effect,
         capability.cost_units,
         latency_class,
-        None if latency_class is None else _limit(latency_class, hops),
-        tuple(wrong.values()),
+        None if latency_class is None else _declared_timeout(latency_class, hops),
+        tuple(invalid.values()),
     )
 
 
 def _schema_of(definition: Definition) -> Any:
-    """The input schema, decoded. None: it cannot be read."""
+    """Return the decoded input schema. None: it is invalid."""
     try:
         return decode_value(definition.input_schema)
     except ProtocolError:
         return None
 
 
-def _bare(effect: Effect) -> Effect:
-    """An effect without the words of its tool, so that many tools have the same one."""
+def _without_reason(effect: Effect) -> Effect:
+    """Return an effect without its reason, so that it is the same for many tools."""
     return Effect(effect.level, effect.idempotent, effect.source)
 
 
 def _derived_names(meta: dict[str, Raw]) -> frozenset[str]:
-    """Which values of a capability a node below derived, as it says."""
-    said = value_of(meta, DERIVED_KEY)
-    if said is True:
+    """Return the names of the values that a subnode derived, as it declares."""
+    value = value_of(meta, DERIVED_KEY)
+    if value is True:
         return CAPABILITY_FIELDS
-    if isinstance(said, list):
-        return CAPABILITY_FIELDS & {one for one in said if isinstance(one, str)}
+    if isinstance(value, list):
+        return CAPABILITY_FIELDS & {name for name in value if isinstance(name, str)}
     return frozenset()
 
 
 def _mirror(declared: Mapping[str, Any], effect: Effect, members: dict[str, Raw]) -> None:
-    """Say in MCP's own hints what the capability says, where the tool has not."""
+    """Add MCP hints that follow from the capability, where the tool has none."""
     mutable, reversible = declared.get("mutable"), declared.get("reversible")
     hints = dict.fromkeys(_HINTS)
     if mutable is not None:
@@ -297,74 +307,74 @@ def _mirror(declared: Mapping[str, Any], effect: Effect, members: dict[str, Raw]
         if not mutable or reversible is not None:
             hints["destructiveHint"] = mutable and not reversible
     if effect.source == "config" and effect.level is EffectLevel.IRREVERSIBLE:
-        # The annotation stays as it is. This is how nodes above hear of it.
+        # The capability stays as it is. The hint informs the nodes above.
         hints["destructiveHint"] = True
     hints["idempotentHint"] = declared.get("idempotent")
-    known = decode_members(members.get("annotations", b"{}"))
+    annotations = decode_members(members.get("annotations", b"{}"))
     missing = {
         name: Raw(b"true" if value else b"false")
         for name, value in hints.items()
-        if value is not None and value_of(known, name) is None
+        if value is not None and value_of(annotations, name) is None
     }
     if missing:
-        members["annotations"] = Raw(encode_members({**known, **missing}))
+        members["annotations"] = Raw(encode_members({**annotations, **missing}))
 
 
 # -- values
 
 
-def _derived(effect: Effect, transport: str) -> Capability:
-    """What follows from an effect. Unless the operator says so, what changes things is not assumed
-    to be reversible."""
-    return _derived_once(_bare(effect), transport)
+def _derive(effect: Effect, transport: str) -> Capability:
+    """Return the capability that follows from an effect. Changes are not assumed to be reversible,
+    unless the operator says so."""
+    return _derive_cached(_without_reason(effect), transport)
 
 
 @lru_cache(maxsize=256)
-def _derived_once(effect: Effect, transport: str) -> Capability:
+def _derive_cached(effect: Effect, transport: str) -> Capability:
     level = effect.level
-    kept = level is EffectLevel.ADDITIVE or (
+    is_reversible = level is EffectLevel.ADDITIVE or (
         level is EffectLevel.MUTATING and effect.source == "config"
     )
     return derive_capability(
         read_only=level is EffectLevel.READ_ONLY,
-        destructive=not kept,
+        destructive=not is_reversible,
         idempotent=effect.idempotent,
         transport=transport,
     )
 
 
-def _shown(capability: Capability, floor: str, degraded: bool) -> Capability:
-    """As the way to the tool makes it: slower, or degraded, and nothing else."""
-    latency_class = slower_class(capability.latency_class, floor)
-    availability = DEGRADED if degraded else capability.availability
+def _adjust(capability: Capability, min_latency_class: str, is_degraded: bool) -> Capability:
+    """Return the capability as the route to the tool makes it: slower or degraded."""
+    latency_class = slower_class(capability.latency_class, min_latency_class)
+    availability = DEGRADED if is_degraded else capability.availability
     if latency_class == capability.latency_class and availability == capability.availability:
         return capability
     return replace(capability, latency_class=latency_class, availability=availability)
 
 
-def _limit(latency_class: str, hops: int) -> float:
+def _declared_timeout(latency_class: str, hops: int) -> float:
     timeout = timeout_for(latency_class)
-    return 0.0 if timeout is None else timeout + PER_HOP * max(hops - 1, 0)
+    return 0.0 if timeout is None else timeout + SECONDS_PER_HOP * max(hops - 1, 0)
 
 
-def _hops(meta: dict[str, Raw]) -> int:
-    """How many nodes there are below, as the one next to us says."""
-    said = value_of(meta, HOPS) if HOPS in meta else None
-    if not isinstance(said, int) or isinstance(said, bool):
+def _count_hops(meta: dict[str, Raw]) -> int:
+    """Return the number of nodes below, as the next one says."""
+    value = value_of(meta, HOPS) if HOPS in meta else None
+    if not isinstance(value, int) or isinstance(value, bool):
         return 0
-    return min(max(said, 0), MAX_ROUTE)
+    return min(max(value, 0), MAX_ROUTE)
 
 
-def _flagged_below(meta: dict[str, Raw]) -> bool:
-    """A node below flagged it: that stands, whatever the tool says of itself."""
-    return _hops(meta) > 0 and value_of(meta, SAFETY) == IRREVERSIBLE_MUTABLE
+def _is_flagged_below(meta: dict[str, Raw]) -> bool:
+    """Return whether a subnode flagged the tool as irreversible. The flag always counts."""
+    return _count_hops(meta) > 0 and value_of(meta, SAFETY) == IRREVERSIBLE_MUTABLE
 
 
-def _finished(meta: dict[str, Raw], hops: int, unsafe: bool) -> Raw:
+def _encode_meta(meta: dict[str, Raw], hops: int, is_irreversible: bool) -> Raw:
     meta.pop(HOPS, None)
     meta.pop(SAFETY, None)
     if hops:
         meta[HOPS] = Raw(b"%d" % hops)
-    if unsafe:
-        meta[SAFETY] = _SAYS_UNSAFE
+    if is_irreversible:
+        meta[SAFETY] = _IRREVERSIBLE_FLAG
     return Raw(encode_members(meta))

@@ -1,7 +1,7 @@
-"""The board on which upstreams post what they offer, and from which callers read.
+"""The catalog: what all upstreams offer, merged for callers.
 
-A change marks the snapshot stale; the next reader gets a new one, made whole. So fifty upstreams
-that come up at once cost one merge, and a change in one upstream touches that one's part only.
+A change discards the snapshot, and the next reader builds a new one. So fifty upstreams that start
+at the same time cost one merge, and a change of one upstream only affects its own part.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _log = logging.getLogger("interlock.catalog")
 TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
 RESOURCES: Final = "resources"
-"""Templates count as resources."""
+"""The kind of resources, templates and skills."""
 
-# Operations of the node's own are no tools: only the AQL stage lists and calls them. And what has
-# ended is there for those only who still call it.
-_UNLISTED: Final = frozenset({BUILTIN_KEY, ENDED_CONTRACTS})
+# Built-in operations are not listed as tools: only the AQL stage lists and calls them. Ended
+# contracts are only there for callers that still call them.
+_UNLISTED_UPSTREAMS: Final = frozenset({BUILTIN_KEY, ENDED_CONTRACTS})
 
-Changed = Callable[[frozenset[str]], None]
-"""Is told which kinds of lists are new ones."""
+ChangeListener = Callable[[frozenset[str]], None]
+"""Called with the kinds of lists that changed."""
 Review = Callable[[Offering], frozenset[str]]
-"""Takes what an upstream is about to offer; says which of its tools, by their canonical names, are
-not to be listed."""
+"""Called with a new offering before it is published. Returns the canonical names of its tools that
+must not be listed."""
 
 
 class Catalog:
@@ -47,27 +47,27 @@ class Catalog:
     def __init__(self, *, server_info: bytes, page_size: int = 0) -> None:
         self._server_info = server_info
         self._page_size = page_size
-        # Cursors are sealed with a key of this process: they need not outlive it.
+        # Cursors are sealed with a key of this process: they need not be valid after a restart.
         self._key = os.urandom(32)
         self._offerings: dict[str, Offering] = {}
-        self._withheld: dict[str, frozenset[str]] = {}
-        self._expected: dict[str, str] = {}
-        self._listeners: list[Changed] = []
+        self._hidden: dict[str, frozenset[str]] = {}
+        self._reserved_prefixes: dict[str, str] = {}
+        self._listeners: list[ChangeListener] = []
         self._number = 0
-        self._told: dict[str, str] = {}
+        self._logged_shadowings: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
-        self.collides = False
-        """Whether clients see any URI in another form than its upstream. For those who ask with
-        every call; it is as old as the newest snapshot."""
+        self.has_uri_collisions = False
+        """True if clients see any URI in another form than its upstream. As old as the newest
+        snapshot, because it is read with every call."""
         self.by_name: Mapping[str, Tool] = {}
-        """What names mean now, in any of the forms that are accepted. Empty from a change on until
-        somebody asks `find`; for those who ask with every call."""
+        """Tools by all accepted forms of their names, for use with every call. Empty after a change
+        until the next `find`."""
         self.review: Review | None = None
-        """Asked before anything new is on the board: what it withholds was never listed."""
+        """Reviews offerings before they are published. Tools that it hides were never listed."""
 
     @property
     def current(self) -> Snapshot:
-        """The snapshot of now."""
+        """The current snapshot."""
         snapshot = self._snapshot
         if snapshot is None:
             snapshot = self._snapshot = Snapshot(
@@ -76,121 +76,126 @@ class Catalog:
                 page_size=self._page_size,
                 server_info=self._server_info,
                 key=self._key,
-                withheld=self._withheld,
-                expected={
+                hidden=self._hidden,
+                reserved_prefixes={
                     key: prefix
-                    for key, prefix in self._expected.items()
+                    for key, prefix in self._reserved_prefixes.items()
                     if key not in self._offerings
                 },
             )
-            self._tell_overshadowed(snapshot)
-            self.collides = snapshot.collides
+            self._log_shadowed_contracts(snapshot)
+            self.has_uri_collisions = snapshot.has_uri_collisions
             self.by_name = snapshot.by_name
         return snapshot
 
-    def _tell_overshadowed(self, snapshot: Snapshot) -> None:
-        """Once for each: what somebody wrote down is not offered."""
-        told = {one.upstream_name: why for one, why in snapshot.overshadowed()}
-        for name, why in told.items():
-            if self._told.get(name) != why:
-                _log.warning("the contract %s is not offered: %s", name, why)
-        self._told = told
+    def _log_shadowed_contracts(self, snapshot: Snapshot) -> None:
+        """Log each contract that is not offered because its name is taken, once per reason."""
+        reasons = {
+            contract.upstream_name: reason for contract, reason in snapshot.shadowed_contracts()
+        }
+        for name, reason in reasons.items():
+            if self._logged_shadowings.get(name) != reason:
+                _log.warning("contract %s is not offered: %s", name, reason)
+        self._logged_shadowings = reasons
 
     def find(self, name: str) -> Tool | None:
-        """The tool that `name` means now, in any of the forms that are accepted."""
+        """Return the tool with this name, in any accepted form."""
         snapshot = self._snapshot
         if snapshot is None:
             snapshot = self.current
         return snapshot.by_name.get(name)
 
     def offering(self, upstream: str) -> Offering | None:
-        """What `upstream` offers now; None when it is not on the board."""
+        """Return the current offering of an upstream, if it has one."""
         return self._offerings.get(upstream)
 
     @property
     def offerings(self) -> tuple[Offering, ...]:
-        """Everything that is on the board."""
+        """All current offerings."""
         return tuple(self._offerings.values())
 
-    def post(self, offering: Offering) -> None:
-        """An upstream offers something new in place of what it offered."""
-        before = self._offerings.get(offering.upstream)
-        withheld = frozenset[str]() if self.review is None else self.review(offering)
+    def publish(self, offering: Offering) -> None:
+        """Replace the offering of an upstream."""
+        previous = self._offerings.get(offering.upstream)
+        hidden = frozenset[str]() if self.review is None else self.review(offering)
         self._offerings[offering.upstream] = offering
-        # The same lists again, as after most reconnects, are no news to anybody.
-        differences = _differences(before or Offering(offering.upstream, ""), offering)
-        if before is None:
-            differences |= self._let_loose_by(offering.upstream)
-        self._changed(differences | self._keep_back(offering.upstream, withheld))
+        # Lists that did not change, as after most reconnects, are not announced.
+        differences = _differences(previous or Offering(offering.upstream, ""), offering)
+        if previous is None:
+            differences |= self._kinds_of_contracts(offering.upstream)
+        self._notify_listeners(differences | self._set_hidden(offering.upstream, hidden))
 
-    def withhold(self, upstream: str, tools: frozenset[str]) -> None:
-        """Leave these of its tools, by canonical name, out of all lists, and no others. A call of
-        one still finds it, so that its caller can be told why."""
-        kinds = self._keep_back(upstream, tools)
+    def hide_tools(self, upstream: str, tools: frozenset[str]) -> None:
+        """Hide exactly these tools of an upstream, by canonical name, from all lists. A call still
+        finds them, so that the caller is told the reason."""
+        kinds = self._set_hidden(upstream, tools)
         if kinds:
-            self._changed(kinds)
+            self._notify_listeners(kinds)
 
-    def _keep_back(self, upstream: str, tools: frozenset[str]) -> frozenset[str]:
-        if upstream in _UNLISTED:
+    def _set_hidden(self, upstream: str, tools: frozenset[str]) -> frozenset[str]:
+        if upstream in _UNLISTED_UPSTREAMS:
             offering = self._offerings.get(upstream)
             tools = frozenset(tool.canonical for tool in offering.tools) if offering else tools
-        if tools == self._withheld.get(upstream, frozenset()):
+        if tools == self._hidden.get(upstream, frozenset()):
             return frozenset()
-        self._withheld.pop(upstream, None)
+        self._hidden.pop(upstream, None)
         if tools:
-            self._withheld[upstream] = tools
+            self._hidden[upstream] = tools
         return frozenset({TOOLS})
 
     def withdraw(self, upstream: str) -> None:
-        """An upstream offers nothing any more."""
-        gone = self._offerings.pop(upstream, None)
-        self._withheld.pop(upstream, None)
-        if gone is not None:
-            differences = _differences(gone, Offering(upstream, ""))
-            self._changed(differences | self._let_loose_by(upstream))
+        """Remove the offering of an upstream."""
+        offering = self._offerings.pop(upstream, None)
+        self._hidden.pop(upstream, None)
+        if offering is not None:
+            differences = _differences(offering, Offering(upstream, ""))
+            self._notify_listeners(differences | self._kinds_of_contracts(upstream))
 
-    def expect(self, upstream: str, prefix: str) -> None:
-        """A server of the config is to come, or to come back. Until it is there, no contract gets a
-        name that begins like its own; `prefix`: how they do, empty where nothing stands before
-        them."""
-        if self._expected.get(upstream) != prefix:
-            self._expected[upstream] = prefix
-            self._changed(self._let_loose_by(upstream))
+    def reserve_names(self, upstream: str, prefix: str) -> None:
+        """Reserve the names of a configured server that is not connected yet.
 
-    def expect_no_more(self, upstream: str) -> None:
-        """A server is not part of the config any more."""
-        kinds = self._let_loose_by(upstream)
-        if self._expected.pop(upstream, None) is not None:
-            self._changed(kinds)
+        Args:
+            prefix: the prefix of its tools' names, empty if they have none. Until the server offers
+                its tools, no contract gets a name with this prefix.
+        """
+        if self._reserved_prefixes.get(upstream) != prefix:
+            self._reserved_prefixes[upstream] = prefix
+            self._notify_listeners(self._kinds_of_contracts(upstream))
 
-    def _let_loose_by(self, upstream: str) -> frozenset[str]:
-        """What changes for contracts when an expected server comes or goes."""
-        contracts = upstream in self._expected and CONTRACTS in self._offerings
+    def release_names(self, upstream: str) -> None:
+        """Release the reserved names of a server that is no longer configured."""
+        kinds = self._kinds_of_contracts(upstream)
+        if self._reserved_prefixes.pop(upstream, None) is not None:
+            self._notify_listeners(kinds)
+
+    def _kinds_of_contracts(self, upstream: str) -> frozenset[str]:
+        """Return the kinds that change for contracts when a server's names are reserved or not."""
+        contracts = upstream in self._reserved_prefixes and CONTRACTS in self._offerings
         return frozenset({TOOLS} if contracts else ())
 
     def configure(self, *, page_size: int) -> None:
-        """Apply node settings that may change while it runs."""
+        """Apply settings that may change while the node runs."""
         if page_size != self._page_size:
             self._page_size = page_size
-            self._forget()
+            self._discard_snapshot()
 
-    def on_change(self, listener: Changed) -> Callable[[], None]:
-        """Call `listener` after every change. Returns what ends that."""
+    def on_change(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call `listener` after every change. Returns a function that removes it."""
         self._listeners.append(listener)
 
-        def end() -> None:
+        def remove_listener() -> None:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
-        return end
+        return remove_listener
 
-    def _forget(self) -> None:
-        """The snapshot is not that of now any more."""
+    def _discard_snapshot(self) -> None:
+        """Discard the snapshot because it is outdated."""
         self._snapshot = None
         self.by_name = {}
 
-    def _changed(self, kinds: frozenset[str]) -> None:
-        self._forget()
+    def _notify_listeners(self, kinds: frozenset[str]) -> None:
+        self._discard_snapshot()
         if not kinds:
             return
         self._number += 1
@@ -198,41 +203,43 @@ class Catalog:
             listener(kinds)
 
 
-def _differences(one: Offering, other: Offering) -> frozenset[str]:
-    """The kinds of which some client, whatever it sees of the two, sees something else."""
-    different = set()
-    if not _tools_read_alike(one.tools, other.tools):
-        different.add(TOOLS)
-    if not _read_alike(one.prompts, other.prompts):
-        different.add(PROMPTS)
-    segments_shown = any(each.resources or each.templates or each.skills for each in (one, other))
-    if segments_shown and (
-        (one.segment, one.transparent) != (other.segment, other.transparent)
-        or not _uris_read_alike(one.resources, other.resources)
-        or not _uris_read_alike(one.templates, other.templates)
-        or not _uris_read_alike(one.skills, other.skills)
+def _differences(old: Offering, new: Offering) -> frozenset[str]:
+    """Return the kinds of lists that differ for at least one client."""
+    kinds = set()
+    if not _are_tools_equal(old.tools, new.tools):
+        kinds.add(TOOLS)
+    if not _are_entries_equal(old.prompts, new.prompts):
+        kinds.add(PROMPTS)
+    has_uris = any(
+        offering.resources or offering.templates or offering.skills for offering in (old, new)
+    )
+    if has_uris and (
+        (old.segment, old.transparent) != (new.segment, new.transparent)
+        or not _are_uris_equal(old.resources, new.resources)
+        or not _are_uris_equal(old.templates, new.templates)
+        or not _are_uris_equal(old.skills, new.skills)
     ):
-        different.add(RESOURCES)
-    return frozenset(different)
+        kinds.add(RESOURCES)
+    return frozenset(kinds)
 
 
-def _tools_read_alike(some: Sequence[Tool], others: Sequence[Tool]) -> bool:
-    return _read_alike(some, others) and all(
-        a.effect == b.effect for a, b in zip(some, others, strict=True)
+def _are_tools_equal(old: Sequence[Tool], new: Sequence[Tool]) -> bool:
+    return _are_entries_equal(old, new) and all(
+        a.effect == b.effect for a, b in zip(old, new, strict=True)
     )
 
 
-def _read_alike(some: Sequence[ListedEntry], others: Sequence[ListedEntry]) -> bool:
-    return len(some) == len(others) and all(
+def _are_entries_equal(old: Sequence[ListedEntry], new: Sequence[ListedEntry]) -> bool:
+    return len(old) == len(new) and all(
         a.canonical == b.canonical
         and a.safe_name == b.safe_name
         and a.transparent_name == b.transparent_name
         and a.listed == b.listed
-        for a, b in zip(some, others, strict=True)
+        for a, b in zip(old, new, strict=True)
     )
 
 
-def _uris_read_alike(some: Sequence[Resource | Skill], others: Sequence[Resource | Skill]) -> bool:
-    return len(some) == len(others) and all(
-        a.uri == b.uri and a.listed == b.listed for a, b in zip(some, others, strict=True)
+def _are_uris_equal(old: Sequence[Resource | Skill], new: Sequence[Resource | Skill]) -> bool:
+    return len(old) == len(new) and all(
+        a.uri == b.uri and a.listed == b.listed for a, b in zip(old, new, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Reads the tools that an upstream lists, one by one, and keeps what can be used."""
+"""Reading of the tools that an upstream lists, and rejection of entries that clients cannot use."""
 
 from __future__ import annotations
 
@@ -16,60 +16,59 @@ from interlock.errors import ProtocolError
 from interlock.protocol.headers import HeaderParam, read_header_params
 from interlock.protocol.jsonrpc import NULL, decode_members, decode_value, encode_members
 
-# -- What is not shown of what an upstream lists, and why.
+# -- Entries that are not shown, and why.
 #
-# One bad entry never hides the others: it is set aside with the reason, and shown to the
-# operator.
+# An invalid entry does not affect the others: it is rejected with a reason for the operator.
 
 MAX_ENTRIES: Final = 10_000
-"""More entries of one kind from one upstream are set aside: a list must not fill the memory."""
+"""Further entries of one kind from one upstream are rejected, to limit memory."""
 
-MAX_REASONS: Final = 100
-"""Why an entry is not shown is said of so many; of the rest only how many they are."""
+MAX_LISTED_REASONS: Final = 100
+"""The number of rejections that are listed with their reason. The rest is only counted."""
 
 T = TypeVar("T")
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
-    """An entry of a list that is not shown, and why."""
+    """A rejected entry of a list."""
 
     name: str
-    """As the upstream has it, cut when it is long; `?` where there is none."""
+    """The name at the upstream, shortened if it is long; `?` if it has none."""
     reason: str
     kind: str = "tool"
     """`tool`, `prompt`, `resource` or `template`."""
 
 
 class RejectedEntries:
-    """Collects the reasons of one kind, but not without end."""
+    """Collects rejected entries of one kind, up to a limit."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._first: list[RejectedEntry] = []
-        self._more = 0
+        self._listed: list[RejectedEntry] = []
+        self._unlisted_count = 0
 
     def add(self, name: str, reason: str) -> None:
-        if len(self._first) >= MAX_REASONS:
-            self._more += 1
+        if len(self._listed) >= MAX_LISTED_REASONS:
+            self._unlisted_count += 1
             return
-        cut = name if len(name) <= 100 else name[:100] + "…"
-        self._first.append(RejectedEntry(cut, reason, self._kind))
+        short_name = name if len(name) <= 100 else name[:100] + "…"
+        self._listed.append(RejectedEntry(short_name, reason, self._kind))
 
     @property
     def count(self) -> int:
-        """How many entries there are, of which not all have their reason said."""
-        return len(self._first) + self._more
+        """The number of rejected entries, listed or not."""
+        return len(self._listed) + self._unlisted_count
 
     def all(self) -> tuple[RejectedEntry, ...]:
-        if self._more:
-            rest = RejectedEntry(
-                "and others", f"{self._more} more, for reasons like these.", self._kind
+        if self._unlisted_count:
+            summary = RejectedEntry(
+                "and others", f"{self._unlisted_count} more, for similar reasons.", self._kind
             )
-            return (*self._first, rest)
-        return tuple(self._first)
+            return (*self._listed, summary)
+        return tuple(self._listed)
 
 
-class UnusableEntry(Exception):
+class UnusableEntryError(Exception):
     """An entry that no client should see."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -77,69 +76,77 @@ class UnusableEntry(Exception):
         self.reason = reason
 
 
-def usable(
+def read_entries(
     entries: Iterable[Raw | bytes],
-    set_aside: RejectedEntries,
+    rejected: RejectedEntries,
     read: Callable[[bytes], T],
-    name_of: Callable[[T], str],
-    wanted: Callable[[str], bool] = lambda _: True,
+    get_name: Callable[[T], str],
+    is_included: Callable[[str], bool] = lambda _: True,
 ) -> list[T]:
-    """What `read` makes of the entries, in their order, each name once."""
-    kept: list[T] = []
+    """Decode entries in their order, without duplicates, and collect the rejected ones.
+
+    Args:
+        read: decodes an entry. Raises UnusableEntryError.
+        get_name: returns the name of a decoded entry.
+        is_included: returns False for names that the config excludes.
+    """
+    result: list[T] = []
     seen: set[str] = set()
     for raw in entries:
         try:
             entry = read(bytes(raw))
-        except UnusableEntry as unusable:
-            set_aside.add(unusable.name, unusable.reason)
+        except UnusableEntryError as error:
+            rejected.add(error.name, error.reason)
             continue
-        name = name_of(entry)
+        name = get_name(entry)
         if name in seen:
-            set_aside.add(name, "The upstream lists this more than once.")
+            rejected.add(name, "The upstream lists this name more than once.")
             continue
         seen.add(name)
-        if not wanted(name):
+        if not is_included(name):
             continue
-        if len(kept) >= MAX_ENTRIES:
-            set_aside.add(name, f"More than {MAX_ENTRIES} entries of this kind.")
+        if len(result) >= MAX_ENTRIES:
+            rejected.add(name, f"The upstream lists more than {MAX_ENTRIES} entries of this kind.")
             continue
-        kept.append(entry)
-    return kept
+        result.append(entry)
+    return result
 
 
-def take_apart(
-    raw: bytes, decode: Callable[[bytes], T], named_by: str, longest: int
+def decode_entry(
+    raw: bytes, decode: Callable[[bytes], T], name_member: str, max_length: int
 ) -> tuple[T, dict[str, Raw]]:
-    """The members that the node reads, and all of them raw but the one that names the entry."""
+    """Return the decoded entry, and its raw members without the one that names it."""
     try:
         members = decode_members(raw)
     except ProtocolError:
-        raise UnusableEntry("?", "The entry is not an object.") from None
-    # MCP knows no null members here, and clients refuse a whole list for one.
-    members = without_nulls(members)
-    name = value_of(members, named_by)
+        raise UnusableEntryError("?", "The entry is not an object.") from None
+    # MCP has no null members here, and clients reject a whole list because of one.
+    members = remove_nulls(members)
+    name = value_of(members, name_member)
     name = name if isinstance(name, str) and name else "?"
     try:
         raw.decode()
         entry = decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise UnusableEntry(name, f"The definition is not valid: {exc}.") from None
-    # What decodes has this member, and it is a string: the last one, where it stands twice.
-    named = value_of(members, named_by)
-    if not named:
-        raise UnusableEntry("?", f"`{named_by}` is empty.")
-    if len(named) > longest:
-        raise UnusableEntry(named, f"`{named_by}` is longer than {longest} characters.")
-    del members[named_by]
+        raise UnusableEntryError(name, f"Invalid definition: {exc}.") from None
+    # A decoded entry has this member, and it is a string. If it occurs twice, the last one counts.
+    entry_name = value_of(members, name_member)
+    if not entry_name:
+        raise UnusableEntryError("?", f"`{name_member}` is empty.")
+    if len(entry_name) > max_length:
+        raise UnusableEntryError(
+            entry_name, f"`{name_member}` is longer than {max_length} characters."
+        )
+    del members[name_member]
     return entry, members
 
 
-def without_nulls(members: dict[str, Raw]) -> dict[str, Raw]:
+def remove_nulls(members: dict[str, Raw]) -> dict[str, Raw]:
     return {name: value for name, value in members.items() if bytes(value) != NULL}
 
 
 def value_of(members: dict[str, Raw], key: str) -> Any:
-    """A member's value; None for what is not there or cannot be read."""
+    """Return the value of a member. None: it is absent or invalid."""
     try:
         return decode_value(members[key])
     except (KeyError, ProtocolError):
@@ -147,7 +154,7 @@ def value_of(members: dict[str, Raw], key: str) -> Any:
 
 
 class Definition(msgspec.Struct, gc=False, rename="camel"):
-    """The members of a tool that the node reads. The rest stays as it came."""
+    """The members of a tool that the node reads. All others are passed on unchanged."""
 
     name: str
     input_schema: Raw
@@ -159,76 +166,76 @@ _decode_definition = msgspec.json.Decoder(Definition).decode
 
 
 class AcceptedDefinition(NamedTuple):
-    """A definition that is to be shown, before it has its names."""
+    """A tool definition that will be shown, before it gets its names."""
 
     definition: Definition
     members: dict[str, Raw]
-    """All but the name."""
+    """All members except the name."""
     params: tuple[HeaderParam, ...]
 
 
-def sift_tools(
+def read_tool_entries(
     definitions: Iterable[Raw | bytes],
     server: ServerConfig,
-    set_aside: RejectedEntries,
+    rejected: RejectedEntries,
     *,
     http: bool,
 ) -> list[AcceptedDefinition]:
-    """What of the definitions is to be shown, in their order."""
-    return usable(
+    """Return the definitions that will be shown, in their order."""
+    return read_entries(
         definitions,
-        set_aside,
+        rejected,
         lambda raw: _read(raw, http=http),
-        lambda wanted: wanted.definition.name,
-        lambda name: is_wanted(name, server),
+        lambda accepted: accepted.definition.name,
+        lambda name: is_tool_included(name, server),
     )
 
 
 def _read(raw: bytes, *, http: bool) -> AcceptedDefinition:
-    definition, members = take_apart(raw, _decode_definition, "name", names.MAX_OWN)
+    definition, members = decode_entry(
+        raw, _decode_definition, "name", names.MAX_UPSTREAM_NAME_LENGTH
+    )
     name = definition.name
     try:
         schema = decode_members(definition.input_schema)
     except ProtocolError:
-        raise UnusableEntry(name, "`inputSchema` is not an object.") from None
-    # Clients refuse a whole list for one schema whose `type` is not "object".
-    kind = value_of(schema, "type")
-    if kind != "object":
-        if "type" in schema and not (isinstance(kind, list) and "object" in kind):
-            raise UnusableEntry(
-                name, "`inputSchema` is not of type object, as arguments always are."
-            )
+        raise UnusableEntryError(name, "`inputSchema` is not an object.") from None
+    # Clients reject a whole list because of one schema whose `type` is not "object".
+    schema_type = value_of(schema, "type")
+    if schema_type != "object":
+        if "type" in schema and not (isinstance(schema_type, list) and "object" in schema_type):
+            raise UnusableEntryError(name, "`inputSchema` must have `type: object`.")
         members["inputSchema"] = Raw(encode_members({**schema, "type": Raw(b'"object"')}))
     params: tuple[HeaderParam, ...] = ()
     if b"x-mcp-header" in raw:
         try:
             params = read_header_params(decode_value(definition.input_schema))
         except ProtocolError as exc:
-            # The rule binds clients of HTTP servers; elsewhere the annotation means nothing.
+            # The rule binds clients of HTTP servers. Elsewhere the annotation has no meaning.
             if http:
-                raise UnusableEntry(name, exc.message) from None
+                raise UnusableEntryError(name, exc.message) from None
     return AcceptedDefinition(definition, members, params)
 
 
-def session_members(members: dict[str, Raw]) -> dict[str, Raw]:
-    """A definition for clients of the session wire: they know output schemas of objects only, and
-    refuse a whole list for another."""
+def members_for_session(members: dict[str, Raw]) -> dict[str, Raw]:
+    """Return a definition for session clients: they support output schemas of objects only, and
+    reject a whole list because of another."""
     schema = members.get("outputSchema")
     if schema is None or _is_object_schema(schema):
         return members
     return {name: value for name, value in members.items() if name != "outputSchema"}
 
 
-def stateless_members(members: dict[str, Raw]) -> dict[str, Raw]:
-    """A definition for clients of the stateless wire, which has no `execution`; its output schemas
-    may be of any type, but must be objects themselves."""
-    left_out = {"execution"} & members.keys()
+def members_for_stateless(members: dict[str, Raw]) -> dict[str, Raw]:
+    """Return a definition for stateless clients: there is no `execution`. Output schemas may have
+    any type, but must be objects themselves."""
+    removed = {"execution"} & members.keys()
     schema = members.get("outputSchema")
     if schema is not None and bytes(schema)[:1] != b"{":
-        left_out.add("outputSchema")
-    if not left_out:
+        removed.add("outputSchema")
+    if not removed:
         return members
-    return {name: value for name, value in members.items() if name not in left_out}
+    return {name: value for name, value in members.items() if name not in removed}
 
 
 def _is_object_schema(schema: Raw) -> bool:
@@ -238,8 +245,8 @@ def _is_object_schema(schema: Raw) -> bool:
         return False
 
 
-def is_wanted(name: str, server: ServerConfig) -> bool:
-    """Whether the config lets a tool of this name be used at all."""
+def is_tool_included(name: str, server: ServerConfig) -> bool:
+    """Return whether the config includes a tool of this name (`allow`, `deny`)."""
     if server.allow and not any(fnmatchcase(name, pattern) for pattern in server.allow):
         return False
     return not any(fnmatchcase(name, pattern) for pattern in server.deny)

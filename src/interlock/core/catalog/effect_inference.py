@@ -1,11 +1,10 @@
-"""Infers what a tool does from its name, description and parameters. Pure.
+"""Inference of a tool's effect from its name, description and parameters. Pure.
 
-Used only for tools whose annotations do not say it. Inference sees words, never the code behind
-them: it finds `delete_station`, it cannot find a `get_station` that deletes.
+It is used only for tools without conclusive annotations. It sees words, not code: it recognizes
+`delete_station`, but not a `get_station` that deletes.
 
-A tool is judged by the verb of its name, then by the verbs of its first sentence, then by its
-parameters. Of contradicting words the worse one counts, unless it is clearly a noun
-(`get_delete_status`, `list_runs`).
+The verb of the name decides first, then the verbs of the first sentence, then the parameters. Of
+contradicting words the worse wins, unless it is clearly a noun (`get_delete_status`, `list_runs`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import msgspec
 
 
 class EffectKind(IntEnum):
-    """What the words of a tool say that it does."""
+    """The effect that the words of a tool indicate."""
 
     UNKNOWN = 0
     READS = 1
@@ -29,34 +28,34 @@ class EffectKind(IntEnum):
 
 
 class EffectChoice(msgspec.Struct, frozen=True, gc=False):
-    """A parameter whose value says what a call does, and the values that are not irreversible."""
+    """A parameter whose value decides what a call does, and its harmless values."""
 
     parameter: str
     harmless: frozenset[str]
-    switch: bool = False
-    """Whether false, null and leaving it out are harmless (`overwrite`)."""
+    is_switch: bool = False
+    """True if false, null and omission are harmless (`overwrite`)."""
 
     def is_harmless(self, arguments: Mapping[str, Any]) -> bool:
         value = arguments.get(self.parameter)
         if value is None or value is False:
-            return self.switch
+            return self.is_switch
         return isinstance(value, str) and value in self.harmless
 
 
 class Inference(msgspec.Struct, frozen=True, gc=False):
-    """What was inferred about a tool, and from which word."""
+    """The inferred effect of a tool, and the decisive word."""
 
     kind: EffectKind
     reason: str = ""
     choices: tuple[EffectChoice, ...] = ()
-    """Of an irreversible tool: calls with only harmless values in these parameters are not."""
+    """For an irreversible tool: calls with only harmless values in these parameters are not."""
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_DESTROYS: Final = _words("""
+_DESTROYING: Final = _split_words("""
     delete remove purge drop destroy erase wipe truncate uninstall unlink revoke trash discard prune
     evict expunge del rm rmdir forget unregister deregister unpublish overwrite terminate shutdown
     reboot nuke cleanup obliterate bulkdelete multidelete batchdelete unset dispose delist flush
@@ -64,35 +63,39 @@ _DESTROYS: Final = _words("""
     vacuum reformat redact deprovision teardown decommission demolish clobber shred scrub zap empty
     deactivate suspend block blacklist invalidate expel disband uninvite undeploy offboard
     deauthorize deauthorise rmtree burn clean""")
-_SENDS: Final = _words("""
+_SENDING: Final = _split_words("""
     send post publish notify email tweet retweet sms dm broadcast reply forward deliver invite
     announce dial fax submit message crosspost mail rsvp respond syndicate transmit emit
     unsend""")
-_PAYS: Final = _words("""
+_PAYING: Final = _split_words("""
     pay purchase buy sell charge withdraw payout checkout bid trade swap donate transfer wire bet
     redeem order stake unstake mint liquidate rent spend borrow lend deposit remit reimburse
     disburse airdrop topup fund bridge tip renew""")
-_EXECUTES: Final = _words("""
+_EXECUTING: Final = _split_words("""
     execute exec run eval evaluate invoke deploy shell bash trigger dispatch call launch spawn apply
     interpret sudo terminal perform inject exploit impersonate rollout""")
-_PUBLISHES: Final = _words("merge push share release promote expose publicize finalize finalise")
-_GIVES_ACCESS: Final = _words(
+_PUBLISHING: Final = _split_words(
+    "merge push share release promote expose publicize finalize finalise"
+)
+_GRANTING_ACCESS: Final = _split_words(
     "grant authorize authorise elevate escalate delegate whitelist allowlist"
 )
-_IRREVERSIBLE: Final = _DESTROYS | _SENDS | _PAYS | _EXECUTES | _PUBLISHES | _GIVES_ACCESS
-_OFTEN_NOUNS: Final = _words("""
+_IRREVERSIBLE: Final = (
+    _DESTROYING | _SENDING | _PAYING | _EXECUTING | _PUBLISHING | _GRANTING_ACCESS
+)
+_OFTEN_NOUNS: Final = _split_words("""
     mail tip fund bridge deposit block clean empty burn zap respond delegate exploit blacklist
     whitelist allowlist""")
-"""Verbs only as the first word of a name (`get_block`, `latest_fund`)."""
+"""Words that are verbs only at the beginning of a name (`get_block`, `latest_fund`)."""
 
-_NEVER_NOUNS: Final = _words("""
+_NEVER_NOUNS: Final = _split_words("""
     delete remove purge destroy erase wipe truncate uninstall unlink revoke discard prune evict
     expunge del rm rmdir unregister deregister unpublish overwrite terminate obliterate dispose
     execute exec eval pay buy withdraw send notify broadcast publish nuke unset deprovision
     decommission reformat deploy undeploy rmtree deauthorize deauthorise""")
-"""Words that are the verb wherever they stand in a name, unless a noun of them follows."""
+"""Words that are verbs anywhere in a name, unless a noun follows."""
 
-_READS: Final = _words("""
+_READING: Final = _split_words("""
     get list search find read fetch show view describe lookup retrieve check inspect browse explain
     compare diff summarize summarise analyze analyse calculate compute convert translate preview
     validate verify status info head tail scan detect estimate lint measure monitor display peek
@@ -104,7 +107,7 @@ _READS: Final = _words("""
     checks display displays queries query looks looksup calculates computes converts analyzes
     analyses extracts validates lookups format render encode decode hash parse sum average
     random solve transcribe crawl scrape visit demonstrates gathers gather load loads""")
-_CHANGES: Final = _words("""
+_CHANGING: Final = _split_words("""
     create add update edit set rename move patch modify change replace put write assign unassign
     adjust append prepend mark unmark toggle enable disable configure tag untag label relabel
     reorder resize alter amend revise rewrite lock unlock pin unpin attach detach link reassign
@@ -122,86 +125,88 @@ _CHANGES: Final = _words("""
     optimize upgrade downgrade scale rebase squash stash unlock test seed populate begin end finish
     draw adds creates updates edits writes sets saves moves makes generates inserts opens closes
     starts stops adjusts modifies changes uploads adds""")
-_NOUN_FOLLOWS: Final = _words("""
+_FOLLOWING_NOUNS: Final = _split_words("""
     status statuses history histories log logs policy policies marker markers protection request
     requests preview previews rate rates info count counts details detail event events queue queues
     permission permissions option options result results output outputs job jobs id ids time times
     date dates limit limits list lists template templates config configuration settings schema type
     types state states stats statistics statistic metrics summary report reports plan plans""")
-_JOINS: Final = _words("and or then plus with")
-_OUTWARD: Final = _words("""
+_CONJUNCTIONS: Final = _split_words("and or then plus with")
+_OUTWARD_OBJECTS: Final = _split_words("""
     tweet tweets payment payments transfer transfers order orders charge charges refund refunds
     payout payouts release releases announcement announcements broadcast broadcasts sms subscription
     purchase transaction transactions invitation invitations invite invites reply replies email
     emails mail message messages post posts deployment deployments""")
-"""What is sent, published or paid as soon as it is made (`create_tweet`)."""
-_MONEY: Final = _words("""
+"""Objects that are sent, published or paid as soon as they are created (`create_tweet`)."""
+_PAYMENT_OBJECTS: Final = _split_words("""
     subscription subscriptions billing payment payments payout payouts refund refunds transfer
     transfers""")
-"""Who changes these changes what is paid."""
-_BOOKED: Final = _words("""
+"""Changes of these objects change payments."""
+_BOOKING_OBJECTS: Final = _split_words("""
     flight flights hotel hotels room rooms ticket tickets table ride trip car seat seats appointment
     reservation restaurant stay""")
-"""Who books or reserves these owes somebody something."""
-_ACCESS: Final = _words("""
+"""Booking or reserving these objects creates an obligation."""
+_ACCESS_OBJECTS: Final = _split_words("""
     permission permissions sharing visibility acl acls collaborator collaborators ownership admin
     admins access rbac""")
-"""Who changes these may open what was private, or lock somebody out."""
-_UNSENT: Final = _words("draft drafts schema label labels folder rule") | (
-    _NOUN_FOLLOWS - {"preview", "previews"}
+"""Changes of these objects may expose private data or lock users out."""
+_NOT_SENT_OBJECTS: Final = _split_words("draft drafts schema label labels folder rule") | (
+    _FOLLOWING_NOUNS - {"preview", "previews"}
 )
-_MAKES: Final = _words("""
+_CREATING_VERBS: Final = _split_words("""
     create add make new place compose process initiate complete confirm start begin issue finish
     request handle do submit schedule capture commit""")
-"""Verbs of carrying out, whose object says what is done (`process_refund`)."""
-_OVERWRITES: Final = _words("write save put replace store dump")
-_CONTENT: Final = _words("file files object blob content contents")
-_LANGUAGES: Final = _words("""
+"""Verbs whose object says what is done (`process_refund`)."""
+_OVERWRITING_VERBS: Final = _split_words("write save put replace store dump")
+_CONTENT_OBJECTS: Final = _split_words("file files object blob content contents")
+_LANGUAGES: Final = _split_words("""
     python javascript js node nodejs repl sandbox interpreter notebook lua ruby ipython jupyter
     kernel shell console powershell perl php typescript java rust golang sql""")
-_CODE: Final = _words("code source script snippet expression program statement cell")
-_JOINING: Final = _words("device devices member members user users login access")
-"""Who approves these lets somebody in."""
-_MODIFIERS: Final = _words(
+_CODE: Final = _split_words("code source script snippet expression program statement cell")
+_MEMBERSHIP_OBJECTS: Final = _split_words("device devices member members user users login access")
+"""Approving these objects gives somebody access."""
+_MODIFIERS: Final = _split_words(
     "batch bulk multi mass safe quick api mcp tool async auto force hard try do"
 )
 _PREFIXES: Final = ("re", "bulk", "batch", "multi", "mass", "auto", "un", "force", "hard", "soft")
-_RAW: Final = _words(
+_CODE_OBJECTS: Final = _split_words(
     "sql command commands cmd shell code script bash python javascript js query "
     "expression cypher graphql lua program statement statements mql aql cql"
 )
 """Parameters and objects of verbs that are code in some language."""
-_RUNS_CODE: Final = _words("""
+_CODE_PARAMETERS: Final = _split_words("""
     sql cmd command commands shell_command shell bash script javascript js_code python_code cypher
     code_snippet""")
-"""Required text parameters of these names make a tool run code, unless its verb says otherwise."""
-_MULTIPLEXERS: Final = _words(
+"""Required text parameters with these names make a tool run code, unless its verb differs."""
+_MULTIPLEXERS: Final = _split_words(
     "manage handle control operate administer action actions operation "
     "operations request batch proxy raw"
 )
-_CHOOSING: Final = _words("""
+_CHOICE_PARAMETERS: Final = _split_words("""
     action actions operation op command cmd method mode verb subcommand function action_type
     operation_type http_method request_method""")
-_CHOOSES_FREELY: Final = _words("""
+_FREE_CHOICE_PARAMETERS: Final = _split_words("""
     action operation op command cmd method verb subcommand http_method request_method""")
-_SWITCHES: Final = _words("overwrite overwrite_existing replace_existing clobber hard_delete force")
-_METHODS: Final = _words("get head options")
-_UNSAFE_METHODS: Final = _words("post put patch delete")
+_SWITCH_PARAMETERS: Final = _split_words(
+    "overwrite overwrite_existing replace_existing clobber hard_delete force"
+)
+_SAFE_METHODS: Final = _split_words("get head options")
+_UNSAFE_METHODS: Final = _split_words("post put patch delete")
 
 _SPLIT: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SENTENCE: Final = re.compile(r"(?<=[.!?。])\s|\n|\r")
 _TOKEN: Final = re.compile(r"[a-z][a-z'\-]*|[,/]")
-_NOT: Final = _words(
+_NEGATIONS: Final = _split_words(
     "not never no without don't doesn't cannot won't nothing instead avoid avoids "
     "prevents prevent non before unless than after"
 )
-_ADVERBS: Final = _words("""
+_ADVERBS: Final = _split_words("""
     completely permanently irreversibly also then optionally immediately safely fully entirely
     forcefully forcibly recursively directly physically hard soft either both tool used allows allow
     you lets let can will may must this the a an to for and or that which it helps be able is
     allowing enables enable used by""")
-_LINKS: Final = _words("and or then to can will may also optionally either")
-_GONE: Final = re.compile(
+_LINK_WORDS: Final = _split_words("and or then to can will may also optionally either")
+_IRREVERSIBLE_PHRASES: Final = re.compile(
     r"\b(?:can\s?not|can't|cannot) be (?:undone|reversed|recovered|restored)\b|\birreversibl[ey]\b|"
     r"\bpermanent(?:ly)? (?:delet|remov|eras|destroy)\w*|\bdestructive\b|"
     r"\b(?:completely |will |may |and |or )overwrit\w*|\boverwrites?\b (?:the |an |any |all )?"
@@ -212,39 +217,39 @@ _GONE: Final = re.compile(
     r"\bhttp (?:post|put|patch|delete) requests?\b",
     re.I,
 )
-_FINAL: Final = re.compile(
+_DECISIVE_PHRASES: Final = re.compile(
     r"\b(?:can\s?not|can't|cannot) be (?:undone|reversed|recovered|restored)\b|"
     r"\b(?:is|are|an?) irreversible\b|\bpermanently (?:delet|remov|eras|destroy)(?:es|e|s)\b",
     re.I,
 )
-"""Of these, what counts although the name says that the tool reads."""
-_DENIED: Final = re.compile(
+"""The phrases that also count if the name says that the tool reads."""
+_NEGATED_BEFORE: Final = re.compile(
     r"(?:\bnot\b|\bnever\b|\bwithout\b|n't\b|\bno\b|\bnon-?)"
     r"(?:(?!\b(?:and|but|this|it)\b)[^.,;]){0,40}$",
     re.I,
 )
-_OF_OTHERS: Final = re.compile(
+_QUALIFIED_BEFORE: Final = re.compile(
     r"(?:\bnot\b|\bnever\b|n't\b|\bno\b|\bnon-?|\bfor\b|\bunless\b|\bprefer\b|\binstead\b|\bif\b"
     r"|\bwhen\b|\bin\b)[^.;]{0,30}$",
     re.I,
 )
-"""In front of `read-only`: it is not said of this tool, or not always."""
+"""Words before `read-only`: the claim is not about this tool, or not unconditional."""
 _READ_ONLY: Final = re.compile(
     r"\bread[- ]only\b(?! (?:false|replica|transaction|mode|field|prop))", re.I
 )
-_MOST_TEXT: Final = 2_000
-_MOST_PROPERTIES: Final = 200
-_MOST_VALUES: Final = 200
-_MOST_PARTS: Final = 300
-_DEEPEST: Final = 6
+_MAX_TEXT_LENGTH: Final = 2_000
+_MAX_PROPERTIES: Final = 200
+_MAX_VALUES: Final = 200
+_MAX_SCHEMA_PARTS: Final = 300
+_MAX_DEPTH: Final = 6
 
-_SAID: Final = _IRREVERSIBLE - _words("""
+_VERBS_IN_SENTENCES: Final = _IRREVERSIBLE - _split_words("""
     apply call perform order message share release promote force override stake rent mint wire
     terminal dial bid""")
-"""Verbs that mean the same in a sentence as in a name."""
-_THINGS: Final = frozenset({("merge", "request"), ("pull", "request"), ("check", "run")})
+"""Verbs with the same meaning in a sentence as in a name."""
+_COMPOUND_NOUNS: Final = frozenset({("merge", "request"), ("pull", "request"), ("check", "run")})
 _FORMS: Final[dict[str, str]] = {}
-for _word in _SAID:
+for _word in _VERBS_IN_SENTENCES:
     _FORMS[_word] = _word
     _end = "es" if _word.endswith(("s", "sh", "ch", "x", "z")) else "s"
     _FORMS[_word + _end] = _word
@@ -253,25 +258,25 @@ for _word in _SAID:
     if _word in _NEVER_NOUNS:
         _FORMS[(_word[:-1] if _word.endswith("e") else _word) + "ing"] = _word
 _FORMS.update({"running": "run", "dropping": "drop", "resetting": "reset"})
-_DOERS: Final[dict[str, str]] = {
+_AGENT_NOUNS: Final[dict[str, str]] = {
     "runner": "run", "executor": "execute", "executer": "execute", "execution": "execute",
     "deletion": "delete", "removal": "remove", "killer": "kill", "messenger": "message",
 }  # fmt: skip
 for _word in _NEVER_NOUNS:
     _stem = _word.removesuffix("e")
     for _ending in ("er", "ing"):
-        _DOERS.setdefault(_stem + _ending, _word)
-"""Nouns of a verb: the last word of names that have no verb (`code_runner`)."""
-_GLUED: Final = (*sorted(word for word in _NEVER_NOUNS if len(word) > 5), "send")
-_ENDINGS: Final = _words("s d r rs er ers or ors ing ed es able ion ions ment ments al als")
+        _AGENT_NOUNS.setdefault(_stem + _ending, _word)
+"""Nouns of a verb: the last word of names without a verb (`code_runner`)."""
+_PREFIX_VERBS: Final = (*sorted(word for word in _NEVER_NOUNS if len(word) > 5), "send")
+_SUFFIXES: Final = _split_words("s d r rs er ers or ors ing ed es able ion ions ment ments al als")
 
 
 def split_name(name: str) -> list[str]:
-    """The words of a tool's name, in lower case, each thing as one of them."""
+    """Split a tool's name into words in lower case. A compound noun is one word."""
     words: list[str] = []
     for part in _SPLIT.split(name):
         word = part.lower()
-        if words and (words[-1], word.removesuffix("s")) in _THINGS:
+        if words and (words[-1], word.removesuffix("s")) in _COMPOUND_NOUNS:
             words[-1] += word
         elif word == "checkout" and "git" in words:
             words.append("switch")
@@ -281,71 +286,83 @@ def split_name(name: str) -> list[str]:
 
 
 def infer(name: str, description: str = "", schema: Any = None) -> Inference:
-    """What a tool of this name, description and input schema does, as far as words tell."""
+    """Infer the effect of a tool from its name, description and input schema."""
     words = split_name(name)
-    text = description[:_MOST_TEXT]
-    chosen = _choices(words, schema)
-    nested = _nested_value(schema)
-    switch = _destructive_switch(schema)
-    if chosen is not None:
-        return _narrowed(chosen, switch, text, schema) if not nested else _without_choices(chosen)
-    by_name = _of_name(words)
-    if by_name.kind is EffectKind.IRREVERSIBLE:
-        if _claims_read_only(text) and _verb(words) in ("run", "execute", "exec", "query"):
+    text = description[:_MAX_TEXT_LENGTH]
+    choice_inference = _find_choices(words, schema)
+    nested_value = _find_nested_value(schema)
+    switch = _find_destructive_switch(schema)
+    if choice_inference is not None:
+        return (
+            _restrict_choices(choice_inference, switch, text, schema)
+            if not nested_value
+            else _without_choices(choice_inference)
+        )
+    name_inference = _infer_from_name(words)
+    if name_inference.kind is EffectKind.IRREVERSIBLE:
+        if _claims_read_only(text) and _find_verb(words) in ("run", "execute", "exec", "query"):
             return Inference(EffectKind.READS, "description says `read-only`")
-        return by_name
-    by_text = _of_text(text, by_name.kind)
-    if by_text is not None and by_text.kind is EffectKind.IRREVERSIBLE:
-        return by_text
-    if nested and by_name.kind is not EffectKind.READS:
-        return Inference(EffectKind.IRREVERSIBLE, nested)
-    if by_name.kind is EffectKind.UNKNOWN or set(words) & _MULTIPLEXERS:
-        chooser = _free_choice(schema)
+        return name_inference
+    text_inference = _infer_from_text(text, name_inference.kind)
+    if text_inference is not None and text_inference.kind is EffectKind.IRREVERSIBLE:
+        return text_inference
+    if nested_value and name_inference.kind is not EffectKind.READS:
+        return Inference(EffectKind.IRREVERSIBLE, nested_value)
+    if name_inference.kind is EffectKind.UNKNOWN or set(words) & _MULTIPLEXERS:
+        chooser = _find_free_choice(schema)
     else:
-        chooser = _free_method(schema)
+        chooser = _find_free_method(schema)
     if chooser:
         return Inference(EffectKind.IRREVERSIBLE, f"parameter `{chooser}` decides what it does")
-    if by_name.kind is not EffectKind.READS or _verb(words) == "query":
-        code = _runs_code(schema, by_name.kind, bool(_LANGUAGES & set(words)))
+    if name_inference.kind is not EffectKind.READS or _find_verb(words) == "query":
+        code = _find_code_parameter(schema, name_inference.kind, bool(_LANGUAGES & set(words)))
         if code and not _claims_read_only(text):
             return Inference(EffectKind.IRREVERSIBLE, f"parameter `{code}` takes code")
-    if switch is not None and by_name.kind is not EffectKind.READS:
+    if switch is not None and name_inference.kind is not EffectKind.READS:
         return switch
-    if by_name.kind is EffectKind.UNKNOWN and by_text is not None:
-        return by_text
-    return by_name
+    if name_inference.kind is EffectKind.UNKNOWN and text_inference is not None:
+        return text_inference
+    return name_inference
 
 
 def _without_choices(inference: Inference) -> Inference:
     return msgspec.structs.replace(inference, choices=())
 
 
-def _narrowed(chosen: Inference, switch: Inference | None, text: str, schema: Any) -> Inference:
-    """A tool that is judged by a parameter, where nothing else makes it irreversible: what else it
-    takes may do the harm, whatever the parameter says."""
-    says_so = any(not _is_denied(text, found) for found in _FINAL.finditer(text))
-    if says_so or _free_choice(schema) or _runs_code(schema, EffectKind.UNKNOWN, True):
-        return _without_choices(chosen)
+def _restrict_choices(
+    choice_inference: Inference, switch: Inference | None, text: str, schema: Any
+) -> Inference:
+    """Remove the choices of a tool if something else makes it irreversible, such as another
+    parameter."""
+    is_decisive = any(not _is_denied(text, found) for found in _DECISIVE_PHRASES.finditer(text))
+    if (
+        is_decisive
+        or _find_free_choice(schema)
+        or _find_code_parameter(schema, EffectKind.UNKNOWN, True)
+    ):
+        return _without_choices(choice_inference)
     if switch is None:
-        return chosen
+        return choice_inference
     if not switch.choices:
-        return _without_choices(chosen)
-    return msgspec.structs.replace(chosen, choices=(*chosen.choices, *switch.choices))
-
-
-def _is_denied(text: str, found: re.Match[str]) -> bool:
-    return bool(_DENIED.search(text[max(0, found.start() - 60) : found.start()]))
-
-
-def _claims_read_only(text: str) -> bool:
-    """Whether a description says of the tool itself that it only reads."""
-    return any(
-        not _OF_OTHERS.search(text[max(0, found.start() - 40) : found.start()])
-        for found in _READ_ONLY.finditer(text)
+        return _without_choices(choice_inference)
+    return msgspec.structs.replace(
+        choice_inference, choices=(*choice_inference.choices, *switch.choices)
     )
 
 
-def _verb(words: list[str]) -> str:
+def _is_denied(text: str, match: re.Match[str]) -> bool:
+    return bool(_NEGATED_BEFORE.search(text[max(0, match.start() - 60) : match.start()]))
+
+
+def _claims_read_only(text: str) -> bool:
+    """Return whether a description says of the tool itself that it only reads."""
+    return any(
+        not _QUALIFIED_BEFORE.search(text[max(0, match.start() - 40) : match.start()])
+        for match in _READ_ONLY.finditer(text)
+    )
+
+
+def _find_verb(words: list[str]) -> str:
     for word in words:
         if word not in _MODIFIERS:
             return word
@@ -355,65 +372,65 @@ def _verb(words: list[str]) -> str:
 # -- the name
 
 
-def _of_name(words: list[str]) -> Inference:
+def _infer_from_name(words: list[str]) -> Inference:
     if len(words) > 2 and words[0] == "api" and words[1] in ("post", "put", "patch"):
-        # Made from an HTTP description: the method is no verb of the trade.
-        rest = _of_name(["", *words[2:]])
-        if rest.kind is EffectKind.IRREVERSIBLE:
-            return rest
+        # Generated from an HTTP API: the method is not the verb of the tool.
+        rest_inference = _infer_from_name(["", *words[2:]])
+        if rest_inference.kind is EffectKind.IRREVERSIBLE:
+            return rest_inference
         return Inference(EffectKind.CHANGES, f"`{words[1]}` in its name")
     while len(words) > 1 and words[0] in _MODIFIERS:
         words = words[1:]
-    words = [_base(word) for word in words]
-    first, at = _leading_verb(words)
-    if first is EffectKind.UNKNOWN and words and words[-1] in _DOERS:
+    words = [_find_base_verb(word) for word in words]
+    verb_kind, verb_index = _leading_verb(words)
+    if verb_kind is EffectKind.UNKNOWN and words and words[-1] in _AGENT_NOUNS:
         return Inference(EffectKind.IRREVERSIBLE, f"`{words[-1]}` in its name")
     for place, word in enumerate(words):
-        if word not in _NEVER_NOUNS and not (place == at and word in _IRREVERSIBLE):
+        if word not in _NEVER_NOUNS and not (place == verb_index and word in _IRREVERSIBLE):
             continue
-        following = words[place + 1] if place + 1 < len(words) else ""
-        if first is EffectKind.READS and place > at:
-            # `get_delete_status`, `list_executed`: the reading is about it.
-            joined = words[place - 1] in _JOINS
-            if not joined and (following in _NOUN_FOLLOWS or word not in _DESTROYS):
+        next_word = words[place + 1] if place + 1 < len(words) else ""
+        if verb_kind is EffectKind.READS and place > verb_index:
+            # `get_delete_status`, `list_executed`: the tool reads about it.
+            is_joined = words[place - 1] in _CONJUNCTIONS
+            if not is_joined and (next_word in _FOLLOWING_NOUNS or word not in _DESTROYING):
                 continue
         return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its name")
-    if first is EffectKind.READS and at + 2 < len(words):
-        for place in range(at + 2, len(words)):
+    if verb_kind is EffectKind.READS and verb_index + 2 < len(words):
+        for place in range(verb_index + 2, len(words)):
             if words[place - 1] in ("and", "then") and words[place] in _IRREVERSIBLE:
                 return Inference(EffectKind.IRREVERSIBLE, f"`{words[place]}` in its name")
-    if first is EffectKind.CHANGES or words[at : at + 1] == ["do"]:
-        word = _worst_object(words[at], set(words[at + 1 :]), set(words))
+    if verb_kind is EffectKind.CHANGES or words[verb_index : verb_index + 1] == ["do"]:
+        word = _find_worst_object(words[verb_index], set(words[verb_index + 1 :]), set(words))
         if word:
             return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its name")
-    if first is EffectKind.UNKNOWN:
+    if verb_kind is EffectKind.UNKNOWN:
         return Inference(EffectKind.UNKNOWN)
-    return Inference(first, f"`{words[at]}` in its name")
+    return Inference(verb_kind, f"`{words[verb_index]}` in its name")
 
 
-def _worst_object(verb: str, objects: set[str], words: set[str]) -> str:
-    """The word of a name that makes a change irreversible. Empty: there is none."""
-    outward = objects & _OUTWARD if verb in _MAKES else set()
+def _find_worst_object(verb: str, objects: set[str], words: set[str]) -> str:
+    """Return the word of a name that makes a change irreversible. Empty: there is none."""
+    outward = objects & _OUTWARD_OBJECTS if verb in _CREATING_VERBS else set()
     if not outward:
-        outward = objects & _MONEY
+        outward = objects & _PAYMENT_OBJECTS
     if not outward and verb in ("book", "reserve"):
-        outward = objects & _BOOKED
-    if outward and not objects & _UNSENT:
+        outward = objects & _BOOKING_OBJECTS
+    if outward and not objects & _NOT_SENT_OBJECTS:
         return min(outward)
-    opened = words & _ACCESS
-    if opened and (verb != "create" or "access" not in opened):
-        return min(opened)
-    if verb == "approve" and words & _JOINING:
+    access = words & _ACCESS_OBJECTS
+    if access and (verb != "create" or "access" not in access):
+        return min(access)
+    if verb == "approve" and words & _MEMBERSHIP_OBJECTS:
         return verb
-    if verb in _OVERWRITES and objects & _CONTENT:
-        return f"{verb} {min(objects & _CONTENT)}"
+    if verb in _OVERWRITING_VERBS and objects & _CONTENT_OBJECTS:
+        return f"{verb} {min(objects & _CONTENT_OBJECTS)}"
     return ""
 
 
 def _leading_verb(words: list[str]) -> tuple[EffectKind, int]:
-    """The verb of a name: its first word; else its last; else the first verb between them."""
+    """Return the verb of a name: the first word, else the last, else the first verb in between."""
     kinds = [
-        EffectKind.UNKNOWN if place and word in _OFTEN_NOUNS else _kind_of(word)
+        EffectKind.UNKNOWN if place and word in _OFTEN_NOUNS else _classify_word(word)
         for place, word in enumerate(words)
     ]
     if not kinds:
@@ -430,26 +447,26 @@ def _leading_verb(words: list[str]) -> tuple[EffectKind, int]:
     return EffectKind.UNKNOWN, 0
 
 
-def _kind_of(word: str) -> EffectKind:
+def _classify_word(word: str) -> EffectKind:
     if word in _IRREVERSIBLE:
         return EffectKind.IRREVERSIBLE
-    if word in _CHANGES:
+    if word in _CHANGING:
         return EffectKind.CHANGES
-    return EffectKind.READS if word in _READS else EffectKind.UNKNOWN
+    return EffectKind.READS if word in _READING else EffectKind.UNKNOWN
 
 
-def _base(word: str) -> str:
-    """The verb in a word that no list has: behind a prefix (`reinvite`), or before its object in a
-    name without separators (`sendmail`). The word itself where there is none."""
-    if _kind_of(word) is not EffectKind.UNKNOWN:
+def _find_base_verb(word: str) -> str:
+    """Return the verb in an unknown word: after a prefix (`reinvite`), or before its object in a
+    name without separators (`sendmail`). Return the word itself if there is none."""
+    if _classify_word(word) is not EffectKind.UNKNOWN:
         return word
     for prefix in _PREFIXES:
         rest = word.removeprefix(prefix)
         if rest != word and rest in _IRREVERSIBLE and rest not in _OFTEN_NOUNS:
             return rest
-    for verb in _GLUED:
+    for verb in _PREFIX_VERBS:
         rest = word.removeprefix(verb)
-        if rest != word and len(rest) > 2 and rest not in _ENDINGS:
+        if rest != word and len(rest) > 2 and rest not in _SUFFIXES:
             return verb
     return word
 
@@ -457,63 +474,65 @@ def _base(word: str) -> str:
 # -- the description
 
 
-def _of_text(text: str, named: EffectKind) -> Inference | None:
-    """What the description says. None: nothing."""
-    for found in (_FINAL if named is EffectKind.READS else _GONE).finditer(text):
-        if not _is_denied(text, found):
+def _infer_from_text(text: str, name_kind: EffectKind) -> Inference | None:
+    """Infer the effect from the description. None: it does not say."""
+    for match in (
+        _DECISIVE_PHRASES if name_kind is EffectKind.READS else _IRREVERSIBLE_PHRASES
+    ).finditer(text):
+        if not _is_denied(text, match):
             return Inference(
-                EffectKind.IRREVERSIBLE, f"`{found.group().strip().lower()}` in its description"
+                EffectKind.IRREVERSIBLE, f"`{match.group().strip().lower()}` in its description"
             )
-    first = _SENTENCE.split(text.strip(), maxsplit=1)[0].lower()
-    tokens = _TOKEN.findall(first)
+    first_sentence = _SENTENCE.split(text.strip(), maxsplit=1)[0].lower()
+    tokens = _TOKEN.findall(first_sentence)
     if not tokens:
         return None
-    if named is EffectKind.READS:
-        for word in _said_verbs(tokens):
-            leads = tokens[0] == word and _FORMS[word] in _DESTROYS
-            if _FORMS[word] in _NEVER_NOUNS and (leads or _follows(tokens, word)):
+    if name_kind is EffectKind.READS:
+        for word in _find_verbs(tokens):
+            is_leading = tokens[0] == word and _FORMS[word] in _DESTROYING
+            if _FORMS[word] in _NEVER_NOUNS and (is_leading or _follows_conjunction(tokens, word)):
                 return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its description")
     else:
-        for word in _said_verbs(tokens):
-            if named is EffectKind.CHANGES and word in ("remove", "removes"):
+        for word in _find_verbs(tokens):
+            if name_kind is EffectKind.CHANGES and word in ("remove", "removes"):
                 # `Adds or removes labels`.
                 continue
             return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its description")
     for token in tokens[:12]:
-        if token in _READS or (token.endswith("s") and token[:-1] in _READS):
+        if token in _READING or (token.endswith("s") and token[:-1] in _READING):
             return Inference(EffectKind.READS, f"`{token}` in its description")
-        if token in _CHANGES or (token.endswith("s") and token[:-1] in _CHANGES):
+        if token in _CHANGING or (token.endswith("s") and token[:-1] in _CHANGING):
             return Inference(EffectKind.CHANGES, f"`{token}` in its description")
         if token not in _ADVERBS:
             break
     return None
 
 
-def _follows(tokens: list[str], word: str) -> bool:
-    """Whether a sentence says that it is done after something else (`gets it, then deletes it`).
-    Behind `or` it may be only one of several things that others can do."""
-    back = tokens.index(word) - 1
-    while back >= 0 and tokens[back] in _ADVERBS - _LINKS:
-        back -= 1
-    return back >= 0 and tokens[back] in ("and", "then")
+def _follows_conjunction(tokens: list[str], word: str) -> bool:
+    """Return whether a sentence says that the action follows another one (`gets it, then deletes
+    it`). After `or` it may be one of several actions of other tools."""
+    index = tokens.index(word) - 1
+    while index >= 0 and tokens[index] in _ADVERBS - _LINK_WORDS:
+        index -= 1
+    return index >= 0 and tokens[index] in ("and", "then")
 
 
-def _said_verbs(tokens: list[str]) -> Iterator[str]:
-    """Irreversible verbs where a sentence has its verbs: first, or behind `and`, `or`, `to`."""
+def _find_verbs(tokens: list[str]) -> Iterator[str]:
+    """Yield irreversible verbs at verb positions: first, or after `and`, `or`, `to`."""
     for place, token in enumerate(tokens):
         word = _FORMS.get(token)
         if word is None:
             continue
         before = tokens[:place]
-        if set(before[-4:]) & _NOT:
+        if set(before[-4:]) & _NEGATIONS:
             continue
-        if all(each in _ADVERBS for each in before):
+        if all(preceding in _ADVERBS for preceding in before):
             yield token
             continue
-        back = place - 1
-        while back >= 0 and tokens[back] in _ADVERBS - _LINKS:
-            back -= 1
-        if back >= 0 and tokens[back] in ("and", "or", "then", ",", "/") and word in _NEVER_NOUNS:
+        index = place - 1
+        while index >= 0 and tokens[index] in _ADVERBS - _LINK_WORDS:
+            index -= 1
+        if index >= 0 and tokens[index] in ("and", "or", "then", ",", "/") and word in _NEVER_NOUNS:
             yield token
 
 
@@ -521,174 +540,202 @@ def _said_verbs(tokens: list[str]) -> Iterator[str]:
 
 
 def _properties(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(found, Mapping):
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping):
         return
-    for number, (name, about) in enumerate(found.items()):
-        if number >= _MOST_PROPERTIES:
+    for number, (name, schema_part) in enumerate(properties.items()):
+        if number >= _MAX_PROPERTIES:
             return
-        if isinstance(name, str) and isinstance(about, Mapping):
-            yield name, _resolved(about, schema)
+        if isinstance(name, str) and isinstance(schema_part, Mapping):
+            yield name, _resolve_reference(schema_part, schema)
 
 
-def _resolved(about: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of a schema, or what it refers to in the same schema (`#/$defs/Action`)."""
-    place = about.get("$ref")
-    if not isinstance(place, str) or not place.startswith("#/"):
-        return about
-    found: Any = schema
-    for step in place[2:].split("/"):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else about
+def _resolve_reference(
+    schema_part: Mapping[str, Any], schema: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return a part of a schema, or the part of the same schema that it refers to."""
+    reference = schema_part.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema_part
+    target: Any = schema
+    for step in reference[2:].split("/"):
+        target = target.get(step) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else schema_part
 
 
-def _destructive_switch(schema: Any) -> Inference | None:
-    """Of a tool that destroys only when a parameter says so."""
-    found = [
-        (name, about)
-        for name, about in _properties(schema)
-        if "_".join(split_name(name)) in _SWITCHES
+def _find_destructive_switch(schema: Any) -> Inference | None:
+    """Return the effect of a tool that destroys only if a parameter says so."""
+    switches = [
+        (name, schema_part)
+        for name, schema_part in _properties(schema)
+        if "_".join(split_name(name)) in _SWITCH_PARAMETERS
     ]
-    if not found:
+    if not switches:
         return None
-    off = all(about.get("default") in (False, None) for _, about in found)
-    choices = (
-        tuple(EffectChoice(name, frozenset(), switch=True) for name, _ in found) if off else ()
+    is_off_by_default = all(
+        schema_part.get("default") in (False, None) for _, schema_part in switches
     )
-    return Inference(EffectKind.IRREVERSIBLE, f"parameter `{found[0][0]}`", choices)
+    choices = (
+        tuple(EffectChoice(name, frozenset(), is_switch=True) for name, _ in switches)
+        if is_off_by_default
+        else ()
+    )
+    return Inference(EffectKind.IRREVERSIBLE, f"parameter `{switches[0][0]}`", choices)
 
 
-def _nested_value(schema: Any) -> str:
-    """Which value of a parameter inside of another one is irreversible. Empty: none. Calls are not
-    judged one by one by such values."""
+def _find_nested_value(schema: Any) -> str:
+    """Return which value of a nested parameter is irreversible. Empty: none. Calls are not
+    classified by such values."""
     if not isinstance(schema, Mapping):
         return ""
     parts: list[tuple[Mapping[str, Any], int]] = [(schema, 0)]
     for number, (part, depth) in enumerate(parts):
-        if number >= _MOST_PARTS:
+        if number >= _MAX_SCHEMA_PARTS:
             break
-        below: list[Any] = [part.get("items")]
+        children: list[Any] = [part.get("items")]
         for union in ("anyOf", "oneOf", "allOf"):
             if isinstance(part.get(union), list):
-                below += part[union][:_MOST_VALUES]
+                children += part[union][:_MAX_VALUES]
         properties = part.get("properties")
-        named = properties.items() if isinstance(properties, Mapping) else ()
-        for name, said in islice(named, _MOST_PROPERTIES):
+        members = properties.items() if isinstance(properties, Mapping) else ()
+        for name, said in islice(members, _MAX_PROPERTIES):
             if not isinstance(said, Mapping):
                 continue
-            about = _resolved(said, schema)
-            if number and "_".join(split_name(str(name))) in _CHOOSING:
-                values = _values(about) or (about.get("const"),)
+            schema_part = _resolve_reference(said, schema)
+            if number and "_".join(split_name(str(name))) in _CHOICE_PARAMETERS:
+                values = _find_values(schema_part) or (schema_part.get("const"),)
                 for value in values:
-                    if isinstance(value, str) and _of_value(value) is EffectKind.IRREVERSIBLE:
+                    if isinstance(value, str) and _classify_value(value) is EffectKind.IRREVERSIBLE:
                         return f"`{value}` among the values of `{name}`"
-            below.append(about)
-        if depth < _DEEPEST:
+            children.append(schema_part)
+        if depth < _MAX_DEPTH:
             parts += [
-                (_resolved(each, schema), depth + 1) for each in below if isinstance(each, Mapping)
+                (_resolve_reference(child, schema), depth + 1)
+                for child in children
+                if isinstance(child, Mapping)
             ]
     return ""
 
 
-def _values(about: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts that a parameter may be, where its schema lists them all."""
-    listed = about.get("enum")
-    if not isinstance(listed, list):
+def _find_values(schema_part: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the text values of a parameter, if its schema lists all of them."""
+    values = schema_part.get("enum")
+    if not isinstance(values, list):
         for union in ("anyOf", "oneOf"):
-            parts = about.get(union)
+            parts = schema_part.get(union)
             if isinstance(parts, list):
-                listed = []
-                for part in parts[:_MOST_VALUES]:
+                values = []
+                for part in parts[:_MAX_VALUES]:
                     if isinstance(part, Mapping):
                         if isinstance(part.get("enum"), list):
-                            listed += part["enum"]
+                            values += part["enum"]
                         elif "const" in part:
-                            listed.append(part["const"])
+                            values.append(part["const"])
                 break
-    if not isinstance(listed, list):
+    if not isinstance(values, list):
         return ()
-    return tuple(one for one in listed[:_MOST_VALUES] if isinstance(one, str))
+    return tuple(value for value in values[:_MAX_VALUES] if isinstance(value, str))
 
 
-def _choices(words: list[str], schema: Any) -> Inference | None:
-    """Of a tool that does one of several things, by the value of a parameter."""
-    found: list[EffectChoice] = []
+def _find_choices(words: list[str], schema: Any) -> Inference | None:
+    """Return the effect of a tool whose action depends on the value of a parameter."""
+    choices: list[EffectChoice] = []
     worst = ""
-    by_name = _of_name(words)
-    for name, about in _properties(schema):
-        if "_".join(split_name(name)) not in _CHOOSING:
+    name_inference = _infer_from_name(words)
+    for name, schema_part in _properties(schema):
+        if "_".join(split_name(name)) not in _CHOICE_PARAMETERS:
             continue
-        values = _values(about)
-        kinds = {value: _of_value(value) for value in values}
-        if by_name.kind is EffectKind.READS and not any(
+        values = _find_values(schema_part)
+        kinds = {value: _classify_value(value) for value in values}
+        if name_inference.kind is EffectKind.READS and not any(
             value.lower() in _IRREVERSIBLE | _UNSAFE_METHODS for value in values
         ):
-            # `list_todos(action=merge_train_removed)`: it filters.
+            # `list_todos(action=merge_train_removed)`: the parameter is a filter.
             continue
-        bad = [value for value, kind in kinds.items() if kind is EffectKind.IRREVERSIBLE]
-        if not bad:
+        irreversible_values = [
+            value for value, kind in kinds.items() if kind is EffectKind.IRREVERSIBLE
+        ]
+        if not irreversible_values:
             continue
         harmless = frozenset(
             value for value, kind in kinds.items() if kind in (EffectKind.READS, EffectKind.CHANGES)
         )
-        found.append(EffectChoice(name, harmless))
-        worst = worst or f"`{bad[0]}` among the values of `{name}`"
-    if not found:
+        choices.append(EffectChoice(name, harmless))
+        worst = worst or f"`{irreversible_values[0]}` among the values of `{name}`"
+    if not choices:
         return None
-    if by_name.kind is EffectKind.IRREVERSIBLE and not set(words) & (_MULTIPLEXERS | _EXECUTES):
-        # `delete_item(mode=soft|delete)`: no value makes it harmless.
+    if name_inference.kind is EffectKind.IRREVERSIBLE and not set(words) & (
+        _MULTIPLEXERS | _EXECUTING
+    ):
+        # `delete_item(mode=soft|delete)`: no value is harmless.
         return None
-    return Inference(EffectKind.IRREVERSIBLE, worst, tuple(found))
+    return Inference(EffectKind.IRREVERSIBLE, worst, tuple(choices))
 
 
-def _free_choice(schema: Any) -> str:
-    """The name of a parameter that chooses what is done, and may be any text."""
-    for name, about in _properties(schema):
-        spelled = "_".join(split_name(name))
-        if spelled in _CHOOSES_FREELY and about.get("type") == "string" and not _values(about):
+def _find_free_choice(schema: Any) -> str:
+    """Return the name of a parameter that selects the action and accepts any text."""
+    for name, schema_part in _properties(schema):
+        normalized = "_".join(split_name(name))
+        if (
+            normalized in _FREE_CHOICE_PARAMETERS
+            and schema_part.get("type") == "string"
+            and not _find_values(schema_part)
+        ):
             return name
     return ""
 
 
-def _free_method(schema: Any) -> str:
-    """The name of a parameter that is the HTTP method of a request, and may be any text."""
-    names = {"_".join(split_name(name)): (name, about) for name, about in _properties(schema)}
-    for spelled in ("http_method", "request_method", "method"):
-        name, about = names.get(spelled, ("", {}))
-        is_request = spelled != "method" or bool({"url", "uri"} & names.keys())
-        if name and is_request and about.get("type") == "string" and not _values(about):
+def _find_free_method(schema: Any) -> str:
+    """Return the name of a parameter that is an HTTP method and accepts any text."""
+    names = {
+        "_".join(split_name(name)): (name, schema_part) for name, schema_part in _properties(schema)
+    }
+    for normalized in ("http_method", "request_method", "method"):
+        name, schema_part = names.get(normalized, ("", {}))
+        is_request = normalized != "method" or bool({"url", "uri"} & names.keys())
+        if (
+            name
+            and is_request
+            and schema_part.get("type") == "string"
+            and not _find_values(schema_part)
+        ):
             return name
     return ""
 
 
-def _of_value(value: str) -> EffectKind:
+def _classify_value(value: str) -> EffectKind:
     lowered = value.lower()
     if lowered in _UNSAFE_METHODS:
         return EffectKind.IRREVERSIBLE
     words = split_name(value)
     if not words:
         return EffectKind.UNKNOWN
-    if lowered in _METHODS:
+    if lowered in _SAFE_METHODS:
         return EffectKind.READS
-    return _of_name(words).kind
+    return _infer_from_name(words).kind
 
 
-def _runs_code(schema: Any, named: EffectKind, languages: bool) -> str:
-    """The name of a parameter that takes code to run. Empty: there is none.
+def _find_code_parameter(schema: Any, name_kind: EffectKind, has_language: bool) -> str:
+    """Return the name of a parameter that takes code to run. Empty: there is none.
 
     Args:
-        languages: The tool's name has a programming language in it.
+        has_language: the tool's name contains a programming language.
     """
-    for name, about in _properties(schema):
-        spelled = "_".join(split_name(name))
-        if not (spelled in _RUNS_CODE or (languages and spelled in _CODE)) or about.get(
-            "type"
-        ) not in ("string", "array", None):
+    for name, schema_part in _properties(schema):
+        normalized = "_".join(split_name(name))
+        if not (
+            normalized in _CODE_PARAMETERS or (has_language and normalized in _CODE)
+        ) or schema_part.get("type") not in ("string", "array", None):
             continue
-        if _values(about):
+        if _find_values(schema_part):
             continue
-        if named is EffectKind.CHANGES and spelled in ("script", "command", "commands", "cmd"):
-            # `create_job(command)` keeps it for later.
+        if name_kind is EffectKind.CHANGES and normalized in (
+            "script",
+            "command",
+            "commands",
+            "cmd",
+        ):
+            # `create_job(command)` stores it for later.
             continue
         return name
     return ""

@@ -1,9 +1,9 @@
-"""The effect of a tool: the one classification that every view and protocol uses.
+"""The effect of a tool: the one classification that all views and protocols use.
 
-The first of these that says something decides: the config (`effects`), the annotations of MCP and
-the capability of MCP-AX, inference from name, description and parameters (`effect_inference`), the
-config's default for tools that say nothing (`unannotated`). Tools are classified when the catalog
-changes. Only calls of tools whose parameter says what they do are judged one by one.
+The first source that decides wins: the config (`effects`), the annotations of MCP and the
+capability of MCP-AX, inference from name, description and parameters (`effect_inference`), the
+config's default for tools without annotations (`unannotated`). Tools are classified when the
+catalog changes. Calls are classified one by one only if a parameter decides what they do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from interlock.core.catalog.effect_inference import EffectChoice, EffectKind, Inference, infer
 
 Unannotated = Literal["infer", "confirm", "allow"]
-"""What is assumed of tools whose annotations do not say what they do."""
+"""How tools without conclusive annotations are classified."""
 
 
 class EffectLevel(IntEnum):
-    """How much harm one call can do, in rising order."""
+    """The harm that one call can do, in ascending order."""
 
     READ_ONLY = 0
     ADDITIVE = 1
@@ -30,15 +30,15 @@ class EffectLevel(IntEnum):
     IRREVERSIBLE = 3
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
-LEVELS: Final = {level.word: level for level in EffectLevel}
+LEVELS: Final = {level.label: level for level in EffectLevel}
 
 
 class Annotations(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """The hints of an MCP tool. None: the server said nothing."""
+    """The hints of an MCP tool. None: not given."""
 
     read_only_hint: bool | None = None
     destructive_hint: bool | None = None
@@ -47,63 +47,64 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """The classification: how bad, whether doing it twice is doing it once, and who said so."""
+    """The classification of a tool: its level, whether it is idempotent, and the source."""
 
     level: EffectLevel
     idempotent: bool
     source: str
     """`config`, `contract`, `annotations`, `inferred` or `default`."""
     reason: str = ""
-    """Of what was inferred or assumed: from which word, or by which setting."""
+    """For inferred and default effects: the decisive word or setting."""
     choices: tuple[EffectChoice, ...] = ()
-    """Parameters whose values say what a call does. Calls with only harmless values in them are
-    `mutating`; all others have the level of the tool."""
-    hint_ignored: bool = False
-    """Whether a destructive hint was ignored that a server library writes for every tool."""
+    """Parameters whose values decide what a call does. Calls with only harmless values are
+    `mutating`. All others have the level of the tool."""
+    is_hint_ignored: bool = False
+    """True if a destructive hint was ignored that a server library sets for every tool."""
 
     @property
-    def assumed(self) -> bool:
-        """Whether no annotation and no config says what the tool does."""
+    def is_assumed(self) -> bool:
+        """True if neither an annotation nor the config classifies the tool."""
         return self.source in ("inferred", "default")
 
-    def of_arguments(self, arguments: Mapping[str, Any]) -> EffectLevel:
-        """The level of one call, by its arguments, none of which is given twice."""
+    def level_for(self, arguments: Mapping[str, Any]) -> EffectLevel:
+        """Return the level of one call. The arguments must not have duplicate keys."""
         if self.choices and all(choice.is_harmless(arguments) for choice in self.choices):
             return EffectLevel.MUTATING
         return self.level
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call that may have been executed can be sent again without harm.
+        """True if a call that may have been executed can be sent again without harm.
 
-        What cannot be undone is never done on a guess, whatever the server says of itself.
+        Irreversible calls are never repeated, whatever the server says about the tool.
         """
         if self.level is EffectLevel.IRREVERSIBLE:
             return False
         return self.idempotent or self.level is EffectLevel.READ_ONLY
 
 
-UNKNOWN: Final = Effect(EffectLevel.MUTATING, False, "default")
-"""A tool of which no annotation and no word tells anything: it may change things, and is never
+UNKNOWN_EFFECT: Final = Effect(EffectLevel.MUTATING, False, "default")
+"""The effect of a tool without annotations and known words: it may change things, and is never
 repeated."""
 
 NO_HINTS: Final = Annotations()
 
 
-def with_capability(
+def merge_capability(
     annotations: Annotations | None,
     values: Mapping[str, Any],
-    declared: Container[str],
+    declared_names: Container[str],
     *,
-    flagged: bool = False,
+    is_flagged_below: bool = False,
 ) -> Annotations:
-    """The hints of a tool that has a capability, too. Where the two contradict each other, the
-    worse counts.
+    """Return the hints of a tool combined with its capability. If they contradict, the worse wins.
 
-    `values` are the lawful ones, `declared` the names of those that somebody really said: that a
-    tool cannot be undone is no news when a node below only assumed it, as we would. `flagged`: a
-    node below holds it to be irreversible, and may know why what the tool says is not to be
-    believed.
+    Args:
+        values: the valid values of the capability.
+        declared_names: the names of values that the tool or an operator declared. An assumption of
+            a subnode that the tool is irreversible is ignored, because this node assumes the same.
+        is_flagged_below: a subnode classifies the tool as irreversible, perhaps for reasons that
+            this node does not know.
     """
     hints = annotations or NO_HINTS
     mutable, reversible = values.get("mutable"), values.get("reversible")
@@ -113,21 +114,21 @@ def with_capability(
     if mutable is not False and reversible is not None:
         if reversible:
             destructive = bool(destructive)
-        elif "reversible" in declared or destructive is not None:
+        elif "reversible" in declared_names or destructive is not None:
             destructive = True
     idempotent = values.get("idempotent")
     if idempotent is None or hints.idempotent_hint is False:
         idempotent = hints.idempotent_hint
-    if flagged:
+    if is_flagged_below:
         idempotent = None
         if read_only or destructive is False:
             read_only, destructive = False, True
     return Annotations(read_only, destructive, idempotent, hints.open_world_hint)
 
 
-def least_level(hints: Any) -> EffectLevel:
-    """How much harm a tool says that it does, by the hints that it is listed with, as they came.
-    That is believed from anybody; that it does none, from nobody here."""
+def minimum_level(hints: Any) -> EffectLevel:
+    """Return the minimum level of a tool by its listed hints. Hints that raise the level are
+    believed from any server, hints that lower it are ignored here."""
     if isinstance(hints, Mapping):
         read_only = hints.get("readOnlyHint")
         if hints.get("destructiveHint") is True:
@@ -138,13 +139,13 @@ def least_level(hints: Any) -> EffectLevel:
 
 
 BOILERPLATE: Final = Annotations(False, True, False, True)
-"""MCP's defaults, written out. Some server libraries write them for every tool, reads included."""
-BOILERPLATE_FROM: Final = 5
-"""From so many such tools of a server on, they are taken for the library's words."""
+"""MCP's default hints, written out. Some server libraries set them for every tool, even readers."""
+MIN_BOILERPLATE_TOOLS: Final = 5
+"""With this many such tools, the hints of a server count as set by its library."""
 
 
 def is_boilerplate(annotations: Annotations | None) -> bool:
-    """Whether the hints are MCP's defaults, written out."""
+    """Return whether the hints are MCP's defaults, written out."""
     return annotations == BOILERPLATE
 
 
@@ -159,31 +160,32 @@ def classify(
     schema: Any = None,
     boilerplate: bool = False,
 ) -> Effect:
-    """The effect of the upstream's tool `name`.
+    """Classify the upstream's tool `name`.
 
-    A hint that raises the level is believed from anybody; one that lowers it only from a server
-    whose annotations are trusted. The first matching override in the config decides alone.
+    A hint that raises the level is believed from any server. A hint that lowers it is believed only
+    if the server's annotations are trusted. The first matching override in the config wins over
+    everything else.
 
     Args:
-        unannotated: What is assumed where the annotations do not decide.
-        schema: The input schema, decoded.
-        boilerplate: The server's library writes MCP's defaults for every tool, and nobody else
-            says that this one is irreversible.
+        unannotated: how the tool is classified if the annotations do not decide.
+        schema: the decoded input schema.
+        boilerplate: the server's library sets MCP's default hints for every tool, and no other
+            source classifies this one as irreversible.
     """
-    for pattern, word in overrides.items():
+    for pattern, label in overrides.items():
         if fnmatchcase(name, pattern):
-            level = LEVELS[word]
+            level = LEVELS[label]
             idempotent = trusted and annotations is not None and bool(annotations.idempotent_hint)
             return Effect(level, idempotent or level is EffectLevel.READ_ONLY, "config")
     hints = annotations or NO_HINTS
     idempotent = trusted and bool(hints.idempotent_hint)
     if hints.destructive_hint:
         if boilerplate and is_boilerplate(annotations) and unannotated == "infer":
-            found = infer(name, description, schema)
-            if found.kind is EffectKind.READS:
-                why = f"{found.reason}; its library marks every tool as destructive"
-                return Effect(EffectLevel.MUTATING, False, "inferred", why, hint_ignored=True)
-        # Together with `readOnlyHint` the worse of the two counts.
+            inference = infer(name, description, schema)
+            if inference.kind is EffectKind.READS:
+                reason = f"{inference.reason}; its library marks every tool as destructive"
+                return Effect(EffectLevel.MUTATING, False, "inferred", reason, is_hint_ignored=True)
+        # In a contradiction with `readOnlyHint` the worse of the two wins.
         return Effect(EffectLevel.IRREVERSIBLE, idempotent, "annotations")
     if hints.read_only_hint and trusted:
         return Effect(EffectLevel.READ_ONLY, True, "annotations")
@@ -191,16 +193,20 @@ def classify(
         return Effect(EffectLevel.ADDITIVE, idempotent, "annotations")
     if unannotated == "allow":
         return Effect(EffectLevel.MUTATING, idempotent, "default")
-    return _assumed(infer(name, description, schema), idempotent, unannotated)
+    return _effect_of_inference(infer(name, description, schema), idempotent, unannotated)
 
 
-def _assumed(found: Inference, idempotent: bool, unannotated: Unannotated) -> Effect:
-    """The effect of a tool that nobody says anything about. That it reads is never believed so far
-    that a call would be repeated: it only keeps the tool from waiting for approval."""
-    if found.kind is EffectKind.IRREVERSIBLE:
-        return Effect(EffectLevel.IRREVERSIBLE, idempotent, "inferred", found.reason, found.choices)
-    if unannotated == "confirm" and found.kind is not EffectKind.READS:
+def _effect_of_inference(
+    inference: Inference, idempotent: bool, unannotated: Unannotated
+) -> Effect:
+    """Return the effect of a tool without annotations. An inferred read-only tool needs no
+    approval, but its calls are not repeated."""
+    if inference.kind is EffectKind.IRREVERSIBLE:
+        return Effect(
+            EffectLevel.IRREVERSIBLE, idempotent, "inferred", inference.reason, inference.choices
+        )
+    if unannotated == "confirm" and inference.kind is not EffectKind.READS:
         return Effect(EffectLevel.IRREVERSIBLE, idempotent, "default", "unannotated: confirm")
-    if found.kind is EffectKind.UNKNOWN:
+    if inference.kind is EffectKind.UNKNOWN:
         return Effect(EffectLevel.MUTATING, idempotent, "default")
-    return Effect(EffectLevel.MUTATING, idempotent, "inferred", found.reason)
+    return Effect(EffectLevel.MUTATING, idempotent, "inferred", inference.reason)

@@ -1,4 +1,4 @@
-"""What one upstream offers, read once from its lists and made ready to be merged."""
+"""The offering of one upstream: its lists, decoded once and prepared for merging."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from interlock.core.catalog.annotations import (
 from interlock.core.catalog.definitions import (
     RejectedEntries,
     RejectedEntry,
-    is_wanted,
-    session_members,
-    sift_tools,
-    stateless_members,
-    take_apart,
+    decode_entry,
+    is_tool_included,
+    members_for_session,
+    members_for_stateless,
+    read_tool_entries,
+    remove_nulls,
     usable,
     value_of,
-    without_nulls,
 )
 from interlock.core.catalog.effects import (
-    BOILERPLATE_FROM,
+    MIN_BOILERPLATE_TOOLS,
     EffectLevel,
     Unannotated,
     is_boilerplate,
 )
 from interlock.core.catalog.names import NameRule, Names
-from interlock.core.catalog.tool_contracts import before_rewriting, own_words
+from interlock.core.catalog.tool_contracts import rewritable_members, upstream_members
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
 from interlock.protocol import mcpax as ax
@@ -53,55 +53,54 @@ from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import NATIVE
 from interlock.protocol.uri_templates import UriTemplate, read_template
 
-# -- Tools whose results are shown by a resource of the same server (the MCP Apps extension).
+# -- Tools with a UI resource (the MCP Apps extension).
 #
-# Such a tool names the resource in its `_meta`, and the resource need not be listed. So what the
-# tool says counts as a listing of it, and is put in the form in which the resource is shown.
+# Such a tool names the resource in its `_meta`, and the resource need not be listed. The name
+# counts as a listing of it, and is rewritten to the URI under which clients see the resource.
 
-_NESTED: Final = ("ui", "resourceUri")
-_FLAT: Final = "ui/resourceUri"
+_UI_MEMBER: Final = ("ui", "resourceUri")
+_UI_MEMBER_FLAT: Final = "ui/resourceUri"
 
 
-def screen_of(members: dict[str, Raw]) -> str | None:
-    """The URI of the resource that a tool names, if it names one."""
+def find_ui_resource(members: dict[str, Raw]) -> str | None:
+    """Return the URI of the UI resource of a tool, if it names one."""
     raw = members.get("_meta")
     if raw is None or b"resourceUri" not in bytes(raw):
         return None
     try:
         meta = decode_members(raw)
-        named = value_of(meta, _FLAT)
-        if _NESTED[0] in meta:
-            named = value_of(decode_members(meta[_NESTED[0]]), _NESTED[1]) or named
+        uri = value_of(meta, _UI_MEMBER_FLAT)
+        if _UI_MEMBER[0] in meta:
+            uri = value_of(decode_members(meta[_UI_MEMBER[0]]), _UI_MEMBER[1]) or uri
     except ProtocolError:
         return None
-    return named if isinstance(named, str) and named else None
+    return uri if isinstance(uri, str) and uri else None
 
 
-def with_screen(listed: bytes, own: str, shown: str) -> bytes:
-    """A tool's definition, as it stands behind its name, with the URI `shown` for its `own`."""
+def replace_ui_resource(listed: bytes, upstream_uri: str, shown_uri: str) -> bytes:
+    """Return a tool definition, without its name, with `shown_uri` in place of `upstream_uri`."""
     members = decode_members(b"{" + listed[1:])
     meta = decode_members(members["_meta"])
-    uri = Raw(encode_value(shown))
-    if value_of(meta, _FLAT) == own:
-        meta[_FLAT] = uri
-    if _NESTED[0] in meta:
+    uri = Raw(encode_value(shown_uri))
+    if value_of(meta, _UI_MEMBER_FLAT) == upstream_uri:
+        meta[_UI_MEMBER_FLAT] = uri
+    if _UI_MEMBER[0] in meta:
         try:
-            nested = decode_members(meta[_NESTED[0]])
+            nested = decode_members(meta[_UI_MEMBER[0]])
         except ProtocolError:
             nested = {}
-        if value_of(nested, _NESTED[1]) == own:
-            meta[_NESTED[0]] = Raw(encode_members({**nested, _NESTED[1]: uri}))
+        if value_of(nested, _UI_MEMBER[1]) == upstream_uri:
+            meta[_UI_MEMBER[0]] = Raw(encode_members({**nested, _UI_MEMBER[1]: uri}))
     members["_meta"] = Raw(encode_members(meta))
     return b"," + encode_members(members)[1:]
 
 
-# -- Reads the prompts, resources and templates that an upstream lists, and keeps what can be
-# used.
+# -- Reading of the prompts, resources, templates and skills that an upstream lists.
 #
-# What would make a client refuse a whole list is set aside. Everything else stays as it came.
+# Entries that would make a client reject a whole list are rejected. Others are passed on unchanged.
 
-MAX_URI: Final = 8192
-"""A URI travels in a header, which has its limits too."""
+MAX_URI_LENGTH: Final = 8192
+"""The limit of a URI. It travels in a header, which is limited, too."""
 
 
 class _Argument(msgspec.Struct, gc=False):
@@ -120,8 +119,8 @@ class PromptEntry(msgspec.Struct, gc=False):
     arguments: list[_Argument] | None = None
 
 
-class _About(msgspec.Struct, gc=False, rename="camel"):
-    """What a resource and a template have in common."""
+class _ResourceFields(msgspec.Struct, gc=False, rename="camel"):
+    """The common members of resources and templates."""
 
     name: str
     title: str | None = None
@@ -130,12 +129,12 @@ class _About(msgspec.Struct, gc=False, rename="camel"):
     annotations: dict[str, Raw] | None = None
 
 
-class _ResourceEntry(_About, gc=False, rename="camel", kw_only=True):
+class _ResourceEntry(_ResourceFields, gc=False, rename="camel", kw_only=True):
     uri: str
     size: int | float | None = None
 
 
-class _TemplateEntry(_About, gc=False, rename="camel", kw_only=True):
+class _TemplateEntry(_ResourceFields, gc=False, rename="camel", kw_only=True):
     uri_template: str
 
 
@@ -154,15 +153,15 @@ class SkillEntry(msgspec.Struct, gc=False):
     def files(self) -> tuple[str, ...]:
         """The URIs of its files, as far as they are known."""
         listed = () if isinstance(self.resources, str) else self.resources
-        return (self.uri, *(one.uri for one in listed))
+        return (self.uri, *(resource.uri for resource in listed))
 
 
 class AcceptedSkill(NamedTuple):
-    """A skill that is to be shown."""
+    """A skill that will be shown."""
 
     entry: SkillEntry
     members: dict[str, Raw]
-    """All but the URI."""
+    """All members except the URI."""
 
 
 _decode_skill = msgspec.json.Decoder(SkillEntry).decode
@@ -173,62 +172,68 @@ _decode_list = msgspec.json.Decoder(list[Raw]).decode
 
 
 class AcceptedPrompt(NamedTuple):
-    """A prompt that is to be shown, before it has its names."""
+    """A prompt that will be shown, before it gets its names."""
 
     entry: PromptEntry
     members: dict[str, Raw]
-    """All but the name."""
+    """All members except the name."""
 
 
 class AcceptedUri(NamedTuple):
-    """A resource or a template that is to be shown."""
+    """A resource or a template that will be shown."""
 
     uri: str
     members: dict[str, Raw]
-    """All but the URI."""
+    """All members except the URI."""
 
 
-def sift_prompts(
-    entries: Iterable[Raw | bytes], set_aside: RejectedEntries
+def read_prompt_entries(
+    entries: Iterable[Raw | bytes], rejected: RejectedEntries
 ) -> list[AcceptedPrompt]:
-    """The prompts that are to be shown, in their order."""
-    return usable(entries, set_aside, _read_prompt, lambda read: read.entry.name)
+    """Return the prompts that will be shown, in their order."""
+    return usable(entries, rejected, _read_prompt, lambda prompt: prompt.entry.name)
 
 
-def sift_resources(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedUri]:
-    """The resources that are to be shown, in their order."""
+def read_resource_entries(
+    entries: Iterable[Raw | bytes], rejected: RejectedEntries
+) -> list[AcceptedUri]:
+    """Return the resources that will be shown, in their order."""
 
     def read(raw: bytes) -> AcceptedUri:
-        entry, members = take_apart(raw, _decode_resource, "uri", MAX_URI)
+        entry, members = decode_entry(raw, _decode_resource, "uri", MAX_URI_LENGTH)
         return AcceptedUri(entry.uri, members)
 
-    return usable(entries, set_aside, read, lambda one: one.uri)
+    return usable(entries, rejected, read, lambda resource: resource.uri)
 
 
-def sift_templates(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedUri]:
-    """The templates that are to be shown, in their order."""
+def read_template_entries(
+    entries: Iterable[Raw | bytes], rejected: RejectedEntries
+) -> list[AcceptedUri]:
+    """Return the templates that will be shown, in their order."""
 
     def read(raw: bytes) -> AcceptedUri:
-        entry, members = take_apart(raw, _decode_template, "uriTemplate", MAX_URI)
+        entry, members = decode_entry(raw, _decode_template, "uriTemplate", MAX_URI_LENGTH)
         return AcceptedUri(entry.uri_template, members)
 
-    return usable(entries, set_aside, read, lambda one: one.uri)
+    return usable(entries, rejected, read, lambda resource: resource.uri)
 
 
-def sift_skills(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedSkill]:
-    """The skills that are to be shown, in their order."""
+def read_skill_entries(
+    entries: Iterable[Raw | bytes], rejected: RejectedEntries
+) -> list[AcceptedSkill]:
+    """Return the skills that will be shown, in their order."""
 
     def read(raw: bytes) -> AcceptedSkill:
-        return AcceptedSkill(*take_apart(raw, _decode_skill, "uri", MAX_URI))
+        return AcceptedSkill(*decode_entry(raw, _decode_skill, "uri", MAX_URI_LENGTH))
 
-    return usable(entries, set_aside, read, lambda one: one.entry.uri)
+    return usable(entries, rejected, read, lambda skill: skill.entry.uri)
 
 
 def _read_prompt(raw: bytes) -> AcceptedPrompt:
-    entry, members = take_apart(raw, _decode_prompt, "name", names.MAX_OWN)
+    entry, members = decode_entry(raw, _decode_prompt, "name", names.MAX_UPSTREAM_NAME_LENGTH)
     arguments = members.get("arguments")
     if arguments is not None and NULL in bytes(arguments):
-        cleaned = [without_nulls(decode_members(one)) for one in _decode_list(arguments)]
+        cleaned = [remove_nulls(decode_members(argument)) for argument in _decode_list(arguments)]
         members["arguments"] = Raw(encode_value(cleaned))
     return AcceptedPrompt(entry, members)
 
@@ -236,26 +241,26 @@ def _read_prompt(raw: bytes) -> AcceptedPrompt:
 T = TypeVar("T")
 
 CONTRACTS: Final = "drivers:"
-"""The upstream of everything that drivers serve. No server can have this key."""
+"""The upstream of all contracts that drivers serve. No server can have this key."""
 META_DRIVER: Final = "dev.interlock/driver"
-"""In the `_meta` of a call of a contract: the driver that it has to go to."""
+"""Member of `_meta` in a call of a contract: the driver that must serve it."""
 META_CONTEXT: Final = "dev.interlock/context"
-"""Likewise: what the contract's context schema asks for."""
+"""Member of `_meta` in a call of a contract: the context that the contract's schema requires."""
 ENDED_CONTRACTS: Final = "drivers:ended"
-"""Names of contracts that have ended: in no list, but who calls one is told what to do instead."""
-Registered = Literal["", "leaf", "aggregator"]
-"""How an upstream came to be one: of the config, or registered in either role."""
+"""The upstream of ended contracts. They are in no list, but callers are told what to do instead."""
+RegisteredRole = Literal["", "leaf", "aggregator"]
+"""The role in which an upstream registered. Empty: it is configured."""
 
-_META: Final = b',"_meta":'
-_RULES: Final[dict[Registered, NameRule]] = {
-    "": NameRule.MENDED,
+_META_PREFIX: Final = b',"_meta":'
+_NAME_RULES: Final[dict[RegisteredRole, NameRule]] = {
+    "": NameRule.SANITIZED,
     "leaf": NameRule.SEGMENT,
     "aggregator": NameRule.DOTTED,
 }
 
 
 class ListedEntry:
-    """Something with a name: where it leads, what it is called, and how it reads in a list."""
+    """A tool or prompt: its upstream, its names, and its encoded definition."""
 
     __slots__ = (
         "alias",
@@ -279,7 +284,7 @@ class ListedEntry:
         upstream: str,
         segment: str,
         upstream_name: str,
-        called: Names,
+        assigned_names: Names,
         description: str,
         members: dict[str, Raw],
         params: tuple[HeaderParam, ...] = (),
@@ -289,68 +294,67 @@ class ListedEntry:
         self.segment = segment
         self.upstream_name = upstream_name
         self.upstream_name_json = encode_value(upstream_name)
-        self.canonical, self.safe_name, self.transparent_name = called
+        self.canonical, self.safe_name, self.transparent_name = assigned_names
         alias = f"{prefix}.{upstream_name}" if prefix else self.canonical
         self.alias: str | None = None if alias == self.canonical else alias
-        """Its upstream's own name behind our prefix, where it has another one in the catalog."""
+        """The upstream's own name with our prefix, if the catalog uses another name."""
         self.description = description
         self.header_params = params
         self.declared_timeout: float | None = None
         self.route_members = b""
-        self.listed = _behind(members)
-        """The definition behind its name: `,"description":…}`."""
+        self.listed = _encode_rest(members)
+        """The definition after its name: `,"description":…}`."""
 
-    def shown_as(self, style: str) -> str:
-        """The name that a client with this name style sees."""
+    def name_in_list(self, style: str) -> str:
+        """Return the name that a client with this name style sees."""
         if self.transparent_name is not None:
-            if style == names.SAFE and not names.is_safe(self.transparent_name):
+            if style == names.SAFE and not names.is_safe_name(self.transparent_name):
                 return self.safe_name
             return self.transparent_name
         return self.safe_name if style == names.SAFE else self.canonical
 
-    def listed_in(self, era: Era, style: str) -> bytes:
-        """`listed`, without what clients of this era and style cannot use."""
+    def encode_for(self, era: Era, style: str) -> bytes:
+        """Return `listed` without members that clients of this generation and style cannot use."""
         return self.listed
 
 
 class Prompt(ListedEntry):
-    """One prompt."""
+    """A prompt."""
 
     __slots__ = ()
 
 
 class Tool(ListedEntry):
-    """One tool, and what it does to the world.
+    """A tool and its effect.
 
-    Immutable but for `validator` and what belongs to it, which the validation stage compiles on the
-    first call, and for `digest` and `described`, which are made when somebody asks for
-    them.
+    Immutable except for `validator` and its companions, which the validation stage compiles on the
+    first call, and for `digest` and `schema_and_capability`, which are made on demand.
     """
 
     __slots__ = (
-        "_added",
-        "_plain_end",
+        "_ax_length",
+        "_plain_ending",
         "_session_listed",
         "_stateless_listed",
         "check_context",
         "cost_units",
-        "counter",
-        "described",
         "digest",
         "effect",
-        "effect_word",
+        "effect_name",
         "file_digest",
-        "inspected",
+        "inspects_arguments",
+        "is_drop_counter",
+        "is_skip_logged",
         "latency_class",
         "mutable",
-        "own_words",
         "repeatable",
-        "screen",
+        "schema_and_capability",
+        "schema_work",
         "served_by",
-        "skipped",
+        "ui_resource",
         "unmeasured",
+        "upstream_members",
         "validator",
-        "work",
     )
 
     def __init__(
@@ -359,24 +363,27 @@ class Tool(ListedEntry):
         upstream: str,
         segment: str,
         upstream_name: str,
-        called: Names,
+        assigned_names: Names,
         description: str,
         members: dict[str, Raw],
         params: tuple[HeaderParam, ...],
         annotated: ToolFacts,
         prefix: str = "",
         route_members: bytes = b"",
-        own_words: dict[str, bytes] | None = None,
+        upstream_members: dict[str, bytes] | None = None,
         plain_meta: Raw | None = None,
-        counter: bool = False,
+        is_drop_counter: bool = False,
     ) -> None:
-        """`plain_meta`: the `_meta` for clients that do not speak MCP-AX, empty for none, where it
-        differs from that of `members`, which is the last of them then."""
+        """
+        Args:
+            plain_meta: the `_meta` for clients without MCP-AX support, empty for none. Only given
+                if it differs from that of `members`, which is then the last member.
+        """
         super().__init__(
             upstream=upstream,
             segment=segment,
             upstream_name=upstream_name,
-            called=called,
+            assigned_names=assigned_names,
             description=description,
             members=members,
             params=params,
@@ -385,95 +392,99 @@ class Tool(ListedEntry):
         self.route_members = route_members
         effect = annotated.effect
         self.effect = effect
-        self.effect_word = effect.level.word
+        self.effect_name = effect.level.label
         self.repeatable = effect.repeatable
         self.mutable = effect.level is not EffectLevel.READ_ONLY
-        self.inspected = bool(params) or bool(effect.choices)
-        """Whether the arguments of each call are looked at beyond their schema."""
+        self.inspects_arguments = bool(params) or bool(effect.choices)
+        """True if the arguments of each call are checked beyond their schema."""
         self.cost_units = annotated.cost_units
-        """What a call takes from a budget."""
+        """The units that a call takes from a budget."""
         self.latency_class = annotated.latency_class
-        """As it is shown, if somebody declared one."""
-        self.declared_timeout = annotated.limit
-        self.screen = screen_of(members)
-        """The URI of the resource that shows its results, for hosts that show such things."""
-        known = session_members(members)
-        self._session_listed = self.listed if known is members else _behind(known)
-        known = stateless_members(members)
-        self._stateless_listed = self.listed if known is members else _behind(known)
-        self._added = 0
-        """So many bytes at the end of `listed` are for MCP-AX."""
-        self._plain_end = b""
-        """What stands there for other clients."""
+        """The latency class that is shown, if one was declared."""
+        self.declared_timeout = annotated.timeout
+        self.ui_resource = find_ui_resource(members)
+        """The URI of the resource that shows its results (MCP Apps)."""
+        generation_members = members_for_session(members)
+        self._session_listed = (
+            self.listed if generation_members is members else _encode_rest(generation_members)
+        )
+        generation_members = members_for_stateless(members)
+        self._stateless_listed = (
+            self.listed if generation_members is members else _encode_rest(generation_members)
+        )
+        self._ax_length = 0
+        """The number of bytes at the end of `listed` that are for MCP-AX."""
+        self._plain_ending = b""
+        """What other clients see instead of these bytes."""
         if plain_meta is not None:
-            self._added = len(_META) + len(bytes(members["_meta"])) + 1
-            self._plain_end = _META + bytes(plain_meta) + b"}" if plain_meta else b"}"
-        self.counter = counter
-        """Whether it is an aggregator's count of dropped notifications, listed on MCP-AX links."""
+            self._ax_length = len(_META_PREFIX) + len(bytes(members["_meta"])) + 1
+            self._plain_ending = _META_PREFIX + bytes(plain_meta) + b"}" if plain_meta else b"}"
+        self.is_drop_counter = is_drop_counter
+        """True for an aggregator's count of dropped notifications, listed on MCP-AX connections."""
         self.validator: Any = None
-        """Made from its schema with its first call, together with the next three."""
+        """Compiled from its schema on its first call, together with the next three."""
         self.unmeasured = sys.maxsize
-        """Arguments of so many bytes can be validated without a look at the work."""
-        self.work: Any = None
-        """Of longer ones it says whether they can be."""
-        self.skipped = False
-        """Whether it was logged that some could not be."""
-        self.own_words = own_words
-        """Members as its upstream has them, where `listed` has them otherwise."""
+        """Arguments up to this size are validated without an estimate of the work."""
+        self.schema_work: Any = None
+        """Estimates whether larger arguments can be validated."""
+        self.is_skip_logged = False
+        """True if it was logged that some arguments were not validated."""
+        self.upstream_members = upstream_members
+        """Members as the upstream wrote them, where `listed` differs."""
         self.served_by: tuple[str, ...] = ()
-        """Of a contract: the drivers that a call may go to, each as `id@version digest`."""
+        """For a contract: the drivers that a call may go to, each as `id@version digest`."""
         self.file_digest = ""
-        """Of a contract: of the file that says it, which says more than is listed."""
+        """For a contract: the digest of its file, which contains more than is listed."""
         self.check_context: Callable[[Any], None] | None = None
-        """Of a contract that takes a context: raises InterlockError for one that is none."""
-        self.described: tuple[Any, bytes] | None = None
-        """What `describe` returned, once it was asked."""
+        """For a contract with a context: raises InterlockError for an invalid one."""
+        self.schema_and_capability: tuple[Any, bytes] | None = None
+        """The result of `read_schema_and_capability`, once it was called."""
         self.digest = ""
-        """Of its contract: ask `pinning.contract_digest`."""
+        """The digest of its contract: use `tool_contracts.contract_digest`."""
 
-    def listed_in(self, era: Era, style: str) -> bytes:
+    def encode_for(self, era: Era, style: str) -> bytes:
         listed = self._stateless_listed if era is Era.STATELESS else self._session_listed
-        if not self._added or style == names.AX:
+        if not self._ax_length or style == names.AX:
             return listed
-        return listed[: -self._added] + self._plain_end
+        return listed[: -self._ax_length] + self._plain_ending
 
     def input_schema(self) -> Any:
-        """The schema of the arguments, decoded when it is needed."""
+        """Return the decoded schema of the arguments."""
         return decode_value(decode_members(b"{" + self.listed[1:])["inputSchema"])
 
     def capability(self) -> Raw:
-        """The capability annotation, as clients see it."""
+        """Return the capability annotation as clients see it."""
         return shown_capability(decode_members(b"{" + self.listed[1:]), self.effect)
 
-    def describe(self) -> tuple[Any, bytes]:
-        """The schema and the capability, as an approval of a call shows them. Read once."""
-        self.described = self.input_schema(), bytes(self.capability())
-        return self.described
+    def read_schema_and_capability(self) -> tuple[Any, bytes]:
+        """Return the schema and the capability for the approval of a call. Decoded once."""
+        self.schema_and_capability = self.input_schema(), bytes(self.capability())
+        return self.schema_and_capability
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """One resource, or one template: its URI at home, and how it reads in a list."""
+    """A resource or a template: its URI at the upstream, and its encoded definition."""
 
     uri: str
-    """Of a template: the template."""
+    """The URI, or the URI template."""
     listed: bytes
-    """What stands behind the URI: `,"name":…}`."""
+    """The definition after the URI: `,"name":…}`."""
     template: UriTemplate | None = None
-    """What URIs are matched with. None: nothing is."""
+    """Matches URIs. None: it matches none."""
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """One skill: the URI of its SKILL.md at home, its files, and how it reads in a list."""
+    """A skill: the URI of its SKILL.md, its files, and its encoded definition."""
 
     uri: str
     listed: bytes
-    """What stands behind the URI: `,"frontmatter":…}`."""
+    """The definition after the URI: `,"frontmatter":…}`."""
     files: tuple[str, ...]
-    """The URIs of its files, SKILL.md included."""
+    """The URIs of its files, including SKILL.md."""
 
 
 class Offering(msgspec.Struct, frozen=True, eq=False):
-    """Everything one upstream offers, in the order in which it is listed."""
+    """Everything that one upstream offers, in the order of its lists."""
 
     upstream: str
     segment: str
@@ -482,27 +493,27 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     resources: tuple[Resource, ...] = ()
     templates: tuple[Resource, ...] = ()
     skills: tuple[Skill, ...] = ()
-    set_aside: tuple[RejectedEntry, ...] = ()
-    """Entries that are not shown, at least the first of them."""
-    omitted: int = 0
-    """How many there are."""
-    flagged: tuple[RejectedEntry, ...] = ()
-    """Tools that are shown, but say something of themselves that means nothing."""
-    registered: Registered = ""
-    transparent: bool = False
-    """Whether it is shown as if it were directly connected."""
+    rejected: tuple[RejectedEntry, ...] = ()
+    """Rejected entries, at least the first of them."""
+    rejected_count: int = 0
+    """The number of all rejected entries."""
+    metadata_problems: tuple[RejectedEntry, ...] = ()
+    """Tools that are shown but have invalid metadata."""
+    registered: RegisteredRole = ""
+    is_transparent: bool = False
+    """True if it is shown as if it were connected directly."""
     serves_resources: bool = False
-    """Whether it can be asked for resources, be they listed or not."""
-    lets_through: Callable[[str], bool] = lambda _: True
-    """Whether the config lets a tool of this name be used, be it listed or not."""
+    """True if resources may be read from it, listed or not."""
+    allows_name: Callable[[str], bool] = lambda _: True
+    """Returns whether the config allows a tool of this name, listed or not."""
     prefix: str = ""
-    """What stands before the names of its tools in their canonical form, without the dot."""
+    """The prefix of its tools' canonical names, without the dot."""
 
 
 class OfferingTerms(TypedDict, total=False):
-    """Terms of `read_offering` that whoever brought an upstream sets."""
+    """Arguments of `read_offering` that extensions set for their upstreams."""
 
-    registered: Registered
+    registered: RegisteredRole
     degraded: bool
     transport_class: str
     min_latency_class: str | None
@@ -520,44 +531,48 @@ def read_offering(
     root_segment: str | None = None,
     http: bool = False,
     serves_resources: bool = False,
-    registered: Registered = "",
+    registered: RegisteredRole = "",
     degraded: bool = False,
     transport_class: str = NATIVE,
     min_latency_class: str | None = None,
     slower: Mapping[str, str] | None = None,
     unannotated: Unannotated = "infer",
 ) -> Offering:
-    """An upstream's raw lists as an offering, filtered and renamed by its config.
+    """Build the offering of an upstream: filter and rename its raw lists by its config.
 
-    `registered`: names are refused that a subserver may not give, not mended. `degraded`: it cannot
-    be reached, and its tools say so. `slower`: own names of tools → the latency class that their
-    calls were measured in. `unannotated`: what is assumed of tools that say nothing, unless
-    `server` says it. Never raises: whatever an upstream lists, what can be used is used.
+    Never raises: invalid entries are rejected, all others are used.
+
+    Args:
+        registered: the role of a subserver. Its invalid names are rejected, not sanitized.
+        degraded: the upstream is not reachable, and its tools say so.
+        slower: measured latency classes, by the tools' own names.
+        unannotated: how tools without conclusive annotations are classified, unless `server` has a
+            setting.
     """
     segment = server.segment or key
     prefix = f"{root_segment}.{segment}" if root_segment else segment
     terms = AnnotationTerms(
         server=server,
         transport=transport_class,
-        floor=_slowest(server.min_latency_class, min_latency_class),
-        slower=slower or {},
-        degraded=degraded,
+        min_latency_class=_slowest_class(server.min_latency_class, min_latency_class),
+        measured_classes=slower or {},
+        is_degraded=degraded,
         unannotated=unannotated,
     )
-    return _read(
+    return _read_lists(
         key, segment, prefix, terms, tools, prompts, resources, templates,
         skills=skills, http=http, serves_resources=serves_resources, registered=registered,
     )  # fmt: skip
 
 
-def own_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
-    """The node's own tools: they have no segment, and are called by their bare names, behind the
-    root segment if there is one."""
-    terms = AnnotationTerms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, own=True)
-    return _read("", "", root_segment or "", terms, tools, registered="")
+def read_builtin_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
+    """Build the offering of the node's own tools. They have no segment: their names are bare, after
+    the root segment if there is one."""
+    terms = AnnotationTerms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, is_local=True)
+    return _read_lists("", "", root_segment or "", terms, tools, registered="")
 
 
-def contract_offering(
+def read_contract_offering(
     key: str,
     root_segment: str | None,
     tools: Iterable[Raw | bytes],
@@ -566,27 +581,35 @@ def contract_offering(
     digests: Mapping[str, str] | None = None,
     contexts: Mapping[str, Callable[[Any], None]] | None = None,
 ) -> Offering:
-    """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
-    that takes their calls; by name, `effects`: what they do, `served_by`: by whom, `digests`: of
-    their files, and `contexts`: what checks the context of a call, where they take one."""
+    """Build the offering of contracts. Their ids are their names, including dots.
+
+    Args:
+        key: the upstream that handles their calls.
+        effects: the effect levels by name.
+        served_by: the drivers by name.
+        digests: the digests of the contract files by name.
+        contexts: checks of the context of a call by name, for contracts that take one.
+    """
     terms = AnnotationTerms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
-    made = _read(key, "", root_segment or "", terms, tools, registered="", rule=NameRule.DOTTED)
-    for tool in made.tools:
+    offering = _read_lists(
+        key, "", root_segment or "", terms, tools, registered="", rule=NameRule.DOTTED
+    )
+    for tool in offering.tools:
         tool.served_by = (served_by or {}).get(tool.upstream_name, ())
         tool.file_digest = (digests or {}).get(tool.upstream_name, "")
         tool.check_context = (contexts or {}).get(tool.upstream_name)
-    return made
+    return offering
 
 
-def _slowest(*classes: str | None) -> str:
+def _slowest_class(*classes: str | None) -> str:
     slowest = LATENCY_CLASSES[0]
-    for one in classes:
-        if one is not None:
-            slowest = slower_class(slowest, one)
+    for latency_class in classes:
+        if latency_class is not None:
+            slowest = slower_class(slowest, latency_class)
     return slowest
 
 
-def _read(
+def _read_lists(
     key: str,
     segment: str,
     prefix: str,
@@ -597,34 +620,43 @@ def _read(
     templates: Iterable[Raw | bytes] = (),
     *,
     skills: Iterable[Raw | bytes] = (),
-    registered: Registered,
+    registered: RegisteredRole,
     http: bool = False,
     serves_resources: bool = False,
     rule: NameRule | None = None,
 ) -> Offering:
-    server, transparent = terms.server, terms.transparent
-    rule = rule or _RULES[registered]
-    asides = {
+    server, is_transparent = terms.server, terms.is_transparent
+    rule = rule or _NAME_RULES[registered]
+    rejected = {
         kind: RejectedEntries(kind) for kind in ("tool", "prompt", "resource", "template", "skill")
     }
-    flagged = RejectedEntries("tool")
-    wanted = sift_tools(tools, server, asides["tool"], http=http)
-    alike = sum(is_boilerplate(one.definition.annotations) for one in wanted)
-    if alike >= BOILERPLATE_FROM:
-        terms = terms._replace(boilerplate=True)
-    own = [one.definition.name for one in wanted]
-    shown = [server.rename.get(name, name) for name in own]
-    called = names.give(list(zip(own, shown, strict=True)), prefix, bare=transparent, rule=rule)
+    metadata_problems = RejectedEntries("tool")
+    accepted_tools = read_tool_entries(tools, server, rejected["tool"], http=http)
+    boilerplate_count = sum(
+        is_boilerplate(accepted.definition.annotations) for accepted in accepted_tools
+    )
+    if boilerplate_count >= MIN_BOILERPLATE_TOOLS:
+        terms = terms._replace(has_boilerplate=True)
+    upstream_names = [accepted.definition.name for accepted in accepted_tools]
+    shown_names = [server.rename.get(name, name) for name in upstream_names]
+    assigned_names = names.give(
+        list(zip(upstream_names, shown_names, strict=True)),
+        prefix,
+        allow_bare=is_transparent,
+        rule=rule,
+    )
     offered_tools = []
-    for (definition, members, params), name in _with_names(wanted, called, own, asides["tool"]):
-        came = before_rewriting(members)
+    for (definition, members, params), name in _pair_with_names(
+        accepted_tools, assigned_names, upstream_names, rejected["tool"]
+    ):
+        original = rewritable_members(members)
         description = server.descriptions.get(definition.name)
         if description is not None:
             members["description"] = Raw(encode_value(description))
         annotated = annotate(definition, members, terms)
         for problem in annotated.problems:
-            flagged.add(definition.name, problem)
-        plain_meta = None if transparent else without_ax(members)
+            metadata_problems.add(definition.name, problem)
+        plain_meta = None if is_transparent else without_ax(members)
         if plain_meta is not None:
             members["_meta"] = members.pop("_meta")
         offered_tools.append(
@@ -638,40 +670,48 @@ def _read(
                 params=params,
                 annotated=annotated,
                 prefix=prefix,
-                route_members=_way(prefix, definition.name) if registered else b"",
-                own_words=own_words(came, members),
+                route_members=_encode_route(prefix, definition.name) if registered else b"",
+                upstream_members=upstream_members(original, members),
                 plain_meta=plain_meta,
-                counter=terms.own or ax.is_dropped_counter(definition.name, came.get("_meta", b"")),
+                is_drop_counter=terms.is_local
+                or ax.is_dropped_counter(definition.name, original.get("_meta", b"")),
             )
         )
-    read = sift_prompts(prompts, asides["prompt"])
-    own = [one.entry.name for one in read]
-    called = names.give(list(zip(own, own, strict=True)), prefix, bare=transparent, rule=rule)
+    accepted_prompts = read_prompt_entries(prompts, rejected["prompt"])
+    upstream_names = [prompt.entry.name for prompt in accepted_prompts]
+    assigned_names = names.give(
+        list(zip(upstream_names, upstream_names, strict=True)),
+        prefix,
+        allow_bare=is_transparent,
+        rule=rule,
+    )
     offered_prompts = [
         Prompt(
             upstream=key,
             segment=segment,
-            upstream_name=one.entry.name,
+            upstream_name=prompt.entry.name,
             called=name,
-            description=one.entry.description or "",
-            members=one.members,
+            description=prompt.entry.description or "",
+            members=prompt.members,
             prefix=prefix,
         )
-        for one, name in _with_names(read, called, own, asides["prompt"])
+        for prompt, name in _pair_with_names(
+            accepted_prompts, assigned_names, upstream_names, rejected["prompt"]
+        )
     ]
     offered_resources = [
-        Resource(one.uri, _behind(one.members))
-        for one in sift_resources(resources, asides["resource"])
+        Resource(resource.uri, _encode_rest(resource.members))
+        for resource in read_resource_entries(resources, rejected["resource"])
     ]
     offered_templates = [
-        Resource(one.uri, _behind(one.members), read_template(one.uri))
-        for one in sift_templates(templates, asides["template"])
+        Resource(template.uri, _encode_rest(template.members), read_template(template.uri))
+        for template in read_template_entries(templates, rejected["template"])
     ]
     offered_skills = [
-        Skill(one.entry.uri, _behind(one.members), one.entry.files)
-        for one in sift_skills(skills, asides["skill"])
+        Skill(skill.entry.uri, _encode_rest(skill.members), skill.entry.files)
+        for skill in read_skill_entries(skills, rejected["skill"])
     ]
-    if not transparent:
+    if not is_transparent:
         offered_skills.sort(key=lambda skill: skill.uri)
         offered_tools.sort(key=lambda tool: tool.canonical)
         offered_prompts.sort(key=lambda prompt: prompt.canonical)
@@ -685,37 +725,37 @@ def _read(
         resources=tuple(offered_resources),
         templates=tuple(offered_templates),
         skills=tuple(offered_skills),
-        set_aside=tuple(one for kind in asides.values() for one in kind.all()),
-        omitted=sum(kind.count for kind in asides.values()),
-        flagged=flagged.all(),
+        rejected=tuple(entry for entries in rejected.values() for entry in entries.all()),
+        rejected_count=sum(entries.count for entries in rejected.values()),
+        metadata_problems=metadata_problems.all(),
         registered=registered,
-        transparent=transparent,
+        is_transparent=is_transparent,
         serves_resources=serves_resources or bool(offered_resources or offered_templates),
-        # Under its own name a renamed tool is not to be had: it would be one that nobody knows.
-        lets_through=lambda name: name not in server.rename and is_wanted(name, server),
+        # A renamed tool cannot be called by its old name: that would be an unlisted tool.
+        allows_name=lambda name: name not in server.rename and is_tool_included(name, server),
         prefix=prefix,
     )
 
 
-def _with_names(
+def _pair_with_names(
     entries: Sequence[T],
-    called: Sequence[Names | str],
-    own: Sequence[str],
-    set_aside: RejectedEntries,
+    assigned_names: Sequence[Names | str],
+    upstream_names: Sequence[str],
+    rejected: RejectedEntries,
 ) -> Iterator[tuple[T, Names]]:
-    """The entries that got names, with them."""
-    for entry, given, name in zip(entries, called, own, strict=True):
-        if isinstance(given, str):
-            set_aside.add(name, given)
+    """Pair the entries with their names, and reject those that got none."""
+    for entry, assigned, name in zip(entries, assigned_names, upstream_names, strict=True):
+        if isinstance(assigned, str):
+            rejected.add(name, assigned)
         else:
-            yield entry, given
+            yield entry, assigned
 
 
-def _way(prefix: str, own: str) -> bytes:
-    """Members of `_meta` that lead a call to a node below: all segments, and that node's place."""
-    return ax.encode_route_members(f"{prefix}.{own}".split("."), prefix.count("."))
+def _encode_route(prefix: str, upstream_name: str) -> bytes:
+    """Return the `_meta` members of a route: all segments, and the position of the next node."""
+    return ax.encode_route_members(f"{prefix}.{upstream_name}".split("."), prefix.count("."))
 
 
-def _behind(members: dict[str, Raw]) -> bytes:
-    """Members as they stand behind another one."""
+def _encode_rest(members: dict[str, Raw]) -> bytes:
+    """Return members as they follow a first one: with a leading comma."""
     return b"," + encode_members(members)[1:] if members else b"}"

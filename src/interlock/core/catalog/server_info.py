@@ -1,13 +1,13 @@
-"""What upstreams say about themselves, said once for all of them. Pure.
+"""The merged description of all upstreams: capabilities, instructions and server info. Pure.
 
-The merged capabilities are an honest union: nothing is claimed that nobody has, and no extension
-that the node does not serve for several servers. Changes of lists
-are announced by the node itself, because a merged list also changes when an upstream comes or
-goes. An upstream that is shown as itself, and is alone, speaks in its own words.
+The merged capabilities are a union: they contain only what an upstream has, and no extension that
+the node does not serve for several servers. List changes are announced by the node itself, because
+a merged list also changes when an upstream comes or goes. A single upstream that is shown as itself
+(`expose: transparent`) keeps its own description.
 
-Tasks are the exception. Those of the session wire are between two neighbours, and are not offered
-from here. Those of the stateless wire are, also by the node itself: what a session server asks in
-the middle of a call becomes one.
+Tasks are an exception. Those of the session generation are not offered. Those of the stateless
+generation are, also by the node itself: a client request of a session server in the middle of a
+call becomes a task.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 from interlock.protocol.mcp import SKILLS_EXTENSION, TASKS_EXTENSION, UI_EXTENSION
 
 _SERVED_EXTENSIONS: Final = frozenset({SKILLS_EXTENSION, TASKS_EXTENSION, UI_EXTENSION})
-"""Extensions that a node serves for any number of servers. Methods of others reach only a server
+"""Extensions that a node serves for any number of servers. Methods of others only reach a server
 that is shown as itself."""
 _WITHOUT_SETTINGS: Final = ("completions", "logging")
-_ALL_KINDS: Final[dict[str, Any]] = {
+_ALL_CAPABILITIES: Final[dict[str, Any]] = {
     "tools": {"listChanged": True},
     "prompts": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
@@ -33,66 +33,70 @@ _ALL_KINDS: Final[dict[str, Any]] = {
 
 
 class UpstreamIntroduction(NamedTuple):
-    """What one upstream said when the conversation was opened."""
+    """What one upstream said about itself when its connection was opened."""
 
     segment: str
     capabilities: Mapping[str, Any]
     instructions: str | None = None
     server_info: Mapping[str, Any] = {}
     transparent: bool = False
-    asks: bool = False
-    """Whether it may ask in the middle of a call, as servers of the session wire do."""
+    sends_requests: bool = False
+    """True if it may send client requests during a call, as session servers do."""
 
 
 class MergedIntroduction(msgspec.Struct, frozen=True):
-    """What the node can say for all of them."""
+    """What the node says about all upstreams."""
 
     capabilities: dict[str, Any]
     instructions: str | None = None
     server_info: dict[str, Any] | None = None
-    """Whom it is to introduce itself as. None: as itself."""
+    """The server info to use. None: the node's own."""
 
 
-def merge(voices: Iterable[UpstreamIntroduction]) -> MergedIntroduction:
-    """One introduction from many, the same in whichever order they come."""
-    ordered = sorted(voices, key=lambda voice: (not voice.transparent, voice.segment))
-    own_tasks = any(voice.asks for voice in ordered)
+def merge(introductions: Iterable[UpstreamIntroduction]) -> MergedIntroduction:
+    """Merge the introductions. The result does not depend on their order."""
+    ordered = sorted(
+        introductions, key=lambda introduction: (not introduction.transparent, introduction.segment)
+    )
+    makes_tasks = any(introduction.sends_requests for introduction in ordered)
     if len(ordered) == 1 and ordered[0].transparent:
-        alone = ordered[0]
-        said = {name: value for name, value in alone.capabilities.items() if name != "tasks"}
+        only = ordered[0]
+        capabilities = {name: value for name, value in only.capabilities.items() if name != "tasks"}
         return MergedIntroduction(
-            _with_tasks(said, own_tasks),
-            alone.instructions or None,
-            dict(alone.server_info) or None,
+            _add_tasks_extension(capabilities, makes_tasks),
+            only.instructions or None,
+            dict(only.server_info) or None,
         )
     union = _union(
         [
-            voice.capabilities if voice.transparent else _served(voice.capabilities)
-            for voice in ordered
+            introduction.capabilities
+            if introduction.transparent
+            else _remove_unserved_extensions(introduction.capabilities)
+            for introduction in ordered
         ]
     )
-    return MergedIntroduction(_with_tasks(union, own_tasks), _joined(ordered))
+    return MergedIntroduction(_add_tasks_extension(union, makes_tasks), _join_instructions(ordered))
 
 
-def _with_tasks(capabilities: dict[str, Any], own: bool) -> dict[str, Any]:
-    """`own`: the node makes tasks of calls itself."""
+def _add_tasks_extension(capabilities: dict[str, Any], makes_tasks: bool) -> dict[str, Any]:
+    """Add the tasks extension if the node makes tasks of calls itself."""
     extensions = capabilities.get("extensions")
-    if own and not (isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions):
-        known = extensions if isinstance(extensions, Mapping) else {}
-        capabilities["extensions"] = {**known, TASKS_EXTENSION: {}}
+    if makes_tasks and not (isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions):
+        current = extensions if isinstance(extensions, Mapping) else {}
+        capabilities["extensions"] = {**current, TASKS_EXTENSION: {}}
     return capabilities
 
 
-def for_parent(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """The same for the node above, which asks once and stays: whatever may come to this node later
-    must be said now. Of what there is none, it will find an empty list."""
-    return _with_tasks({**capabilities, **_ALL_KINDS}, own=True)
+def capabilities_for_parent(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """Return the capabilities for the parent node. It reads them once, so they must contain
+    everything that this node may serve later. Lists without entries are empty."""
+    return _add_tasks_extension({**capabilities, **_ALL_CAPABILITIES}, makes_tasks=True)
 
 
-def as_offered(
+def offered_capabilities(
     capabilities: Mapping[str, Any], *, prompts: bool, resources: bool
 ) -> dict[str, Any]:
-    """What a node below says that it can do, without what it offers nothing of now."""
+    """Return the capabilities of a subnode without those for which it offers nothing now."""
     missing = set() if prompts else {"prompts"}
     missing |= set() if resources else {"resources"}
     if len(missing) == 2:
@@ -100,43 +104,52 @@ def as_offered(
     return {name: value for name, value in capabilities.items() if name not in missing}
 
 
-def for_session(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """The same for a client of the session wire, where the extension means nothing."""
+def capabilities_for_session(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """Return the capabilities for session clients, for which the tasks extension has no meaning."""
     extensions = capabilities.get("extensions")
     if not isinstance(extensions, Mapping) or TASKS_EXTENSION not in extensions:
         return capabilities
     others = {name: value for name, value in extensions.items() if name != TASKS_EXTENSION}
-    said = {name: value for name, value in capabilities.items() if name != "extensions"}
-    return {**said, "extensions": others} if others else said
+    result = {name: value for name, value in capabilities.items() if name != "extensions"}
+    return {**result, "extensions": others} if others else result
 
 
 def _union(all_capabilities: list[Mapping[str, Any]]) -> dict[str, Any]:
-    # Tools are what a node is for. Who asks while its upstreams are still starting would never
-    # list them if this were not said.
+    # Tools are always declared: a client that connects while upstreams are starting would
+    # otherwise never list them.
     union: dict[str, Any] = {"tools": {"listChanged": True}}
-    if any(_has(one, "prompts") for one in all_capabilities):
+    if any(_has_capability(capabilities, "prompts") for capabilities in all_capabilities):
         union["prompts"] = {"listChanged": True}
-    serving = [one["resources"] for one in all_capabilities if _has(one, "resources")]
-    if serving:
+    resources = [
+        capabilities["resources"]
+        for capabilities in all_capabilities
+        if _has_capability(capabilities, "resources")
+    ]
+    if resources:
         union["resources"] = {"listChanged": True}
-        if any(isinstance(one, Mapping) and one.get("subscribe") is True for one in serving):
+        if any(
+            isinstance(resource, Mapping) and resource.get("subscribe") is True
+            for resource in resources
+        ):
             union["resources"]["subscribe"] = True
     for name in _WITHOUT_SETTINGS:
-        if any(_has(one, name) for one in all_capabilities):
+        if any(_has_capability(capabilities, name) for capabilities in all_capabilities):
             union[name] = {}
     extensions: dict[str, Any] = {}
-    for one in all_capabilities:
-        if isinstance(one.get("extensions"), Mapping):
-            for name, settings in one["extensions"].items():
-                known = name in extensions
-                extensions[name] = _merged(extensions[name], settings) if known else settings
+    for capabilities in all_capabilities:
+        if isinstance(capabilities.get("extensions"), Mapping):
+            for name, settings in capabilities["extensions"].items():
+                is_known = name in extensions
+                extensions[name] = (
+                    _merge_settings(extensions[name], settings) if is_known else settings
+                )
     if extensions:
         union["extensions"] = extensions
     return union
 
 
-def _served(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The capabilities of one of many servers, without extensions that the node does not serve."""
+def _remove_unserved_extensions(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the capabilities of one of several servers without extensions that are not served."""
     extensions = capabilities.get("extensions")
     if not isinstance(extensions, Mapping):
         return capabilities
@@ -144,31 +157,33 @@ def _served(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**capabilities, "extensions": kept}
 
 
-def _has(capabilities: Mapping[str, Any], name: str) -> bool:
-    # Some write out what they have not: `null` and `false` are no capability.
+def _has_capability(capabilities: Mapping[str, Any], name: str) -> bool:
+    # Some servers write `null` or `false` for missing capabilities.
     return capabilities.get(name) not in (None, False)
 
 
-def _merged(one: Any, other: Any) -> Any:
-    """Settings of one extension from two upstreams: objects and lists have what both have; of two
-    values that cannot both be, the first stays."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        added = {key: value for key, value in other.items() if key not in one}
+def _merge_settings(first: Any, second: Any) -> Any:
+    """Merge the settings of one extension: objects and lists contain the entries of both. If values
+    conflict, the first wins."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        added = {key: value for key, value in second.items() if key not in first}
         return {
-            **{key: _merged(value, other[key]) if key in other else value
-               for key, value in one.items()},
+            **{key: _merge_settings(value, second[key]) if key in second else value
+               for key, value in first.items()},
             **added,
         }  # fmt: skip
-    if isinstance(one, list) and isinstance(other, list):
-        return one + [value for value in other if value not in one]
-    return one
+    if isinstance(first, list) and isinstance(second, list):
+        return first + [value for value in second if value not in first]
+    return first
 
 
-def _joined(voices: list[UpstreamIntroduction]) -> str | None:
-    """Everybody's instructions, each under the segment that its tools begin with."""
-    said = []
-    for voice in voices:
-        text = (voice.instructions or "").strip()
+def _join_instructions(introductions: list[UpstreamIntroduction]) -> str | None:
+    """Join the instructions of all upstreams, each under the segment of its tools."""
+    texts = []
+    for introduction in introductions:
+        text = (introduction.instructions or "").strip()
         if text:
-            said.append(text if voice.transparent else f"# {voice.segment}\n\n{text}")
-    return "\n\n".join(said) or None
+            texts.append(
+                text if introduction.transparent else f"# {introduction.segment}\n\n{text}"
+            )
+    return "\n\n".join(texts) or None

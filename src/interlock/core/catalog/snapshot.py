@@ -1,8 +1,7 @@
-"""The merged namespace as callers see it: immutable, swapped whole when something changes.
+"""The merged namespace as callers see it: immutable, and replaced as a whole after a change.
 
-Lists are bytes that are made once per (era, style) and kept; a call finds its tool with one
-dictionary look-up, whichever form of the name it used. What is not about tools is put together
-when somebody asks for it first.
+Lists are encoded once per protocol generation and name style. A call finds its tool with one
+dictionary lookup, by any form of the name. Everything except tools is built on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from interlock.core.catalog import names
-from interlock.core.catalog.names import AX, MAX_OWN, Names
+from interlock.core.catalog.names import AX, MAX_UPSTREAM_NAME_LENGTH, Names
 from interlock.core.catalog.offering import (
     CONTRACTS,
     ENDED_CONTRACTS,
@@ -19,7 +18,7 @@ from interlock.core.catalog.offering import (
     Offering,
     Prompt,
     Tool,
-    with_screen,
+    replace_ui_resource,
 )
 from interlock.core.catalog.pages import Pages, PageSettings
 from interlock.core.catalog.uris import ResourceRoute, ShownResource, UriTable
@@ -34,105 +33,105 @@ from interlock.protocol.mcp import (
     Era,
 )
 
-# -- Names of all upstreams together: what a name shows in a list is what it reaches on a call.
+# -- Names of all upstreams: a name in a list and in a call means the same.
 #
-# Names in lists are given out first, each to one thing; only what is left over serves as another
-# spelling. What stands back, as contracts do, gets no name that means something else already.
-# Tools have one such namespace, and prompts another.
+# Names in lists are assigned first, each to one entry. Remaining names serve as alternative
+# spellings. Entries with low priority, such as contracts, get no name that is taken.
+# Tools and prompts have separate namespaces.
 
 T = TypeVar("T", bound=ListedEntry)
 
 
 class Namespace(Generic[T]):
-    """Everything of one kind, by each of its names."""
+    """All entries of one kind, by each of their names."""
 
-    __slots__ = ("_other_names", "by_name", "everything", "overshadowed")
+    __slots__ = ("_replaced_names", "by_name", "entries", "shadowed")
 
-    def __init__(self, everything: Iterable[T], standing_back: Iterable[T] = ()) -> None:
-        # Two upstreams with one segment are a mistake of the config. Nothing is shown twice.
+    def __init__(self, entries: Iterable[T], low_priority: Iterable[T] = ()) -> None:
+        # Two upstreams with one segment are a config mistake. No name is listed twice.
         by_canonical: dict[str, T] = {}
-        for one in everything:
-            by_canonical.setdefault(one.canonical, one)
-        self.everything: tuple[T, ...] = tuple(by_canonical.values())
+        for entry in entries:
+            by_canonical.setdefault(entry.canonical, entry)
+        self.entries: tuple[T, ...] = tuple(by_canonical.values())
         self.by_name: dict[str, T] = {}
-        self._other_names: dict[tuple[T, str], str] = {}
-        self._give_names()
-        self.overshadowed: dict[T, T] = {}
-        """What is not to be had, because a name of it belongs to something else, and to what."""
-        self._let_in(standing_back)
+        self._replaced_names: dict[tuple[T, str], str] = {}
+        self._assign_names()
+        self.shadowed: dict[T, T] = {}
+        """Entries that are not available because a name of theirs is taken, and by which entry."""
+        self._add_low_priority(low_priority)
 
-    def _let_in(self, standing_back: Iterable[T]) -> None:
-        let_in: dict[str, T] = {}
-        for one in standing_back:
-            other = self.by_name.get(one.canonical) or self.by_name.get(one.safe_name)
-            if other is None:
-                let_in.setdefault(one.canonical, one)
+    def _add_low_priority(self, low_priority: Iterable[T]) -> None:
+        added: dict[str, T] = {}
+        for entry in low_priority:
+            owner = self.by_name.get(entry.canonical) or self.by_name.get(entry.safe_name)
+            if owner is None:
+                added.setdefault(entry.canonical, entry)
             else:
-                self.overshadowed[one] = other
-        self.everything += tuple(let_in.values())
+                self.shadowed[entry] = owner
+        self.entries += tuple(added.values())
         for style in (names.DOTTED, names.SAFE):
-            for one in let_in.values():
-                self._claim(one, style)
+            for entry in added.values():
+                self._claim(entry, style)
 
-    def _give_names(self) -> None:
+    def _assign_names(self) -> None:
         by_name = self.by_name
-        shown_as_themselves, own = [], []
-        for one in self.everything:
-            if one.transparent_name is not None:
-                shown_as_themselves.append(one)
-            elif one.segment:
-                by_name[one.canonical] = one
+        transparent, builtin = [], []
+        for entry in self.entries:
+            if entry.transparent_name is not None:
+                transparent.append(entry)
+            elif entry.segment:
+                by_name[entry.canonical] = entry
             else:
-                own.append(one)
-        # The node's own have no prefix either, and stand back behind whoever is shown as itself.
-        for one in (*shown_as_themselves, *own):
-            self._claim(one, names.DOTTED)
-        for one in self.everything:
-            self._claim(one, names.SAFE)
-        for one in self.everything:
-            by_name.setdefault(one.canonical, one)
-            by_name.setdefault(one.safe_name, one)
-        for one in self.everything:
-            if one.alias is not None:
-                by_name.setdefault(one.alias, one)
+                builtin.append(entry)
+        # Built-in entries have no prefix either, and rank behind an upstream shown as itself.
+        for entry in (*transparent, *builtin):
+            self._claim(entry, names.DOTTED)
+        for entry in self.entries:
+            self._claim(entry, names.SAFE)
+        for entry in self.entries:
+            by_name.setdefault(entry.canonical, entry)
+            by_name.setdefault(entry.safe_name, entry)
+        for entry in self.entries:
+            if entry.alias is not None:
+                by_name.setdefault(entry.alias, entry)
 
-    def _claim(self, one: T, style: str) -> None:
-        """Give it its name in lists of this style: another one if that is taken."""
-        first = name = one.shown_as(style)
+    def _claim(self, entry: T, style: str) -> None:
+        """Assign the name in lists of this style, or another one if it is taken."""
+        requested = name = entry.name_in_list(style)
         attempt = 0
-        while self.by_name.setdefault(name, one) is not one:
+        while self.by_name.setdefault(name, entry) is not entry:
             attempt += 1
-            name = names.hashed(first, f"{one.canonical} {attempt}")
+            name = names.add_hash(requested, f"{entry.canonical} {attempt}")
         if attempt:
-            self._other_names[one, style] = name
+            self._replaced_names[entry, style] = name
 
-    def shown_as(self, one: T, style: str) -> str:
-        """Its name in the lists of clients with this name style."""
-        claimed = names.SAFE if style == names.SAFE else names.DOTTED
-        return self._other_names.get((one, claimed)) or one.shown_as(style)
+    def name_in_list(self, entry: T, style: str) -> str:
+        """Return the name in the lists of clients with this name style."""
+        claimed_style = names.SAFE if style == names.SAFE else names.DOTTED
+        return self._replaced_names.get((entry, claimed_style)) or entry.name_in_list(style)
 
 
-_STANDING_BACK: Final = (CONTRACTS, ENDED_CONTRACTS)
-"""Whoever writes a file into a workspace must not take over a tool that a server has."""
-_NOBODY: Final = frozenset[str]()
-_MOST_VIEWS: Final = 64
-"""So many lists of callers who do not see everything are kept."""
+_LOW_PRIORITY_UPSTREAMS: Final = (CONTRACTS, ENDED_CONTRACTS)
+"""A file in a workspace must not take over a tool that a server has."""
+_NO_NAMES: Final = frozenset[str]()
+_MAX_CACHED_VIEWS: Final = 64
+"""The number of cached lists for callers that do not see all tools."""
 
 
 class View(NamedTuple):
-    """What somebody sees who does not see every tool."""
+    """The part of the tools that some callers see."""
 
     key: Hashable
-    """The same for all who see the same."""
-    sees: Callable[[Tool], bool]
+    """Equal for all callers with the same view."""
+    includes: Callable[[Tool], bool]
 
 
 class Snapshot:
     """One state of the catalog."""
 
     __slots__ = (
-        "_awaiting", "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "_views",
-        "by_name", "number", "plain_tools", "tools",
+        "_offerings", "_pages", "_paging", "_prompts", "_reserved", "_tool_names", "_uris",
+        "_views", "by_name", "number", "plain_tools", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -143,84 +142,100 @@ class Snapshot:
         page_size: int,
         server_info: bytes,
         key: bytes,
-        withheld: Mapping[str, frozenset[str]] | None = None,
-        expected: Mapping[str, str] | None = None,
+        hidden: Mapping[str, frozenset[str]] | None = None,
+        reserved_prefixes: Mapping[str, str] | None = None,
     ) -> None:
-        """`withheld`: by upstream, canonical names of tools that are found but are in no list.
-        `expected`: servers that are to come, and what their names begin with: until they are there,
-        nobody knows which of these are theirs."""
+        """
+        Args:
+            hidden: by upstream, canonical names of tools that can be found but are not listed.
+            reserved_prefixes: name prefixes of servers that are not connected yet. Their tools are
+                unknown, so contracts get no such names.
+        """
         self.number = number
-        self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
-        first = (one for one in self._offerings if one.upstream not in _STANDING_BACK)
-        then = (one for one in self._offerings if one.upstream in _STANDING_BACK)
-        standing_back = [tool for one in then for tool in one.tools]
-        self._awaiting: dict[Tool, str] = {}
-        if expected and standing_back:
-            self._awaiting = _awaiting(standing_back, expected)
-            standing_back = [tool for tool in standing_back if tool not in self._awaiting]
-        self._named = Namespace((tool for one in first for tool in one.tools), standing_back)
-        self.tools: tuple[Tool, ...] = self._named.everything
-        """Those that are listed."""
-        if withheld:
+        self._offerings = sorted(
+            offerings, key=lambda offering: (offering.segment, offering.upstream)
+        )
+        regular = (
+            offering
+            for offering in self._offerings
+            if offering.upstream not in _LOW_PRIORITY_UPSTREAMS
+        )
+        low_priority_offerings = (
+            offering for offering in self._offerings if offering.upstream in _LOW_PRIORITY_UPSTREAMS
+        )
+        low_priority = [tool for offering in low_priority_offerings for tool in offering.tools]
+        self._reserved: dict[Tool, str] = {}
+        if reserved_prefixes and low_priority:
+            self._reserved = _find_reserved(low_priority, reserved_prefixes)
+            low_priority = [tool for tool in low_priority if tool not in self._reserved]
+        self._tool_names = Namespace(
+            (tool for offering in regular for tool in offering.tools), low_priority
+        )
+        self.tools: tuple[Tool, ...] = self._tool_names.entries
+        """The listed tools."""
+        if hidden:
             self.tools = tuple(
                 tool for tool in self.tools
-                if tool.canonical not in withheld.get(tool.upstream, _NOBODY)
+                if tool.canonical not in hidden.get(tool.upstream, _NO_NAMES)
             )  # fmt: skip
-        self.plain_tools = tuple(tool for tool in self.tools if not tool.counter)
-        """Those that are listed to clients that do not speak MCP-AX: what people count."""
-        self.by_name: dict[str, Tool] = self._named.by_name
+        self.plain_tools = tuple(tool for tool in self.tools if not tool.is_drop_counter)
+        """The tools that clients without MCP-AX support see, and that people count."""
+        self.by_name: dict[str, Tool] = self._tool_names.by_name
         self._paging = PageSettings(size=page_size, server_info=server_info, key=key)
         self._prompts: Namespace[Prompt] | None = None
         self._uris: UriTable | None = None
         self._pages: dict[tuple[str, bool], Pages[Any]] = {}
-        self._views: BoundedDict[Hashable, Pages[Any]] = BoundedDict(_MOST_VIEWS)
+        self._views: BoundedDict[Hashable, Pages[Any]] = BoundedDict(_MAX_CACHED_VIEWS)
 
     # -- tools and prompts
 
     def resolve(self, name: str) -> Tool | None:
-        """The tool that `name` means, in any of the forms that are accepted."""
+        """Return the tool with this name, in any accepted form."""
         return self.by_name.get(name)
 
-    def shown_as(self, tool: Tool, style: str) -> str:
-        """The name of a tool in the lists of clients with this name style."""
-        return self._named.shown_as(tool, style)
+    def name_in_list(self, tool: Tool, style: str) -> str:
+        """Return the name of a tool in the lists of clients with this name style."""
+        return self._tool_names.name_in_list(tool, style)
 
     def names(self) -> Iterable[str]:
-        """Every name that a call of a tool may use."""
+        """Return all names that a call may use."""
         return self.by_name.keys()
 
-    def set_aside(self) -> Iterator[tuple[Tool, str]]:
-        """Contracts that are not offered, because something else has a name of theirs, or may have
-        it, and why."""
-        yield from self.overshadowed()
-        for one, server in self._awaiting.items():
-            if one.upstream == CONTRACTS:
-                yield one, f"the server {server} is not there, and may have a tool of this name."
+    def contracts_not_offered(self) -> Iterator[tuple[Tool, str]]:
+        """Return the contracts that are not offered because a name is taken or reserved, with the
+        reason."""
+        yield from self.shadowed_contracts()
+        for contract, server in self._reserved.items():
+            if contract.upstream == CONTRACTS:
+                yield (
+                    contract,
+                    f"the server {server} is not connected, and may have a tool of this name.",
+                )
 
-    def overshadowed(self) -> Iterator[tuple[Tool, str]]:
-        """Those of them whose name something else has."""
-        for one, other in self._named.overshadowed.items():
-            whose = f"the server {other.upstream}" if other.upstream else "the node itself"
-            if one.upstream == CONTRACTS:
-                yield one, f"{whose} has {other.canonical}; give the contract another id."
+    def shadowed_contracts(self) -> Iterator[tuple[Tool, str]]:
+        """Return the contracts whose name is taken, with the reason."""
+        for contract, owner in self._tool_names.shadowed.items():
+            owner_name = f"the server {owner.upstream}" if owner.upstream else "the node itself"
+            if contract.upstream == CONTRACTS:
+                yield contract, f"{owner_name} has {owner.canonical}; give the contract another id."
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        return self._prompt_names.everything
+        return self._prompt_names.entries
 
     def prompt(self, name: str) -> Prompt | None:
-        """The prompt that `name` means, in any of the forms that are accepted.
+        """Return the prompt with this name, in any accepted form.
 
-        What nobody lists is for the upstream that is shown as itself, if there is one, to judge.
+        Unlisted names go to the upstream that is shown as itself, if there is one.
         """
-        found = self._prompt_names.by_name.get(name)
-        if found is not None or not name or len(name) > MAX_OWN:
-            return found
-        for one in self._offerings:
-            if one.transparent:
+        prompt = self._prompt_names.by_name.get(name)
+        if prompt is not None or not name or len(name) > MAX_UPSTREAM_NAME_LENGTH:
+            return prompt
+        for offering in self._offerings:
+            if offering.is_transparent:
                 return Prompt(
-                    upstream=one.upstream,
-                    segment=one.segment,
+                    upstream=offering.upstream,
+                    segment=offering.segment,
                     upstream_name=name,
                     called=Names(name, name, name),
                     description="",
@@ -231,7 +246,9 @@ class Snapshot:
     @property
     def _prompt_names(self) -> Namespace[Prompt]:
         if self._prompts is None:
-            self._prompts = Namespace(each for one in self._offerings for each in one.prompts)
+            self._prompts = Namespace(
+                prompt for offering in self._offerings for prompt in offering.prompts
+            )
         return self._prompts
 
     # -- resources
@@ -243,111 +260,115 @@ class Snapshot:
         return self._uris
 
     def resource(self, uri: str) -> ResourceRoute | None:
-        """Where a client's URI leads. Raises InterlockError when it could lead to several."""
+        """Return the upstream of a client's URI. Raises InterlockError if there are several."""
         return self.uris.resource(uri)
 
-    def shown_uri(self, upstream: str, own_uri: str) -> str:
-        """How clients see a URI of this upstream."""
-        return self.uris.shown_uri(upstream, own_uri)
+    def shown_uri(self, upstream: str, upstream_uri: str) -> str:
+        """Return the form in which clients see a URI of this upstream."""
+        return self.uris.shown_uri(upstream, upstream_uri)
 
-    def colliding(self, upstream: str) -> bool:
-        """Whether anything that this upstream lists is shown under another URI than its own."""
-        return self.uris.colliding(upstream)
+    def has_collisions(self, upstream: str) -> bool:
+        """Return whether a listed URI of this upstream is shown in another form."""
+        return self.uris.has_collisions(upstream)
 
     @property
-    def collides(self) -> bool:
-        """Whether that is so for any upstream."""
-        # Not even looked at where nobody has a resource.
+    def has_uri_collisions(self) -> bool:
+        """True if this is the case for any upstream."""
+        # The URI table is not built if no upstream has resources.
         return any(
-            one.resources
-            or one.templates
-            or one.skills
-            or any(tool.screen is not None for tool in one.tools)
-            for one in self._offerings
-        ) and bool(self.uris.all_colliding)
+            offering.resources
+            or offering.templates
+            or offering.skills
+            or any(tool.ui_resource is not None for tool in offering.tools)
+            for offering in self._offerings
+        ) and bool(self.uris.colliding_upstreams)
 
     # -- lists
 
     def page(
-        self, verb: str, era: Era, style: str, cursor: str | None = None, view: View | None = None
+        self, method: str, era: Era, style: str, cursor: str | None = None, view: View | None = None
     ) -> bytes:
-        """The result of one of the four lists, ready to be sent. Raises InterlockError for a
-        cursor that leads nowhere. `view`: who asks does not see every tool.
-        """
-        ax = style == AX
-        if view is not None and verb == TOOLS_LIST:
-            return self._viewed(view, ax).page(era, style, cursor)
-        pages = self._pages.get((verb, ax))
-        if pages is None:
-            pages = self._pages[verb, ax] = self._paged(verb, ax)
-        # URIs have no styles.
-        return pages.page(era, style if verb in (TOOLS_LIST, PROMPTS_LIST) else "", cursor)
+        """Return the encoded result of a list method. Raises InterlockError for an invalid cursor.
 
-    def _viewed(self, view: View, ax: bool) -> Pages[Any]:
-        pages = self._views.get((view.key, ax))
+        Args:
+            view: the view of a caller that does not see all tools.
+        """
+        with_ax = style == AX
+        if view is not None and method == TOOLS_LIST:
+            return self._pages_of_view(view, with_ax).page(era, style, cursor)
+        pages = self._pages.get((method, with_ax))
         if pages is None:
-            tools = self.tools if ax else self.plain_tools
-            seen = tuple(tool for tool in tools if view.sees(tool))
-            pages = self._views[view.key, ax] = self._paged_tools(seen)
+            pages = self._pages[method, with_ax] = self._create_pages(method, with_ax)
+        # URIs do not depend on the name style.
+        return pages.page(era, style if method in (TOOLS_LIST, PROMPTS_LIST) else "", cursor)
+
+    def _pages_of_view(self, view: View, with_ax: bool) -> Pages[Any]:
+        pages = self._views.get((view.key, with_ax))
+        if pages is None:
+            tools = self.tools if with_ax else self.plain_tools
+            seen = tuple(tool for tool in tools if view.includes(tool))
+            pages = self._views[view.key, with_ax] = self._create_tool_pages(seen)
         return pages
 
-    def _paged_tools(self, tools: tuple[Tool, ...]) -> Pages[Any]:
+    def _create_tool_pages(self, tools: tuple[Tool, ...]) -> Pages[Any]:
         return Pages(
-            TOOLS_LIST, tools, identity=_canonical, line=self._tool_line,
+            TOOLS_LIST, tools, identity=_canonical, encode_line=self._encode_tool,
             paging=self._paging,
         )  # fmt: skip
 
-    def _paged(self, verb: str, ax: bool) -> Pages[Any]:
-        if verb == TOOLS_LIST:
-            return self._paged_tools(self.tools if ax else self.plain_tools)
-        if verb == PROMPTS_LIST:
-            named = self._prompt_names
+    def _create_pages(self, method: str, with_ax: bool) -> Pages[Any]:
+        if method == TOOLS_LIST:
+            return self._create_tool_pages(self.tools if with_ax else self.plain_tools)
+        if method == PROMPTS_LIST:
+            prompt_names = self._prompt_names
             return Pages(
-                verb, self.prompts, identity=_canonical, paging=self._paging,
-                line=lambda prompt, era, style: _line(
-                    b"name", named.shown_as(prompt, style), prompt.listed_in(era, style)
+                method, self.prompts, identity=_canonical, paging=self._paging,
+                encode_line=lambda prompt, era, style: _encode_entry(
+                    b"name", prompt_names.name_in_list(prompt, style), prompt.encode_for(era, style)
                 ),
             )  # fmt: skip
-        if verb == RESOURCES_LIST:
-            return self._paged_uris(verb, b"uri", self.uris.resources)
-        if verb == SKILLS_LIST:
-            return self._paged_uris(verb, b"uri", self.uris.skills)
-        if verb == TEMPLATES_LIST:
-            return self._paged_uris(verb, b"uriTemplate", self.uris.templates)
-        raise ValueError(f"{verb} is not a list")
+        if method == RESOURCES_LIST:
+            return self._create_uri_pages(method, b"uri", self.uris.resources)
+        if method == SKILLS_LIST:
+            return self._create_uri_pages(method, b"uri", self.uris.skills)
+        if method == TEMPLATES_LIST:
+            return self._create_uri_pages(method, b"uriTemplate", self.uris.templates)
+        raise ValueError(f"{method} is not a list")
 
-    def _paged_uris(
-        self, verb: str, first: bytes, shown: tuple[ShownResource, ...]
+    def _create_uri_pages(
+        self, method: str, uri_member: bytes, resources: tuple[ShownResource, ...]
     ) -> Pages[ShownResource]:
         return Pages(
-            verb, shown, identity=lambda one: one.identity, paging=self._paging,
-            line=lambda one, _era, _style: _line(first, one.uri, one.listed),
+            method, resources, identity=lambda resource: resource.identity, paging=self._paging,
+            encode_line=lambda resource, _era, _style: _encode_entry(
+                uri_member, resource.uri, resource.listed
+            ),
         )  # fmt: skip
 
-    def _tool_line(self, tool: Tool, era: Era, style: str) -> bytes:
-        listed = tool.listed_in(era, style)
-        if tool.screen is not None:
-            shown = self.shown_uri(tool.upstream, tool.screen)
-            if shown != tool.screen:
-                listed = with_screen(listed, tool.screen, shown)
-        return _line(b"name", self._named.shown_as(tool, style), listed)
+    def _encode_tool(self, tool: Tool, era: Era, style: str) -> bytes:
+        listed = tool.encode_for(era, style)
+        if tool.ui_resource is not None:
+            shown_uri = self.shown_uri(tool.upstream, tool.ui_resource)
+            if shown_uri != tool.ui_resource:
+                listed = replace_ui_resource(listed, tool.ui_resource, shown_uri)
+        return _encode_entry(b"name", self._tool_names.name_in_list(tool, style), listed)
 
 
-def _awaiting(tools: Iterable[Tool], expected: Mapping[str, str]) -> dict[Tool, str]:
-    """Those whose names may be of a server that is to come, and of which."""
-    found: dict[Tool, str] = {}
+def _find_reserved(tools: Iterable[Tool], reserved_prefixes: Mapping[str, str]) -> dict[Tool, str]:
+    """Return the contracts whose names are reserved, with the server that reserved them."""
+    reserved: dict[Tool, str] = {}
     for tool in tools:
-        # In all spellings: see `Namespace`.
+        # All spellings are compared: see `Namespace`.
         name = tool.canonical.replace("__", ".")
-        for server, prefix in expected.items():
+        for server, prefix in reserved_prefixes.items():
             if not prefix or name.startswith(prefix.replace("__", ".") + "."):
-                found.setdefault(tool, server)
-    return found
+                reserved.setdefault(tool, server)
+    return reserved
 
 
-def _canonical(one: ListedEntry) -> str:
-    return one.canonical
+def _canonical(entry: ListedEntry) -> str:
+    return entry.canonical
 
 
-def _line(first: bytes, value: str, rest: bytes) -> bytes:
-    return b'{"%b":%b%b' % (first, encode_value(value), rest)
+def _encode_entry(member: bytes, value: str, rest: bytes) -> bytes:
+    return b'{"%b":%b%b' % (member, encode_value(value), rest)

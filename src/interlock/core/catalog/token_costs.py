@@ -1,8 +1,7 @@
-"""What tools cost a model that is shown them: one estimate, by which views are compared wherever
-somebody is told of it.
+"""Estimates of the tokens that tools cost a model, to compare views.
 
-A model is shown a tool's name, its description and its input schema. What else a list has (titles,
-annotations, schemas of results, `_meta`) is for its client.
+A model sees the name, description and input schema of a tool. The rest of a listing (titles,
+annotations, output schemas, `_meta`) is for its client.
 """
 
 from __future__ import annotations
@@ -16,27 +15,31 @@ from interlock.core.catalog.offering import Tool
 from interlock.protocol.jsonrpc import decode_members, encode_members, encode_value
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""A rule of thumb for English text and JSON; models differ by a quarter or so either way."""
+"""An approximation for English text and JSON. Models differ by about a quarter."""
 _SHOWN: Final = ("description", "inputSchema")
 
-Counts = Callable[[bytes], int]
-"""A tokenizer: how many tokens a text has."""
+TokenCounter = Callable[[bytes], int]
+"""Counts the tokens of a text."""
 
 
-def estimated(text: bytes) -> int:
-    """Tokens, where nobody brought a tokenizer."""
+def estimate_tokens(text: bytes) -> int:
+    """Estimate the tokens of a text without a tokenizer."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def definition_tokens(definition: bytes | Raw, count: Counts = estimated) -> int:
-    """Of a tool as it stands in a list."""
+def count_definition_tokens(definition: bytes | Raw, count: TokenCounter = estimate_tokens) -> int:
+    """Count the tokens of a tool definition in a list."""
     members = decode_members(definition)
-    return count(encode_members({one: members[one] for one in ("name", *_SHOWN) if one in members}))
+    return count(
+        encode_members(
+            {member: members[member] for member in ("name", *_SHOWN) if member in members}
+        )
+    )
 
 
-def tool_tokens(tool: Tool, count: Counts = estimated) -> int:
-    """Of a tool of the catalog."""
+def count_tool_tokens(tool: Tool, count: TokenCounter = estimate_tokens) -> int:
+    """Count the tokens of a tool of the catalog."""
     members = decode_members(b"{" + tool.listed[1:])
     shown = {"name": Raw(encode_value(tool.canonical))}
-    shown |= {one: members[one] for one in _SHOWN if one in members}
+    shown |= {member: members[member] for member in _SHOWN if member in members}
     return count(encode_members(shown))

@@ -1,10 +1,10 @@
-"""Whose resource is this? URIs of all upstreams together.
+"""URIs of all upstreams: which upstream has a resource, and under which URI clients see it.
 
-A URI that one upstream lists stays as it is. One that several list, or that a template of another
-upstream covers, is shown as `interlock:<segment>:<own uri>`, which leads back whatever comes or
-goes. So nobody takes over what another serves: the plain URI stays with the upstream whose template
-covers it, and with an upstream of the config where only registered ones have it besides. The
-upstream that is shown as itself, if there is one, keeps its URIs, and they win.
+A URI that one upstream lists stays as it is. A URI that several list, or that a template of another
+upstream covers, is shown as `interlock:<segment>:<upstream URI>`, which leads back regardless of
+changes. So no upstream takes over what another serves: the plain URI stays with the upstream whose
+template covers it, and with a configured upstream if only registered ones also have it. The
+upstream that is shown as itself, if there is one, keeps its URIs, and they have priority.
 """
 
 from __future__ import annotations
@@ -19,258 +19,307 @@ from interlock.errors import INVALID_PARAMS, InterlockError
 from interlock.protocol.uri_templates import UriTemplate, normalize_uri
 
 SCHEME: Final = "interlock:"
-_LONGEST_MATCHED: Final = 4096
-"""A longer URI is compared, but not with templates."""
-_MOST_STEPS: Final = 100_000
-"""The work that the templates of one upstream may make, so that they hold up nobody for long."""
-_MOST_COMPARED: Final = 500_000
-"""The work of comparing what one upstream lists with the templates of others, in the same steps."""
+_MAX_MATCHED_LENGTH: Final = 4096
+"""Longer URIs are compared but not matched with templates."""
+_MAX_MATCH_STEPS: Final = 100_000
+"""The limit of the work to match one URI with the templates of one upstream."""
+_MAX_COMPARE_STEPS: Final = 500_000
+"""The limit of the work to match the URIs of one upstream with templates of others."""
 
 
 class ResourceRoute(msgspec.Struct, frozen=True, gc=False):
-    """Where a URI leads."""
+    """The upstream of a URI."""
 
     upstream: str
-    own_uri: str
-    """What the upstream calls it."""
+    upstream_uri: str
+    """The URI at the upstream."""
     shown_uri: str
-    """What clients see it as, whichever form was asked for."""
+    """The URI that clients see, whichever form was requested."""
 
 
 class ShownResource(msgspec.Struct, frozen=True, gc=False):
-    """A resource or a template as a line of a list."""
+    """A resource or a template in a list."""
 
     identity: str
-    """The same tomorrow, whoever else lists that URI by then."""
+    """A key that stays the same when other upstreams list or remove the URI."""
     uri: str
     listed: bytes
 
 
-_Part = Callable[[Offering], tuple[Resource, ...]]
+_ResourceSelector = Callable[[Offering], tuple[Resource, ...]]
 
 
 class UriTable:
-    """Every URI that is listed, and every template."""
+    """All listed URIs and templates."""
 
     def __init__(self, offerings: Sequence[Offering]) -> None:
-        """`offerings` in the order in which they are listed."""
+        """
+        Args:
+            offerings: in the order of lists.
+        """
         self._offerings = offerings
-        self._by_upstream = {one.upstream: one for one in offerings}
-        itself = [one for one in offerings if one.transparent]
-        self._itself = itself[0] if itself else None
+        self._by_upstream = {offering.upstream: offering for offering in offerings}
+        transparent = [offering for offering in offerings if offering.is_transparent]
+        self._transparent = transparent[0] if transparent else None
         self._by_segment: dict[str, Offering] = {}
-        for one in offerings:
-            # What the node itself offers has no segment, and no URIs.
-            if one is not self._itself and one.segment:
-                self._by_segment.setdefault(one.segment, one)
+        for offering in offerings:
+            # Built-in offerings have no segment and no URIs.
+            if offering is not self._transparent and offering.segment:
+                self._by_segment.setdefault(offering.segment, offering)
         self._owners: dict[str, list[Offering]] = {}
         self._template_owners: dict[str, list[Offering]] = {}
         self._by_scheme: dict[str, dict[Offering, list[UriTemplate]]] = {}
-        """Templates that say of what scheme their URIs are: they hold against what others list."""
+        """Templates with a fixed scheme. Only these protect URIs from other upstreams."""
         self._folders: dict[str, list[Offering]] = {}
-        """Whose skills are in a folder: its files need not be listed."""
-        for one in offerings:
-            screens = (tool.screen for tool in one.tools if tool.screen is not None)
-            files = (file for skill in one.skills for file in skill.files)
-            for uri in dict.fromkeys((*(each.uri for each in one.resources), *screens, *files)):
-                self._owners.setdefault(uri, []).append(one)
-            for each in one.templates:
-                self._template_owners.setdefault(each.uri, []).append(one)
-                if each.template is not None and each.template.scheme:
-                    templates = self._by_scheme.setdefault(each.template.scheme, {})
-                    templates.setdefault(one, []).append(each.template)
-            for skill in one.skills:
+        """The upstreams with a skill in a folder. Its files need not be listed."""
+        for offering in offerings:
+            ui_resources = (
+                tool.ui_resource for tool in offering.tools if tool.ui_resource is not None
+            )
+            files = (file for skill in offering.skills for file in skill.files)
+            for uri in dict.fromkeys(
+                (*(resource.uri for resource in offering.resources), *ui_resources, *files)
+            ):
+                self._owners.setdefault(uri, []).append(offering)
+            for template in offering.templates:
+                self._template_owners.setdefault(template.uri, []).append(offering)
+                if template.template is not None and template.template.scheme:
+                    templates = self._by_scheme.setdefault(template.template.scheme, {})
+                    templates.setdefault(offering, []).append(template.template)
+            for skill in offering.skills:
                 folder = _folder(skill.uri)
-                if one not in self._folders.setdefault(folder, []):
-                    self._folders[folder].append(one)
-        self._plain = self._keepers()
-        """Who keeps a listed URI in its plain form. What is not here has to be looked at."""
-        self.all_colliding = {
-            one.upstream
+                if offering not in self._folders.setdefault(folder, []):
+                    self._folders[folder].append(offering)
+        self._plain_owners = self._find_plain_owners()
+        """The upstream that keeps a listed URI in its plain form. Other URIs are matched."""
+        self.colliding_upstreams = {
+            offering.upstream
             for owners in (self._owners, self._template_owners)
-            for uri, listing in owners.items()
-            for one in listing
-            if self._as_listed(one, uri) != uri
+            for uri, owners_of_uri in owners.items()
+            for offering in owners_of_uri
+            if self._shown_form(offering, uri) != uri
         }
-        self.resources = self._shown(lambda one: one.resources)
-        self.templates = self._shown(lambda one: one.templates)
-        self.skills = self._shown(
-            lambda one: tuple(Resource(each.uri, self._skill(one, each)) for each in one.skills)
+        self.resources = self._list_shown(lambda offering: offering.resources)
+        self.templates = self._list_shown(lambda offering: offering.templates)
+        self.skills = self._list_shown(
+            lambda offering: tuple(
+                Resource(skill.uri, self._encode_skill(offering, skill))
+                for skill in offering.skills
+            )
         )
 
-    def _skill(self, one: Offering, skill: Skill) -> bytes:
-        """How a skill reads in a list, with the URIs of its files as clients see them."""
-        if all(self._as_listed(one, file) == file for file in skill.files):
+    def _encode_skill(self, offering: Offering, skill: Skill) -> bytes:
+        """Return the definition of a skill with the URIs of its files as clients see them."""
+        if all(self._shown_form(offering, file) == file for file in skill.files):
             return skill.listed
         entry = msgspec.json.decode(b"{" + skill.listed[1:], type=dict[str, msgspec.Raw])
         files = msgspec.json.decode(entry["resources"])
         if isinstance(files, list):
-            shown = [{**file, "uri": self._as_listed(one, file["uri"])} for file in files]
-            entry["resources"] = msgspec.Raw(msgspec.json.encode(shown))
+            shown_files = [
+                {**file, "uri": self._shown_form(offering, file["uri"])} for file in files
+            ]
+            entry["resources"] = msgspec.Raw(msgspec.json.encode(shown_files))
         return b"," + msgspec.json.encode(entry)[1:]
 
-    def _keepers(self) -> dict[str, Offering]:
-        kept: dict[str, Offering] = {}
-        left: dict[Offering, int] = {}
+    def _find_plain_owners(self) -> dict[str, Offering]:
+        plain_owners: dict[str, Offering] = {}
+        remaining_steps: dict[Offering, int] = {}
         for owners in (self._template_owners, self._owners):
-            for uri, listing in owners.items():
-                first = _first(listing)
-                if self._itself in listing:
-                    assert self._itself is not None
-                    kept[uri] = self._itself
-                elif len(first) > 1 or uri.startswith(SCHEME):
-                    kept.pop(uri, None)
+            for uri, owners_of_uri in owners.items():
+                preferred = _prefer_configured(owners_of_uri)
+                if self._transparent in owners_of_uri:
+                    assert self._transparent is not None
+                    plain_owners[uri] = self._transparent
+                elif len(preferred) > 1 or uri.startswith(SCHEME):
+                    plain_owners.pop(uri, None)
                 elif owners is self._template_owners:
-                    kept[uri] = first[0]
+                    plain_owners[uri] = preferred[0]
                 else:
-                    left[first[0]] = self._compare(uri, first[0], left, kept)
-        return kept
+                    remaining_steps[preferred[0]] = self._assign_plain_form(
+                        uri, preferred[0], remaining_steps, plain_owners
+                    )
+        return plain_owners
 
-    def _compare(
-        self, uri: str, one: Offering, left: dict[Offering, int], kept: dict[str, Offering]
+    def _assign_plain_form(
+        self,
+        uri: str,
+        owner: Offering,
+        remaining_steps: dict[Offering, int],
+        plain_owners: dict[str, Offering],
     ) -> int:
-        """Whether `one`, who lists the URI, keeps its plain form: not when a template of another
-        covers it. In doubt it does not. Returns how many steps are left for what it lists."""
-        budget = left.get(one, _MOST_COMPARED)
-        kept.pop(uri, None)
-        templates_of = self._by_scheme.get(_scheme(uri), {})
-        asked = normalize_uri(uri) if templates_of else ""
-        for other, templates in templates_of.items():
-            if other is one or (other.registered and not one.registered):
+        """Assign the plain form of a URI to `owner`, which lists it, unless a template of another
+        upstream covers it or the work limit is reached. Returns the remaining steps."""
+        steps = remaining_steps.get(owner, _MAX_COMPARE_STEPS)
+        plain_owners.pop(uri, None)
+        candidates = self._by_scheme.get(_scheme(uri), {})
+        path = normalize_uri(uri) if candidates else ""
+        for other, templates in candidates.items():
+            if other is owner or (other.registered and not owner.registered):
                 continue
             for template in templates:
-                budget -= 1 + template.cost(asked)
-                if budget < 0 or template.matches(asked):
-                    return budget
-        kept[uri] = one
-        return budget
+                steps -= 1 + template.cost(path)
+                if steps < 0 or template.matches(path):
+                    return steps
+        plain_owners[uri] = owner
+        return steps
 
-    def _shown(self, kind: _Part) -> tuple[ShownResource, ...]:
+    def _list_shown(self, kind: _ResourceSelector) -> tuple[ShownResource, ...]:
         shown: dict[str, ShownResource] = {}
-        kept = set() if self._itself is None else {each.uri for each in kind(self._itself)}
-        for one in self._offerings:
-            for each in kind(one):
-                uri = self._as_listed(one, each.uri)
-                # Nothing is shown twice, whatever upstreams call their resources.
-                if one is self._itself or uri not in kept:
-                    shown.setdefault(uri, ShownResource(_form(one, each.uri), uri, each.listed))
+        transparent_uris = (
+            set()
+            if self._transparent is None
+            else {resource.uri for resource in kind(self._transparent)}
+        )
+        for offering in self._offerings:
+            for resource in kind(offering):
+                uri = self._shown_form(offering, resource.uri)
+                # No URI is listed twice.
+                if offering is self._transparent or uri not in transparent_uris:
+                    shown.setdefault(
+                        uri,
+                        ShownResource(_prefixed_form(offering, resource.uri), uri, resource.listed),
+                    )
         return tuple(shown.values())
 
-    def _as_listed(self, one: Offering, uri: str) -> str:
-        # An own URI that looks like our form would be taken for another's, so it always gets it.
-        return uri if one is self._itself or self._plain.get(uri) is one else _form(one, uri)
+    def _shown_form(self, offering: Offering, uri: str) -> str:
+        # A URI that looks like our form would be mistaken for another's: it always gets a prefix.
+        return (
+            uri
+            if offering is self._transparent or self._plain_owners.get(uri) is offering
+            else _prefixed_form(offering, uri)
+        )
 
-    # -- from a client's URI to an upstream's
+    # -- from the URI of a client to the URI of an upstream
 
     def resource(self, uri: str) -> ResourceRoute | None:
-        """Where `uri` leads, which may also be a template as it is listed. None: nobody knows.
+        """Return the upstream of a URI or of a listed template. None: it is unknown.
 
-        Raises InterlockError when several upstreams could be meant.
+        Raises:
+            InterlockError: several upstreams may have it.
         """
         if uri.startswith(SCHEME):
-            listing = self._owners.get(uri) or self._template_owners.get(uri) or ()
-            if self._itself is None or self._itself not in listing:
-                segment, _, own = uri[len(SCHEME) :].partition(":")
-                named = self._by_segment.get(segment)
-                if named is not None and own:
-                    return ResourceRoute(named.upstream, own, self.shown_uri(named.upstream, own))
-        found = self._meant(uri)
-        if found is None:
+            owners_of_uri = self._owners.get(uri) or self._template_owners.get(uri) or ()
+            if self._transparent is None or self._transparent not in owners_of_uri:
+                segment, _, upstream_uri = uri[len(SCHEME) :].partition(":")
+                offering = self._by_segment.get(segment)
+                if offering is not None and upstream_uri:
+                    return ResourceRoute(
+                        offering.upstream,
+                        upstream_uri,
+                        self.shown_uri(offering.upstream, upstream_uri),
+                    )
+        offering = self._find_offering(uri)
+        if offering is None:
             return None
-        return ResourceRoute(found.upstream, uri, self.shown_uri(found.upstream, uri))
+        return ResourceRoute(offering.upstream, uri, self.shown_uri(offering.upstream, uri))
 
-    def _meant(self, uri: str) -> Offering | None:
-        """Who is meant by a URI in its own form."""
-        kept = self._plain.get(uri)
-        if kept is not None:
-            return kept
+    def _find_offering(self, uri: str) -> Offering | None:
+        """Return the upstream of a URI in its plain form."""
+        owner = self._plain_owners.get(uri)
+        if owner is not None:
+            return owner
         owners = self._owners.get(uri) or self._template_owners.get(uri) or []
-        matching = self._matching(uri, listed=bool(owners))
-        if self._itself is not None and self._itself in matching:
-            return self._itself
-        first = _first(list(dict.fromkeys((*owners, *matching))))
-        if first:
-            # A template holds against those who list a URI that it covers.
-            return self._one_of([one for one in first if one in matching] or first, uri)
-        folders = self._with_folder(uri)
+        matching = self._find_matching(uri, is_listed=bool(owners))
+        if self._transparent is not None and self._transparent in matching:
+            return self._transparent
+        preferred = _prefer_configured(list(dict.fromkeys((*owners, *matching))))
+        if preferred:
+            # A template has priority over upstreams that list a URI which it covers.
+            return self._require_single(
+                [offering for offering in preferred if offering in matching] or preferred, uri
+            )
+        folders = self._find_folder_owners(uri)
         if folders:
-            return self._one_of(_first(folders), uri)
-        if self._itself is not None:
-            return self._itself
-        # Servers may serve what they do not list.
-        serving = _first([one for one in self._offerings if one.serves_resources])
+            return self._require_single(_prefer_configured(folders), uri)
+        if self._transparent is not None:
+            return self._transparent
+        # Servers may serve unlisted resources.
+        serving = _prefer_configured(
+            [offering for offering in self._offerings if offering.serves_resources]
+        )
         return serving[0] if len(serving) == 1 else None
 
-    def _with_folder(self, uri: str) -> list[Offering]:
-        """Those with a skill whose folder this is, or has this in it; the closest folder counts."""
-        if not self._folders or len(uri) > _LONGEST_MATCHED:
+    def _find_folder_owners(self, uri: str) -> list[Offering]:
+        """Return the upstreams with a skill in the closest folder that contains the URI."""
+        if not self._folders or len(uri) > _MAX_MATCHED_LENGTH:
             return []
         folder = uri.removesuffix("/")
         while folder not in self._folders and "/" in folder:
             folder = _folder(folder)
         return self._folders.get(folder, [])
 
-    def _one_of(self, offerings: list[Offering], uri: str) -> Offering:
-        if self._itself is not None and self._itself in offerings:
-            return self._itself
+    def _require_single(self, offerings: list[Offering], uri: str) -> Offering:
+        if self._transparent is not None and self._transparent in offerings:
+            return self._transparent
         if len(offerings) == 1:
             return offerings[0]
-        forms = [_form(one, uri) for one in offerings]
+        forms = [_prefixed_form(offering, uri) for offering in offerings]
         raise InterlockError(
             INVALID_PARAMS,
-            f"Several servers have this resource: ask for {' or '.join(_cut(forms))}.",
+            f"Several servers have this resource. Use {' or '.join(_shorten(forms))}.",
             {"uri": uri, "forms": forms},
         )
 
-    def _matching(self, uri: str, *, listed: bool) -> list[Offering]:
-        """Those with a template that fits; of several of the config, those whose template says most
-        about it. Of registered ones nobody goes before another. `listed`: somebody lists the URI,
-        so that only templates count that say of what scheme their URIs are."""
-        if len(uri) > _LONGEST_MATCHED:
+    def _find_matching(self, uri: str, *, is_listed: bool) -> list[Offering]:
+        """Return the upstreams with a matching template.
+
+        Of several configured ones, those with the most specific template. Registered ones have the
+        same rank.
+
+        Args:
+            is_listed: an upstream lists the URI, so only templates with a fixed scheme count.
+        """
+        if len(uri) > _MAX_MATCHED_LENGTH:
             return []
-        asked = normalize_uri(uri)
+        path = normalize_uri(uri)
         best: dict[tuple[bool, int], list[Offering]] = {}
-        for one in self._offerings:
-            said = _best_match(one.templates, asked, listed=listed)
-            if said is None:
+        for offering in self._offerings:
+            literal_length = _best_match(offering.templates, path, is_listed=is_listed)
+            if literal_length is None:
                 continue
-            if one is self._itself:
-                return [one]
-            rank = (False, min(said, 1)) if one.registered else (True, said)
-            best.setdefault(rank, []).append(one)
+            if offering is self._transparent:
+                return [offering]
+            rank = (
+                (False, min(literal_length, 1)) if offering.registered else (True, literal_length)
+            )
+            best.setdefault(rank, []).append(offering)
         return best[max(best)] if best else []
 
-    # -- from an upstream's URI to a client's
+    # -- from the URI of an upstream to the URI of clients
 
-    def shown_uri(self, upstream: str, own: str) -> str:
-        """How clients see a URI of this upstream: `resource` leads from there back to it."""
-        one = self._by_upstream.get(upstream)
-        if one is None or one is self._itself:
-            return own
+    def shown_uri(self, upstream: str, upstream_uri: str) -> str:
+        """Return the form in which clients see a URI. `resource` leads from there back to it."""
+        offering = self._by_upstream.get(upstream)
+        if offering is None or offering is self._transparent:
+            return upstream_uri
         for owners in (self._owners, self._template_owners):
-            if one in owners.get(own, ()):
-                return self._as_listed(one, own)
-        if own.startswith(SCHEME):
-            return _form(one, own)
+            if offering in owners.get(upstream_uri, ()):
+                return self._shown_form(offering, upstream_uri)
+        if upstream_uri.startswith(SCHEME):
+            return _prefixed_form(offering, upstream_uri)
         try:
-            return own if self._meant(own) is one else _form(one, own)
+            return (
+                upstream_uri
+                if self._find_offering(upstream_uri) is offering
+                else _prefixed_form(offering, upstream_uri)
+            )
         except InterlockError:
-            return _form(one, own)
+            return _prefixed_form(offering, upstream_uri)
 
-    def colliding(self, upstream: str) -> bool:
-        """Whether anything that this upstream lists is shown in another form."""
-        return upstream in self.all_colliding
-
-
-def _form(one: Offering, uri: str) -> str:
-    return f"{SCHEME}{one.segment}:{uri}"
+    def has_collisions(self, upstream: str) -> bool:
+        """Return whether a listed URI of this upstream is shown in another form."""
+        return upstream in self.colliding_upstreams
 
 
-def _first(offerings: list[Offering]) -> list[Offering]:
-    """Those of them that are in the config; if none is, all."""
+def _prefixed_form(offering: Offering, uri: str) -> str:
+    return f"{SCHEME}{offering.segment}:{uri}"
+
+
+def _prefer_configured(offerings: list[Offering]) -> list[Offering]:
+    """Return the configured ones of these upstreams. If there are none, return all."""
     if len(offerings) < 2:
         return offerings
-    return [one for one in offerings if not one.registered] or offerings
+    return [offering for offering in offerings if not offering.registered] or offerings
 
 
 def _folder(uri: str) -> str:
@@ -282,24 +331,24 @@ def _scheme(uri: str) -> str:
     return scheme.lower() if colon else ""
 
 
-def _best_match(templates: Sequence[Resource], asked: str, *, listed: bool) -> int | None:
-    """How much of the URI is fixed by the template that says most about it. None: none fits."""
+def _best_match(templates: Sequence[Resource], path: str, *, is_listed: bool) -> int | None:
+    """Return the literal length of the most specific matching template. None: none matches."""
     best: int | None = None
-    left = _MOST_STEPS
-    for each in templates:
-        template = each.template
+    remaining_steps = _MAX_MATCH_STEPS
+    for resource in templates:
+        template = resource.template
         if template is None or (best is not None and template.literal_length <= best):
             continue
-        if listed and not template.scheme:
+        if is_listed and not template.scheme:
             continue
-        left -= template.cost(asked)
-        if left < 0:
+        remaining_steps -= template.cost(path)
+        if remaining_steps < 0:
             break
-        if template.matches(asked):
+        if template.matches(path):
             best = template.literal_length
     return best
 
 
-def _cut(forms: list[str]) -> list[str]:
-    """For a sentence: no more, and no longer, than anybody reads."""
+def _shorten(forms: list[str]) -> list[str]:
+    """Shorten a list of forms for an error message."""
     return [form if len(form) <= 100 else form[:100] + "…" for form in forms[:5]]

@@ -35,7 +35,7 @@ ASKED: Final = "asked"
 """A question whose answer comes with a request of its own, for its server alone to read."""
 _NOT_OVER: Final = frozenset({INPUT_REQUIRED, CONFIRMATION_REQUIRED.name})
 """Outcomes of calls that have not failed: their server, or a human, has to say something first."""
-_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
 _MOST_CHARACTERS: Final = 500
 """What others wrote is kept up to here: one call must not fill the journal."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.names import AX, DOTTED, style_for
+from interlock.core.catalog.names import AX, DOTTED, choose_style
 from interlock.core.catalog.snapshot import View
 from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.notification_filter import read_level
@@ -94,7 +94,7 @@ class LocalMethods:
             # Capabilities in a topic use canonical names.
             style = DOTTED
         else:
-            style = style_for(client.name, self.names)
+            style = choose_style(client.name, self.names)
         view = self._view_of(call) if call.method == TOOLS_LIST else None
         page = self._catalog.current.page(call.method, client.era, style, call.cursor, view)
         self._finish(call, Outcome(page, client.era), None)

@@ -107,7 +107,7 @@ from interlock.protocol.mcp import (
 )
 from interlock.protocol.mcpax import CONFIRM
 
-READ_ONLY: Final = EffectLevel.READ_ONLY.word
+READ_ONLY: Final = EffectLevel.READ_ONLY.label
 
 # -- Awaiting a call: a future connects the pipeline with a coroutine.
 
@@ -512,7 +512,7 @@ class Pipeline:
                         outcome, error = None, rejection
                     except Exception as bug:
                         outcome, error = None, internal_error(call, bug)
-                if outcome is not None and self._catalog.collides:
+                if outcome is not None and self._catalog.has_uri_collisions:
                     outcome = rewrite_uris(call, outcome, self._catalog.current)
                 if self._latency_in_results and outcome is not None and call.method == TOOLS_CALL:
                     outcome = add_latency(outcome, self._clock() - call.started_at)
@@ -559,7 +559,7 @@ class Pipeline:
         if error is None:
             if self._failing:
                 self._breakers.record_success(call.upstream)
-            if outcome is not None and self._catalog.collides:
+            if outcome is not None and self._catalog.has_uri_collisions:
                 outcome = rewrite_uris(call, outcome, self._catalog.current)
         else:
             self._breakers.record_error(call, error)

@@ -57,7 +57,7 @@ def resolve_tool(
         raise unknown_tool_error(call.name, catalog.current, view_of(call))
     call.route = tool
     call.upstream = tool.upstream
-    call.effect = tool.effect_word
+    call.effect = tool.effect_name
     call.is_retryable = tool.repeatable
     return tool
 

@@ -36,7 +36,11 @@ _ShowUri = Callable[[str], str]
 def rewrite_uris(call: Call, outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """Return the outcome with the URIs that its caller sees. Never raises."""
     rewrite = _REWRITERS.get(call.method)
-    if rewrite is None or not snapshot.colliding(call.upstream) or b'"uri"' not in outcome.result:
+    if (
+        change is None
+        or not snapshot.has_collisions(call.upstream)
+        or b'"uri"' not in outcome.result
+    ):
         return outcome
     try:
         members = decode_members(outcome.result)

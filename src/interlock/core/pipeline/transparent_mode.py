@@ -44,7 +44,7 @@ def is_listing_outdated(call: Call, upstream: str, catalog: Catalog) -> bool:
     if call.method != TOOLS_CALL or call.approval_id or catalog.find(call.name) is not None:
         return False
     offering = catalog.offering(upstream)
-    return offering is not None and offering.lets_through(call.name)
+    return offering is not None and offering.allows_name(call.name)
 
 
 def route_transparently(call: Call, key: str | None, upstream: Upstream | None) -> None:

@@ -61,7 +61,7 @@ def validate_arguments(call: Call, tool: Tool, against_schema: bool = True) -> N
         arguments = {}
         call.arguments = EMPTY_OBJECT
     call.decoded_arguments = arguments
-    if tool.inspected:
+    if tool.inspects_arguments:
         _inspect(call, tool, arguments)
     if not against_schema:
         return
@@ -81,10 +81,10 @@ def _inspect(call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
         if mismatch is not None:
             raise InterlockError(HEADER_MISMATCH, mismatch)
     if tool.effect.choices:
-        level = tool.effect.of_arguments(arguments)
+        level = tool.effect.level_for(arguments)
         # The server may read another one of two members of the same name than we do.
         if level is not tool.effect.level and not has_lookalikes(bytes(call.arguments)):
-            call.effect = level.word
+            call.effect = level.label
 
 
 def get_validator(tool: Tool) -> tuple[Any, frozenset[str]]:
@@ -111,7 +111,7 @@ def find_errors(tool: Tool, arguments: dict[str, Any], most: int) -> list[Any] |
         _compile(tool)
     if not hasattr(tool.validator, "iter_errors"):
         return []
-    work: SchemaWork | None = tool.work
+    work: SchemaWork | None = tool.schema_work
     if work is not None and not work.can_validate(arguments):
         return None
     return collect_errors(tool.validator, tool.input_schema(), arguments, most)
@@ -120,7 +120,7 @@ def find_errors(tool: Tool, arguments: dict[str, Any], most: int) -> list[Any] |
 def _compile(tool: Tool) -> Any:
     """Make the validator of a tool, if it can be made and asked in time."""
     problem = ""
-    tool.unmeasured, tool.work, tool.validator = sys.maxsize, None, _ACCEPTS_EVERYTHING
+    tool.unmeasured, tool.schema_work, tool.validator = sys.maxsize, None, _ACCEPTS_EVERYTHING
     try:
         if len(tool.listed) > _MOST_BYTES:
             problem = f"it is longer than {_MOST_BYTES} bytes"
@@ -133,7 +133,7 @@ def _compile(tool: Tool) -> Any:
                 tool.validator = jsonschema_rs.validator_for(
                     schema, retriever=_no_retrieval, mask="the value", pattern_options=_PATTERNS
                 )
-                tool.unmeasured, tool.work = work.max_unmeasured_bytes, work
+                tool.unmeasured, tool.schema_work = work.max_unmeasured_bytes, work
     except (jsonschema_rs.ValidationError, ValueError, ProtocolError) as exc:
         problem = str(exc).partition("\n")[0]
     if problem:
@@ -146,11 +146,11 @@ def _compile(tool: Tool) -> Any:
 
 
 def _can_be_validated(tool: Tool, arguments: dict[str, Any]) -> bool:
-    work: SchemaWork | None = tool.work
+    work: SchemaWork | None = tool.schema_work
     if work is None or work.can_validate(arguments):
         return True
-    if not tool.skipped:
-        tool.skipped = True
+    if not tool.is_skip_logged:
+        tool.is_skip_logged = True
         _log.warning(
             "%s: to validate these arguments by its schema would take too long; "
             "such arguments go to the upstream unchecked",

@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering, OfferingTerms, read_offering
-from interlock.core.catalog.server_info import UpstreamIntroduction, as_offered
+from interlock.core.catalog.server_info import UpstreamIntroduction, offered_capabilities
 from interlock.core.config import Config, ServerConfig, diff, resolve_server
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit, CallTotals
@@ -122,7 +122,7 @@ class UpstreamRegistry(Component):
     def begin(self, key: str, server: ServerConfig) -> None:
         """Start connecting to a server of the config."""
         if not server.enabled:
-            self._catalog.expect_no_more(key)
+            self._catalog.release_names(key)
             return
         self._expect(key, server)
         self._supervise(key, server, self._connector(key, server))
@@ -147,7 +147,7 @@ class UpstreamRegistry(Component):
         """Reserve its names: until its tools are listed, no contract may take one of them."""
         segment, root = server.segment or key, self._config.root_segment
         prefix = f"{root}.{segment}" if root else segment
-        self._catalog.expect(key, "" if server.expose == "transparent" else prefix)
+        self._catalog.reserve_names(key, "" if server.expose == "transparent" else prefix)
 
     def open_registered(
         self, key: str, server: ServerConfig, connector: ConnectionOpener
@@ -192,7 +192,7 @@ class UpstreamRegistry(Component):
         await asyncio.gather(*(self.end(key) for key in keys if key in self.supervisors))
         for key in difference.removed:
             self._catalog.withdraw(key)
-            self._catalog.expect_no_more(key)
+            self._catalog.release_names(key)
         for key in (*difference.added, *difference.relinked):
             if not config.servers[key].enabled:
                 self._catalog.withdraw(key)
@@ -269,15 +269,15 @@ class UpstreamRegistry(Component):
             unannotated=self._config.unannotated,
             **self._terms(supervisor),
         )
-        for entry in offering.flagged:
+        for entry in offering.metadata_problems:
             _log.warning(
                 "%s: the x-mcpax metadata of %s: %s", supervisor.key, entry.name, entry.reason
             )
-        for entry in offering.set_aside:
+        for entry in offering.rejected:
             _log.warning(
                 "%s: %s %s is not shown: %s", supervisor.key, entry.kind, entry.name, entry.reason
             )
-        self._catalog.post(offering)
+        self._catalog.publish(offering)
         self._on_shown(supervisor)
         self._on_changed()
 
@@ -367,7 +367,7 @@ def _capabilities(peer: UpstreamClient, raw: RawOffering) -> Mapping[str, Any]:
     if not peer.speaks_ax:
         return peer.capabilities
     resources = bool(raw.resources or raw.templates or raw.skills)
-    return as_offered(peer.capabilities, prompts=bool(raw.prompts), resources=resources)
+    return offered_capabilities(peer.capabilities, prompts=bool(raw.prompts), resources=resources)
 
 
 def _status_of(
@@ -386,7 +386,7 @@ def _status_of(
         resources=0 if offering is None else len(offering.resources) + len(offering.templates),
         set_aside=[]
         if offering is None
-        else [{"name": entry.name, "reason": entry.reason} for entry in offering.set_aside],
+        else [{"name": entry.name, "reason": entry.reason} for entry in offering.rejected],
         revision="" if peer is None else peer.revision,
         restarts=supervisor.restarts,
         lists=supervisor.lists,

@@ -31,7 +31,7 @@ from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
 
 if TYPE_CHECKING:
-    from interlock.core.catalog.offering import Registered
+    from interlock.core.catalog.offering import RegisteredRole
     from interlock.core.upstreams.connection import ConnectorOptions
     from interlock.tree.dial_in import DialIn
     from interlock.tree.subserver_record import SubserverRecord
@@ -82,7 +82,7 @@ class ChildTrial(Trial):
         self._key = key
         self._registrar = registrar
 
-    def registration(self) -> Registered:
+    def registration(self) -> RegisteredRole:
         info = self._registrar.subserver(self._key)
         if info is None:
             return ""

@@ -575,7 +575,7 @@ def written_down(
     listed = route if isinstance(route, Tool) else None
     schema, capability = None, b"{}"
     if listed is not None:
-        schema, capability = listed.described or listed.describe()
+        schema, capability = listed.schema_and_capability or listed.read_schema_and_capability()
     meta_shown = b""
     masked_meta: tuple[str, ...] = ()
     try:
@@ -627,7 +627,7 @@ def _reason(decision: Decision, tool: Tool) -> str:
     """Why it waits, what that was inferred from, and which drivers could serve the call."""
     said = [decision.reason] if decision.reason else []
     effect = tool.effect
-    if effect.reason and effect.assumed and effect.level is EffectLevel.IRREVERSIBLE:
+    if effect.reason and effect.is_assumed and effect.level is EffectLevel.IRREVERSIBLE:
         said.append(f"Its server does not say what it does; assumed from: {effect.reason}.")
     if tool.served_by:
         drivers = " or ".join(one.partition(" ")[0] for one in tool.served_by)

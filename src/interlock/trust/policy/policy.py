@@ -30,8 +30,8 @@ _MOST_PLANS: Final = 200_000
 _ABOUT_TOOL_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 _EVERYBODY: Final[Profile] = ("", "", (), None)
 _NOBODY: Final = Caller("")
-_MUTATING: Final = EffectLevel.MUTATING.word
-_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_MUTATING: Final = EffectLevel.MUTATING.label
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
 _NAMELESS: Final = "?"
 """A tool that has no name is a tool all the same."""
 _SHOWN: Final = 100
@@ -85,7 +85,7 @@ class Policy:
         self._last_caller: Caller | None = None
         self._last_plans: dict[Tool, Decision | ConditionalRules] = {}
         self._planned = 0
-        by_default = {level.word: self._default(level.word) for level in EffectLevel}
+        by_default = {level.label: self._default(level.label) for level in EffectLevel}
         self.standing_by_effect: dict[str, Decision] = {}
         """What happens to every call of a tool with such an effect. Empty: it takes a decision."""
         if not self.rules and self.default != "deny":
@@ -263,7 +263,7 @@ class Policy:
         """What rules see of a call of this tool."""
         kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
         said = ToolAnnotations(tool)
-        return PolicyRequest(((kind,),), tool.canonical, tool.effect_word, tool.upstream, said)
+        return PolicyRequest(((kind,),), tool.canonical, tool.effect_name, tool.upstream, said)
 
     def plan(
         self, caller: Caller, asked: PolicyRequest, *, other: str = "", tool: Tool | None = None

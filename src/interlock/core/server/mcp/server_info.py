@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.catalog.server_info import for_session
+from interlock.core.catalog.server_info import capabilities_for_session
 from interlock.protocol import mcp
 from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.jsonrpc import encode_value
@@ -48,7 +48,7 @@ class ServerInfo:
         about = self._introduce()
         result: dict[str, Any] = {
             "protocolVersion": revision,
-            "capabilities": for_session(about.capabilities),
+            "capabilities": capabilities_for_session(about.capabilities),
             "serverInfo": about.server_info,
         }
         if instructions := self._instructions(about, view):
