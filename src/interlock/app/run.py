@@ -299,12 +299,12 @@ def on_terminal() -> bool:
 
 def describe(change: ConfigChange) -> str:
     """What a reload did, in one line."""
-    relinked = change.relinked
+    reconnect = change.reconnect
     parts = {
         "started": change.added,
         "ended": change.removed,
-        "restarted": relinked,
-        "changed without a restart": tuple(key for key in change.changed if key not in relinked),
+        "restarted": reconnect,
+        "changed without a restart": tuple(key for key in change.changed if key not in reconnect),
         "settings applied": change.live,
     }
     said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]

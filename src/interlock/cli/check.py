@@ -106,11 +106,11 @@ def _drop_reported(problems: Iterable[Problem], reported: list[Problem]) -> list
 
 def _weak_token_problems(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
     """Yield weak tokens, with which a node that other machines can reach does not start."""
-    from interlock.core.config.checks import weak_tokens
+    from interlock.core.config.checks import find_weak_tokens
     from interlock.terminal.config_source import locate_problems
 
     yield from locate_problems(
-        weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source
+        find_weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import Config, ConfigError, Problem, resolve
-from interlock.core.config.checks import SHORTEST_TOKEN
+from interlock.core.config.checks import MIN_TOKEN_LENGTH
 from interlock.terminal.config_source import ConfigSource, ConfigWarning, locate_problems
 from interlock.terminal.feature_reports import collect_other_servers, load_reports
 
@@ -79,8 +79,8 @@ def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[ConfigWarning
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             message = "the token has a space, or a character that some clients cannot send"
             yield path, message, "create another token: openssl rand -hex 24"
-        elif len(secret) < SHORTEST_TOKEN:
-            message = f"the token has less than {SHORTEST_TOKEN} characters and can be guessed"
+        elif len(secret) < MIN_TOKEN_LENGTH:
+            message = f"the token has less than {MIN_TOKEN_LENGTH} characters and can be guessed"
             yield path, message, "create a longer token: openssl rand -hex 24"
 
 

@@ -348,9 +348,9 @@ def _check_name(name: str, target: node_discovery.TargetNode) -> None:
             f"Use 1 to {_MAX_NAME_LENGTH} printable characters, without spaces around them.",
             param_hint="name",
         )
-    from interlock.core.config.checks import is_own_name
+    from interlock.core.config.checks import is_reserved_name
 
-    if is_own_name(name):
+    if is_reserved_name(name):
         raise typer.BadParameter(
             f"{name} is a reserved caller name. Choose another name.", param_hint="name"
         )

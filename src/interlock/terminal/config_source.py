@@ -20,10 +20,10 @@ from interlock.core.config import (
     ConfigError,
     Problem,
     ServerConfig,
+    check_exposure,
+    check_not_self,
+    check_token_strength,
     load_config,
-    refuse_exposure,
-    refuse_itself,
-    refuse_weak_tokens,
 )
 from interlock.core.config.load import places_in
 from interlock.core.config.problems import BadValue, KeyPath, format_path
@@ -76,14 +76,14 @@ class ConfigSource(Struct, frozen=True):
             config = demo_config() if self.path is None else load_config(self.path)
         if self.listen is not None:
             config = replace(config, listen=self.listen)
-            refuse_exposure(config)
-            refuse_itself(config, "" if self.path is None else str(self.path))
+            check_exposure(config)
+            check_not_self(config, "" if self.path is None else str(self.path))
         return config
 
     def load_to_listen(self) -> Config:
         """Read the config of a node that listens, and reject weak tokens. Raises ConfigError."""
         config = self.load()
-        refuse_weak_tokens(config, environ=os.environ, base_dir=self.base_dir)
+        check_token_strength(config, environ=os.environ, base_dir=self.base_dir)
         return config
 
 

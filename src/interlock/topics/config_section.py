@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from interlock.core.config.feature_sections import SectionDefinition, taken_paths
+from interlock.core.config.feature_sections import SectionDefinition, find_used_paths
 from interlock.core.config.model import Config, ServerConfig
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.quantities import default_segment
@@ -36,7 +36,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
-    taken_by_others = taken_paths(values, but=TopicsConfig)
+    taken_by_others = find_used_paths(values, exclude=TopicsConfig)
     if topics.path in (values.get("path") or _DEFAULTS.path, *taken_by_others):
         reader.report(("topics", "path"), "something else answers there", "choose another path")
     taken: dict[str, KeyPath] = {}

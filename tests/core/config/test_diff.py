@@ -41,7 +41,7 @@ def test_servers_by_key() -> None:
     assert change.added == ("fresh",)
     assert change.removed == ("gone",)
     assert change.changed == {"moved": ("url", "timeout"), "shown": ("description", "deny")}
-    assert change.relinked == ("moved",)
+    assert change.reconnect == ("moved",)
     assert change
 
 
@@ -74,13 +74,13 @@ def test_a_latency_class_keeps_the_link() -> None:
     old = Config(servers={"a": ServerConfig(url="http://x")})
     new = Config(servers={"a": ServerConfig(url="http://x", min_latency_class="slow")})
     assert diff(old, new).changed == {"a": ("min_latency_class",)}
-    assert diff(old, new).relinked == ()
+    assert diff(old, new).reconnect == ()
 
 
 def test_enabling_a_server_relinks_it() -> None:
     old = Config(servers={"a": ServerConfig(url="http://x", enabled=False)})
     new = Config(servers={"a": ServerConfig(url="http://x")})
-    assert diff(old, new).relinked == ("a",)
+    assert diff(old, new).reconnect == ("a",)
 
 
 def test_staying_awake_takes_a_new_start() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.config import Config, ConfigError, refuse_exposure
+from interlock.core.config import Config, ConfigError, check_exposure
 from interlock.core.config.load import parse_config
 from interlock.core.config.trust import CertificateConfig, IdentityConfig, IssuerConfig
 
@@ -81,6 +81,6 @@ def test_only_who_knows_its_callers_listens_beyond_this_machine() -> None:
         IdentityConfig(issuers=[IssuerConfig(issuer="https://a.example")]),
         IdentityConfig(certificates=[CertificateConfig(name="a", san="b")]),
     ):
-        refuse_exposure(Config(listen="0.0.0.0:8420", identity=identity))
+        check_exposure(Config(listen="0.0.0.0:8420", identity=identity))
     with pytest.raises(ConfigError):
-        refuse_exposure(Config(listen="0.0.0.0:8420", identity=IdentityConfig(local_roles=["x"])))
+        check_exposure(Config(listen="0.0.0.0:8420", identity=IdentityConfig(local_roles=["x"])))

@@ -15,9 +15,9 @@ from interlock.core.config import (
     Limits,
     ServerConfig,
     TokenConfig,
+    check_exposure,
     load_config,
     parse_config,
-    refuse_exposure,
 )
 
 
@@ -269,9 +269,9 @@ def test_other_addresses_need_a_token(listen: str) -> None:
 
 def test_an_address_from_elsewhere_is_refused_in_the_same_words() -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:1 can be reached"):
-        refuse_exposure(Config(listen="0.0.0.0:1"))
-    refuse_exposure(Config(listen="127.0.0.1:1"))
-    refuse_exposure(Config(listen="0.0.0.0:1", tokens=[TokenConfig(name="a", token="b")]))
+        check_exposure(Config(listen="0.0.0.0:1"))
+    check_exposure(Config(listen="127.0.0.1:1"))
+    check_exposure(Config(listen="0.0.0.0:1", tokens=[TokenConfig(name="a", token="b")]))
 
 
 def test_a_single_server_may_be_transparent() -> None:

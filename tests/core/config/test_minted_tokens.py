@@ -54,4 +54,4 @@ def test_turning_it_on_opens_the_connection_anew() -> None:
     def config(on: bool) -> Any:
         return parse_config(json.dumps({"servers": {"shop": {**HERE, "minted_tokens": on}}}))
 
-    assert diff(config(False), config(True)).relinked == ("shop",)
+    assert diff(config(False), config(True)).reconnect == ("shop",)

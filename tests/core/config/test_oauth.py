@@ -126,4 +126,4 @@ def test_references_are_resolved_and_not_shown(tmp_path: Path) -> None:
 def test_a_change_takes_a_new_link() -> None:
     before = parse_config(json.dumps(document({})))
     after = parse_config(json.dumps(document({"scopes": ["more"]})))
-    assert diff(before, after).relinked == ("jira",)
+    assert diff(before, after).reconnect == ("jira",)

@@ -11,9 +11,9 @@ import pytest
 from interlock.core.config import (
     Config,
     ConfigError,
+    check_not_self,
     import_client_configs,
     parse_config,
-    refuse_itself,
 )
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.own_node import is_own_url, runs_interlock
@@ -84,9 +84,9 @@ def test_what_is_not_enabled_or_elsewhere_is_fine() -> None:
 
 def test_an_address_from_elsewhere_is_looked_at_too() -> None:
     servers = {"me": ServerConfig(url="http://localhost:9/mcp")}
-    refuse_itself(Config(servers=servers))
+    check_not_self(Config(servers=servers))
     with pytest.raises(ConfigError, match=r"servers\.me: this is the node's own address"):
-        refuse_itself(Config(servers=servers, listen="127.0.0.1:9"))
+        check_not_self(Config(servers=servers, listen="127.0.0.1:9"))
 
 
 def written(path: Path, servers: dict[str, Any]) -> Path:

@@ -55,7 +55,7 @@ def test_changed_archives_are_found(
     assert {one.kind for one in verify(path).findings} == {kind}
 
 
-def relinked(files: list[Path], before: bytes = START) -> dict[str, Any]:
+def reconnect(files: list[Path], before: bytes = START) -> dict[str, Any]:
     """Write other entries into archives, with hashes that fit. Gives the last page."""
     page: dict[str, Any] = {}
     for file in files:
@@ -78,7 +78,7 @@ def archive_line(page: dict[str, Any], before: bytes) -> bytes:
 @pytest.mark.parametrize("extra", [False, True])
 def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bool) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
-    last = relinked(archived_pages(path))
+    last = reconnect(archived_pages(path))
     seq = last["last_seq"] + 1
     if extra:
         more = {"last_seq": seq, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
@@ -112,7 +112,7 @@ def test_a_missing_archive_is_found(tmp_path: Path, which: str) -> None:
     found_now = verify(path).findings
     assert ("archive", first, last) in [one[:3] for one in found_now]
     # What is before the gap is held against the notes of its own cuts.
-    relinked(files[:2])
+    reconnect(files[:2])
     assert len(verify(path).findings) > len(found_now)
 
 
@@ -144,7 +144,7 @@ def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Pa
     written(path, pages=1, max_rows=6, archive=True)
     path.write_bytes(kept)
     assert verify(path).whole
-    relinked(archived_pages(path))
+    reconnect(archived_pages(path))
     assert verify(path).findings[0].kind == "archive"
 
 

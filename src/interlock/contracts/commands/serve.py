@@ -39,7 +39,7 @@ def serve(
     """
     from msgspec.structs import replace
 
-    from interlock.core.config import refuse_exposure, refuse_weak_tokens
+    from interlock.core.config import check_exposure, check_token_strength
     from interlock.terminal.event_loop import run
 
     folder = registry_folder(registry, config)
@@ -50,8 +50,8 @@ def serve(
     loaded, base_dir = config_source.load_or_default(source)
     address = config_source.read_listen_address(listen) or listen
     asked: Config = replace(loaded, listen=address)
-    refuse_exposure(asked)
-    refuse_weak_tokens(asked, environ=os.environ, base_dir=base_dir)
+    check_exposure(asked)
+    check_token_strength(asked, environ=os.environ, base_dir=base_dir)
     run(_serve(asked, folder, base_dir))
 
 

@@ -1,17 +1,17 @@
-"""`interlock.yaml`: typed, strict, with an answer for every mistake.
+"""`interlock.yaml`: typed and strict, with an error message for every mistake.
 
-The door is `load_config`. The rest: references to secrets and what may be printed, what changed
-between two configs, the config files of MCP clients, the schema for editors, and adding a server
-to a file. Reads files and the environment it is given; knows nothing of a running node.
+The entry point is `load_config`. The rest: references to secrets, redaction, the difference of two
+configs, config files of MCP clients, the JSON Schema for editors, and edits of a config file. The
+package reads files and the environment that it is given, and does not depend on a running node.
 """
 
 from __future__ import annotations
 
 from interlock.core.config.checks import (
-    exposure_refusal,
-    refuse_exposure,
-    refuse_itself,
-    refuse_weak_tokens,
+    check_exposure,
+    check_not_self,
+    check_token_strength,
+    find_exposure_problem,
 )
 from interlock.core.config.client_configs import (
     ClientConfigFile,
@@ -105,10 +105,13 @@ __all__ = [
     "Transport",
     "Variable",
     "add_server",
+    "check_exposure",
+    "check_not_self",
+    "check_token_strength",
     "config_json_schema",
     "diff",
-    "exposure_refusal",
     "find_client_configs",
+    "find_exposure_problem",
     "import_client_configs",
     "import_note",
     "is_secret_key",
@@ -119,9 +122,6 @@ __all__ = [
     "redact_about",
     "redact_pair",
     "redact_server",
-    "refuse_exposure",
-    "refuse_itself",
-    "refuse_weak_tokens",
     "resolve",
     "resolve_server",
     "resolve_tls",

@@ -1,7 +1,7 @@
-"""What must hold between fields, servers and the node as a whole.
+"""Checks between fields, between servers, and of the node as a whole.
 
-Runs after reading, on whatever could be read: a typo in one server does not hide what is wrong
-with another.
+They run after reading, on all values that could be read, so that a typo in one server does not
+hide a problem of another.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from interlock.protocol.kinds import REQUEST, compile_pattern, find_pattern_prob
 from interlock.protocol.mcp import TOOLS_CALL
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
-SHORTEST_TOKEN: Final = 16
+MIN_TOKEN_LENGTH: Final = 16
 _DEFAULTS: Final = Config()
 
 
 def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Write down every problem between the values that were read."""
+    """Report all problems between the values that were read."""
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():
         _check_server(reader, ("servers", key), server)
         _check_oauth(reader, ("servers", key), server)
-        _check_minted(reader, ("servers", key), server)
+        _check_hop_tokens(reader, ("servers", key), server)
     _check_segments(reader, servers)
     _check_transparent(reader, servers)
     _check_tokens(reader, values)
@@ -55,37 +55,37 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
             definition.check(reader, values)
 
 
-def exposure_refusal(config: Config) -> tuple[str, str] | None:
-    """Why a node must not start with this config, and what to add; None when it may.
+def find_exposure_problem(config: Config) -> tuple[str, str] | None:
+    """Return why a node must not start with this config, and what to add. None: it may start.
 
-    For configs whose address came from elsewhere, such as the command line.
+    For configs whose address is not from the file, but from the command line, for example.
     """
-    if config.tokens or _knows_callers(config.identity) or config.address.loopback:
+    if config.tokens or _has_identity_source(config.identity) or config.address.loopback:
         return None
-    return _refusal(config.listen)
+    return _exposure_problem(config.listen)
 
 
-def refuse_exposure(config: Config, file: str = "") -> None:
-    """Raise ConfigError for an address that others can reach without a token."""
-    refusal = exposure_refusal(config)
-    if refusal is not None:
-        raise ConfigError.of(*refusal, file=file)
+def check_exposure(config: Config, file: str = "") -> None:
+    """Raise ConfigError for an address that other machines can reach without a token."""
+    problem = find_exposure_problem(config)
+    if problem is not None:
+        raise ConfigError.of(*problem, file=file)
 
 
-def refuse_weak_tokens(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
-    """Raise ConfigError for a token that could be guessed, where others can try.
+def check_token_strength(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
+    """Raise ConfigError for a token that other machines could guess.
 
-    A reference that leads nowhere is left to whoever needs the token.
+    References that cannot be resolved are reported where the token is used.
     """
-    weak = list(weak_tokens(config, environ=environ, base_dir=base_dir))
-    if weak:
-        raise ConfigError(Problem("", 0, 0, "", message, hint) for _, message, hint in weak)
+    problems = list(find_weak_tokens(config, environ=environ, base_dir=base_dir))
+    if problems:
+        raise ConfigError(Problem("", 0, 0, "", message, hint) for _, message, hint in problems)
 
 
-def weak_tokens(
+def find_weak_tokens(
     config: Config, *, environ: Mapping[str, str], base_dir: Path
 ) -> Iterator[tuple[KeyPath, str, str]]:
-    """Tokens that could be guessed, where others can try: path, problem, hint."""
+    """Yield tokens that other machines could guess: path, problem, hint."""
     if config.address.loopback:
         return
     for index, token in enumerate(config.tokens):
@@ -93,18 +93,17 @@ def weak_tokens(
             secret = resolve(token.token, environ=environ, base_dir=base_dir)
         except ConfigError:
             continue
-        if len(secret) < SHORTEST_TOKEN:
+        if len(secret) < MIN_TOKEN_LENGTH:
             yield (
                 ("tokens", index, "token"),
-                f"the token {quoted(token.name)} has less than {SHORTEST_TOKEN} characters, and "
-                f"{config.listen} can be reached from other machines",
-                "make a longer one, such as with: openssl rand -hex 16",
+                f"the token {quoted(token.name)} has less than {MIN_TOKEN_LENGTH} characters, and "
+                f"{config.listen} is reachable from other machines",
+                "use a longer one: openssl rand -hex 16",
             )
 
 
-def refuse_itself(config: Config, file: str = "") -> None:
-    """Raise ConfigError for a server that is the node itself, when its address came from
-    elsewhere than the file."""
+def check_not_self(config: Config, file: str = "") -> None:
+    """Raise ConfigError for a server that is the node itself, if the address is not from the file."""
     for key, server in config.enabled_servers.items():
         if is_own_url(server.url or "", config.listen, config.path):
             message, hint = OWN_ADDRESS
@@ -112,24 +111,24 @@ def refuse_itself(config: Config, file: str = "") -> None:
             raise ConfigError([problem])
 
 
-def _refusal(listen: str) -> tuple[str, str]:
+def _exposure_problem(listen: str) -> tuple[str, str]:
     return (
-        f"{listen} can be reached from other machines, and no token is set",
+        f"{listen} is reachable from other machines, and there is no token",
         f"add this line: {TOKEN_LINE}",
     )
 
 
 def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> None:
-    def given(name: str) -> bool:
+    def is_set(name: str) -> bool:
         return (*path, name) in reader.places
 
-    if given("url") and given("command"):
+    if is_set("url") and is_set("command"):
         reader.report(
             (*path, "command"), "a server has either url or command, not both", "remove one"
         )
-    elif given("url"):
+    elif is_set("url"):
         for name in ("args", "env", "cwd"):
-            if given(name):
+            if is_set(name):
                 reader.report((*path, name), f"{name} is for a server with command", "remove it")
         if server.transport in COMMAND_TRANSPORTS:
             reader.report(
@@ -137,9 +136,9 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
                 f"{server.transport} needs command",
                 f"write {one_of(('auto', *URL_TRANSPORTS))}",
             )
-    elif given("command"):
+    elif is_set("command"):
         for name in ("headers", "oauth"):
-            if given(name):
+            if is_set(name):
                 reader.report((*path, name), f"{name} is for a server with url", "remove it")
         if server.transport in URL_TRANSPORTS:
             reader.report(
@@ -164,26 +163,28 @@ def _check_oauth(reader: NodeReader, server_path: KeyPath, server: ServerConfig)
     if path not in reader.places:
         return
 
-    def given(name: str) -> bool:
+    def is_set(name: str) -> bool:
         return (*path, name) in reader.places
 
     if any(name.lower() == "authorization" for name in server.headers):
         reader.report(
-            path, "this server has an Authorization among its headers already", "remove one"
+            path, "`headers` of this server already has an Authorization header", "remove one"
         )
-    if given("client_secret") and given("private_key"):
+    if is_set("client_secret") and is_set("private_key"):
         reader.report(
             (*path, "private_key"), "a client has either client_secret or private_key", "remove one"
         )
     for name in ("client_secret", "private_key"):
-        named = given("client_id") or (name == "private_key" and given("client_metadata_url"))
-        if given(name) and not named:
-            reader.report((*path, name), f"{name} is nothing without client_id", "add client_id")
-    proven = given("client_secret") or given("private_key")
-    if oauth.grant == "client_credentials" and not proven and path not in reader.misspelt:
+        has_client = is_set("client_id") or (
+            name == "private_key" and is_set("client_metadata_url")
+        )
+        if is_set(name) and not has_client:
+            reader.report((*path, name), f"{name} needs client_id", "add client_id")
+    has_secret = is_set("client_secret") or is_set("private_key")
+    if oauth.grant == "client_credentials" and not has_secret and path not in reader.misspelt:
         reader.report(
             (*path, "grant"),
-            "client_credentials needs a client that can prove itself",
+            "client_credentials needs a client with credentials",
             "add client_id, and client_secret or private_key",
         )
     if oauth.redirect_port > quantities.HIGHEST_PORT:
@@ -191,68 +192,73 @@ def _check_oauth(reader: NodeReader, server_path: KeyPath, server: ServerConfig)
     if oauth.client_metadata_url and not quantities.is_client_document(oauth.client_metadata_url):
         reader.report(
             (*path, "client_metadata_url"),
-            "a client id metadata document has an https URL with a path",
+            "the URL of a client id metadata document is https and has a path",
             "write one such as https://example.com/interlock.json",
         )
     if oauth.issuer and not quantities.is_confidential(oauth.issuer):
         reader.report(
-            (*path, "issuer"), "secrets go there, and this is not https", "write an https URL"
+            (*path, "issuer"),
+            "secrets are sent there, so http is not allowed",
+            "write an https URL",
         )
 
 
-def _check_minted(reader: NodeReader, path: KeyPath, server: ServerConfig) -> None:
-    where = (*path, "minted_tokens")
+def _check_hop_tokens(reader: NodeReader, path: KeyPath, server: ServerConfig) -> None:
+    path_of_key = (*path, "minted_tokens")
     if not server.minted_tokens:
         return
     if (*path, "command") in reader.places:
-        reader.report(where, "minted_tokens is for a server with url", "remove it")
+        reader.report(path_of_key, "minted_tokens is for a server with url", "remove it")
     elif server.transport == "sse":
-        reader.report(where, "tokens cannot be sent over sse", "write transport: http")
+        reader.report(path_of_key, "tokens cannot be sent over sse", "write transport: http")
     if any(name.lower() == "authorization" for name in server.headers):
         reader.report(
-            where, "this server has an Authorization among its headers already", "remove one"
+            path_of_key,
+            "`headers` of this server already has an Authorization header",
+            "remove one",
         )
     if (*path, "oauth") in reader.places and server.oauth.enabled:
-        reader.report(where, "the node signs in to this server already (oauth)", "remove one")
+        reader.report(path_of_key, "the node signs in to this server (oauth)", "remove one")
     if server.url and not quantities.is_confidential(server.url):
-        reader.report(where, "tokens go there, and this is not https", "write an https URL")
+        reader.report(
+            path_of_key, "tokens are sent there, so http is not allowed", "write an https URL"
+        )
 
 
 def _check_segments(reader: NodeReader, servers: dict[str, ServerConfig]) -> None:
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for key, server in servers.items():
         path: KeyPath = ("servers", key)
-        own = (*path, "segment")
+        own_path = (*path, "segment")
         segment = server.segment or quantities.default_segment(key)
-        where = own if own in reader.places else path
+        reported_path = own_path if own_path in reader.places else path
         if not segment:
-            if own not in reader.places:
+            if own_path not in reader.places:
                 reader.report(
                     path,
-                    "no segment can be made from this key",
+                    "this key cannot be converted to a segment",
                     "add segment: NAME, of a-z, 0-9, _ and -",
                 )
             continue
-        if segment in taken:
+        if segment in owners:
             reader.report(
-                where,
-                f"the segment {quoted(segment)} is already that of the server "
-                f"{quoted(taken[segment])}",
+                reported_path,
+                f"the server {quoted(owners[segment])} already has the segment {quoted(segment)}",
                 "add segment: with another name",
             )
             continue
-        taken[segment] = key
+        owners[segment] = key
 
 
 def _check_transparent(reader: NodeReader, servers: dict[str, ServerConfig]) -> None:
     enabled = [key for key, server in servers.items() if server.enabled]
     for key in enabled:
         if servers[key].expose == "transparent" and len(enabled) > 1:
-            others = len(enabled) - 1
+            other_count = len(enabled) - 1
             reader.report(
                 ("servers", key, "expose"),
-                f"transparent is for a single server, and {others} more "
-                f"{'is' if others == 1 else 'are'} enabled",
+                f"transparent is for a single server, and {other_count} more "
+                f"{'is' if other_count == 1 else 'are'} enabled",
                 "write expose: prefixed, or enabled: false for the others",
             )
 
@@ -263,35 +269,35 @@ def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
         if token.name in seen:
             reader.report(
                 ("tokens", index, "name"),
-                f"another token is called {quoted(token.name)}",
-                "give each its own name",
+                f"another token has the name {quoted(token.name)}",
+                "use unique names",
             )
-        if is_own_name(token.name):
+        if is_reserved_name(token.name):
             reader.report(
                 ("tokens", index, "name"),
-                f"{quoted(token.name)} is what the node itself calls somebody",
+                f"{quoted(token.name)} is reserved for the node",
                 "choose another name",
             )
         if not token.may:
             reader.report(
                 ("tokens", index, "may"),
-                "a token that may do nothing is of no use",
+                "a token without permissions is of no use",
                 "write [call], [register] or both",
             )
         seen.add(token.name)
 
 
-def _knows_callers(identity: IdentityConfig) -> bool:
-    """Whether callers from elsewhere can say who they are without a token of the config."""
+def _has_identity_source(identity: IdentityConfig) -> bool:
+    """Return whether remote callers can authenticate without a token of the config."""
     return bool(identity.issuers or identity.introspection or identity.certificates)
 
 
 def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
     listen = values.get("listen")
-    # Tokens that were given and could not be read have a problem of their own.
+    # Tokens that could not be read have a problem of their own.
     has_tokens = values.get("tokens") or ("tokens" not in values and ("tokens",) in reader.places)
     identity = values.get("identity")
-    has_identity = _knows_callers(identity) if identity else ("identity",) in reader.places
+    has_identity = _has_identity_source(identity) if identity else ("identity",) in reader.places
     if listen is None or has_tokens or has_identity:
         return
     try:
@@ -299,7 +305,7 @@ def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
     except BadValue:
         return
     if not loopback:
-        reader.report(("listen",), *_refusal(listen))
+        reader.report(("listen",), *_exposure_problem(listen))
 
 
 def _check_own_address(
@@ -308,25 +314,25 @@ def _check_own_address(
     node = {name: values.get(name, getattr(_DEFAULTS, name)) for name in ("listen", "path")}
     for key, server in servers.items():
         if server.enabled and is_own_url(server.url or "", **node):
-            long_form = ("servers", key, "url")
-            where = long_form if long_form in reader.places else long_form[:2]
-            reader.report(where, *OWN_ADDRESS)
+            url_path = ("servers", key, "url")
+            reported_path = url_path if url_path in reader.places else url_path[:2]
+            reader.report(reported_path, *OWN_ADDRESS)
 
 
-# -- Rules of the policy: a rule that can never match protects nobody.
+# -- Rules of the policy. A rule that can never match does not protect anything.
 
-RESERVED_NAMES: Final = "default:"
-"""How the node calls what happens when no rule fits."""
+RESERVED_RULE_PREFIX: Final = "default:"
+"""The prefix of the names of default decisions, when no rule matches."""
 _REQUESTS: Final = f"{REQUEST}:"
 _TOOL_CALLS: Final = request_kind(TOOLS_CALL)
 _METHODS: Final = ("tools/", "resources/", "prompts/")
-_GLOB: Final = frozenset("*?[")
-_OF_TOOLS: Final = ("tools", "effects", "annotations")
+_GLOB_CHARACTERS: Final = frozenset("*?[")
+_TOOL_SELECTORS: Final = ("tools", "effects", "annotations")
 
 
 def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Write down every problem with the rules."""
-    _check_gates(reader, values)
+    """Report all problems of the policy."""
+    _check_approvers(reader, values)
     policy: PolicyConfig | None = values.get("policy")
     if policy is None:
         return
@@ -336,13 +342,13 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
         if rule.name in names:
             reader.report(
                 (*path, "name"),
-                f"another rule is called {quoted(rule.name)}",
-                "give each its own name",
+                f"another rule has the name {quoted(rule.name)}",
+                "use unique names",
             )
-        elif rule.name.startswith(RESERVED_NAMES):
+        elif rule.name.startswith(RESERVED_RULE_PREFIX):
             reader.report(
                 (*path, "name"),
-                f"names with {RESERVED_NAMES} are the node's own",
+                f"names with {RESERVED_RULE_PREFIX} are reserved for the node",
                 "choose another name",
             )
         names.add(rule.name)
@@ -350,31 +356,31 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
         if rule.when is not None:
             try:
                 compile_condition(rule.when)
-            except BadValue as bad:
-                reader.report((*path, "when"), bad.message, bad.hint)
+            except BadValue as error:
+                reader.report((*path, "when"), error.message, error.hint)
     _check_learned(reader, policy)
 
 
-def _check_gates(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Calls must not wait for somebody who cannot be there."""
+def _check_approvers(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Report a policy that requires approvals while no operator can give them."""
     approvals: ApprovalsConfig | None = values.get("approvals")
     if approvals is None or approvals.enrolled or approvals.anchors:
         return
-    unread = "policy" not in values and ("policy",) in reader.places
-    if not unread and can_hold(values.get("policy") or PolicyConfig()):
+    has_invalid_policy = "policy" not in values and ("policy",) in reader.places
+    if not has_invalid_policy and can_require_approval(values.get("policy") or PolicyConfig()):
         reader.report(
             ("approvals", "enrolled"),
-            "the policy makes calls wait for a human, and nobody's proof counts",
-            "name somebody under approvals.anchors, or leave this out and run: interlock keys new",
+            "the policy requires approvals, but no proof is accepted",
+            "add an anchor under approvals.anchors, or remove this key and run: interlock keys new",
         )
 
 
-def can_hold(policy: PolicyConfig) -> bool:
-    """Whether a call can come to wait for a human by these rules."""
+def can_require_approval(policy: PolicyConfig) -> bool:
+    """Return whether a policy can require an approval for a call."""
     if any(rule.then in ("confirm", "verify") for rule in policy.rules):
         return True
-    frees_all = any(rule.then == "allow" and not rule.selectors() for rule in policy.rules)
-    return policy.default == "safe" and not frees_all
+    allows_all = any(rule.then == "allow" and not rule.selectors() for rule in policy.rules)
+    return policy.default == "safe" and not allows_all
 
 
 def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
@@ -384,134 +390,137 @@ def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
         if rule.name in names:
             reader.report(
                 (*path, "name"),
-                f"another rule is called {quoted(rule.name)}",
-                "give each its own name",
+                f"another rule has the name {quoted(rule.name)}",
+                "use unique names",
             )
         names.add(rule.name)
         if not rule.tools:
-            reader.report((*path, "tools"), "it is about no tool", "name at least one")
-        for at, tool in enumerate(rule.tools):
-            if _GLOB & {*tool}:
+            reader.report((*path, "tools"), "the rule has no tool", "add at least one")
+        for index, tool in enumerate(rule.tools):
+            if _GLOB_CHARACTERS & {*tool}:
                 reader.report(
-                    (*path, "tools", at),
-                    "a rule that was learned is about tools that were decided about",
-                    "name each of them; for globs write a rule under policy.rules",
+                    (*path, "tools", index),
+                    "learned rules have no globs",
+                    "list the tools by name, or write a rule with globs under policy.rules",
                 )
         if rule.when is not None:
             try:
                 compile_condition(rule.when)
-            except BadValue as bad:
-                reader.report((*path, "when"), bad.message, bad.hint)
+            except BadValue as error:
+                reader.report((*path, "when"), error.message, error.hint)
 
 
 def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:
-    calls_a_tool = not rule.kinds
+    includes_tool_calls = not rule.kinds
     for number, text in enumerate(rule.kinds):
-        place: KeyPath = (*path, "kinds", number)
+        kind_path: KeyPath = (*path, "kinds", number)
         problem = find_pattern_problem(text)
         if problem:
-            reader.report(place, problem, "write one such as mcp/request:resources/*")
+            reader.report(kind_path, problem, "write one such as mcp/request:resources/*")
             return
-        fixed = compile_pattern(text).prefix
-        if not _may_begin_with(fixed, _REQUESTS):
+        prefix = compile_pattern(text).prefix
+        if not _are_prefixes_compatible(prefix, _REQUESTS):
             reader.report(
-                place,
-                "this can never fit: what callers send is called mcp/request:METHOD",
+                kind_path,
+                "this can never match: requests of callers are mcp/request:METHOD",
                 f"write {_REQUESTS}{text if text.startswith(_METHODS) else '*'}",
             )
             return
-        if rule.then in ("confirm", "verify") and not fixed.startswith(_TOOL_CALLS):
+        if rule.then in ("confirm", "verify") and not prefix.startswith(_TOOL_CALLS):
             reader.report(
-                place,
-                f"only tool calls can wait for a human, and this is {rule.then} for others, too",
+                kind_path,
+                f"only tool calls can wait for approval, and this applies {rule.then} to others",
                 f"write {_TOOL_CALLS}, or then: deny",
             )
             return
-        calls_a_tool = calls_a_tool or _may_begin_with(fixed, _TOOL_CALLS)
-    if not calls_a_tool:
-        for name in _OF_TOOLS:
+        includes_tool_calls = includes_tool_calls or _are_prefixes_compatible(prefix, _TOOL_CALLS)
+    if not includes_tool_calls:
+        for name in _TOOL_SELECTORS:
             if getattr(rule, name):
                 reader.report(
-                    (*path, name),
+                    f"{name} only applies to tool calls, and kinds excludes them",
                     f"{name} is about tool calls, and kinds leaves them out",
                     "remove one of the two",
                 )
 
 
-def _may_begin_with(fixed: str, wanted: str) -> bool:
-    """Whether something can begin with both."""
-    return fixed.startswith(wanted) or wanted.startswith(fixed)
+def _are_prefixes_compatible(first: str, second: str) -> bool:
+    """Return whether a text can begin with both."""
+    return first.startswith(second) or second.startswith(first)
 
 
-# -- The parts of `identity`. `identity_problems` is the one place for what would let one caller
-# pass for another: the node asks it as well, for a config that was not read from a file.
+# -- `identity`. `identity_problems` finds everything by which one caller could pass for another.
+# The node calls it, too, for a config that was not read from a file.
 
-OWN_NAMES: Final = frozenset({"local", "parent"})
-"""What the node itself calls somebody: no token, certificate or issuer may name one of these."""
+RESERVED_CALLER_NAMES: Final = frozenset({"local", "parent"})
+"""Names that the node uses itself. No token, certificate or issuer may use them."""
 
 
-def is_own_name(name: str) -> bool:
-    """Whether only the node itself calls somebody so."""
-    return name in OWN_NAMES or name.startswith("config:")
+def is_reserved_name(name: str) -> bool:
+    """Return whether the node uses this caller name itself."""
+    return name in RESERVED_CALLER_NAMES or name.startswith("config:")
 
 
 class IdentityProblem(NamedTuple):
-    """Something about `identity` by which callers could not be told apart."""
+    """A problem of `identity` by which callers could be confused."""
 
     place: KeyPath
-    what: str
+    message: str
     hint: str
 
 
 def identity_problems(identity: IdentityConfig, *, client_ca: bool) -> Iterator[IdentityProblem]:
-    """Everything that must hold between its parts, and does not. `client_ca`: whether there is
-    somebody by whom certificates are checked."""
+    """Yield all problems by which callers could be confused.
+
+    Args:
+        client_ca: a CA verifies client certificates.
+    """
     seen: set[str] = set()
     for index, issuer in enumerate(identity.issuers):
         if issuer.issuer in seen:
-            place: KeyPath = ("identity", "issuers", index, "issuer")
-            yield IdentityProblem(place, "this issuer is there twice", "keep one of them")
+            path: KeyPath = ("identity", "issuers", index, "issuer")
+            yield IdentityProblem(path, "this issuer is listed twice", "remove one")
         seen.add(issuer.issuer)
     yield from _prefix_problems(identity)
     if identity.certificates and not client_ca:
         yield IdentityProblem(
             ("identity", "certificates"),
-            "nobody could check these certificates",
-            "name the CA that signed them in tls.client_ca",
+            "there is no CA to verify these certificates",
+            "set tls.client_ca to the CA that signed them",
         )
-    for index, one in enumerate(identity.certificates):
-        if is_own_name(one.name):
+    for index, certificate in enumerate(identity.certificates):
+        if is_reserved_name(certificate.name):
             yield IdentityProblem(
                 ("identity", "certificates", index, "name"),
-                f"{quoted(one.name)} is what the node itself calls somebody",
+                f"{quoted(certificate.name)} is reserved for the node",
                 "choose another name",
             )
 
 
 def _prefix_problems(identity: IdentityConfig) -> Iterator[IdentityProblem]:
-    """No prefix may begin another: behind `""` somebody could be called `corp:x`, who is somebody
-    else behind `corp:`."""
+    """Yield prefixes that begin with another prefix: with `""`, a caller could be called `corp:x`,
+    which is another caller's name with the prefix `corp:`."""
     places: list[tuple[KeyPath, str]] = [
-        *((("identity", "issuers", i), one.prefix) for i, one in enumerate(identity.issuers)),
+        *((("identity", "issuers", i), issuer.prefix) for i, issuer in enumerate(identity.issuers)),
         *(
-            (("identity", "introspection", i), one.prefix)
-            for i, one in enumerate(identity.introspection)
+            (("identity", "introspection", i), introspection.prefix)
+            for i, introspection in enumerate(identity.introspection)
         ),
     ]
-    for number, (place, prefix) in enumerate(places):
-        for _, other in places[:number]:
-            if prefix.startswith(other) or other.startswith(prefix):
+    for index, (path, prefix) in enumerate(places):
+        for _, other_prefix in places[:index]:
+            if prefix.startswith(other_prefix) or other_prefix.startswith(prefix):
                 yield IdentityProblem(
-                    place,
-                    f"the prefixes {quoted(prefix)} and {quoted(other)} begin alike, so callers "
-                    "could pass for others",
+                    path,
+                    f"the prefixes {quoted(prefix)} and {quoted(other_prefix)} overlap, so callers "
+                    "could be confused",
                     "give each its own prefix, such as corp: and app:",
                 )
                 break
 
 
 def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Write down every problem of `identity`."""
+    """Report all problems of `identity`."""
     identity: IdentityConfig | None = values.get("identity")
     if identity is None:
         return
@@ -520,36 +529,34 @@ def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
     client_ca = tls is not None and tls.client_ca is not None
     for problem in identity_problems(identity, client_ca=client_ca):
         reader.report(*problem)
-    for index, one in enumerate(identity.introspection):
-        if not is_confidential(one.url):
+    for index, introspection in enumerate(identity.introspection):
+        if not is_confidential(introspection.url):
             reader.report(
                 ("identity", "introspection", index, "url"),
-                "tokens would be sent there over plain http",
+                "tokens are sent there, so http is not allowed",
                 "write https://",
             )
 
 
 def _check_issuers(reader: NodeReader, identity: IdentityConfig) -> None:
-    for index, one in enumerate(identity.issuers):
-        place: KeyPath = ("identity", "issuers", index)
-        if one.jwks_url is not None and one.jwks_file is not None:
+    for index, issuer in enumerate(identity.issuers):
+        path: KeyPath = ("identity", "issuers", index)
+        if issuer.jwks_url is not None and issuer.jwks_file is not None:
+            reader.report((*path, "jwks_file"), "jwks_url and jwks_file are both set", "remove one")
+        elif issuer.jwks_file is None and not _can_fetch_keys(issuer.jwks_url or issuer.issuer):
             reader.report(
-                (*place, "jwks_file"), "its keys are in a file and at an address", "keep one"
+                path,
+                "the issuer's keys cannot be fetched securely",
+                "set an https jwks_url, or jwks_file",
             )
-        elif one.jwks_file is None and not _reachable(one.jwks_url or one.issuer):
+        if not issuer.algorithms:
             reader.report(
-                place,
-                "its keys would come over plain http, or from nowhere",
-                "give an https jwks_url, or a jwks_file",
-            )
-        if not one.algorithms:
-            reader.report(
-                (*place, "algorithms"),
-                "no signature would ever be accepted",
-                "leave it out, or write [ES256]",
+                (*path, "algorithms"),
+                "without algorithms no signature is accepted",
+                "remove the key, or write [ES256]",
             )
 
 
-def _reachable(url: str) -> bool:
-    """Whether keys may be asked for there."""
+def _can_fetch_keys(url: str) -> bool:
+    """Return whether keys may be fetched from a URL."""
     return url.startswith(("http://", "https://")) and is_confidential(url)

@@ -1,6 +1,6 @@
-"""Conditions of the policy: CEL expressions over a call.
+"""Policy conditions: CEL expressions over a call.
 
-The only module that imports the CEL library, once a rule has a condition.
+Only this module imports the CEL library, and only when a rule has a condition.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any, Final
 from interlock.core.config.problems import BadValue
 
 VARIABLES: Final = ("args", "tool", "caller", "roles", "scopes", "effect", "server")
-"""What an expression can speak of."""
-_MOST_CHARACTERS: Final = 200
+"""The variables of an expression."""
+_MAX_MESSAGE_LENGTH: Final = 200
 
 
 class UndecidableError(Exception):
-    """The expression has no answer for this call, such as when an argument is not there.
+    """An expression has no value for a call, for example because an argument is missing.
 
-    Made at calls, and read only when somebody asks why: the words are found then.
+    Raised for calls and rarely displayed, so the message is only formatted on demand.
     """
 
-    def __init__(self, complaint: str, expression: str) -> None:
-        super().__init__(complaint, expression)
-        self._complaint = complaint
+    def __init__(self, message: str, expression: str) -> None:
+        super().__init__(message, expression)
+        self._message = message
         self._expression = expression
 
     def __str__(self) -> str:
-        return _in_words(_first_line(self._complaint), self._expression)
+        return _describe(_first_line(self._message), self._expression)
 
 
 class Condition:
-    """One expression, compiled."""
+    """A compiled expression."""
 
     __slots__ = ("_evaluate", "text")
 
@@ -41,10 +41,10 @@ class Condition:
         self.text = text
         self._evaluate = evaluate
 
-    def holds(self, about: Mapping[str, Any]) -> bool:
-        """Whether it is true of this call. Raises UndecidableError when it is neither."""
+    def matches(self, variables: Mapping[str, Any]) -> bool:
+        """Return whether it is true for a call. Raises UndecidableError if it has no value."""
         try:
-            value = self._evaluate(data=about).value()
+            value = self._evaluate(data=variables).value()
         except (RuntimeError, TypeError, ValueError) as exc:
             raise UndecidableError(str(exc), self.text) from None
         if value is True or value is False:
@@ -54,18 +54,18 @@ class Condition:
 
 @lru_cache(maxsize=20_000)
 def compile_condition(text: str) -> Condition:
-    """Compile an expression. Raises BadValue for one that can never be used."""
+    """Compile an expression. Raises BadValue if it is invalid."""
     from cel_expr_python import cel  # type: ignore[import-untyped]
 
     try:
         expression = _environment().compile(text)
     except RuntimeError as exc:
-        raise BadValue(*_explain(_complaint(str(exc)), text)) from None
-    answers = expression.return_type()
-    if answers not in (cel.Type.BOOL, cel.Type.DYN):
+        raise BadValue(*_describe_compile_error(_clean_message(str(exc)), text)) from None
+    return_type = expression.return_type()
+    if return_type not in (cel.Type.BOOL, cel.Type.DYN):
         raise BadValue(
-            f"this expression gives {answers.name().lower()}, not true or false",
-            "compare it with something",
+            f"this condition returns {return_type.name().lower()}, not true or false",
+            "compare it with a value",
         )
     return Condition(text, expression.eval)
 
@@ -74,14 +74,14 @@ def compile_condition(text: str) -> Condition:
 def _environment() -> Any:
     from cel_expr_python import cel
 
-    words = cel.Type.List(cel.Type.STRING)
+    string_list = cel.Type.List(cel.Type.STRING)
     return cel.NewEnv(
         variables={
             "args": cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
             "tool": cel.Type.STRING,
             "caller": cel.Type.STRING,
-            "roles": words,
-            "scopes": words,
+            "roles": string_list,
+            "scopes": string_list,
             "effect": cel.Type.STRING,
             "server": cel.Type.STRING,
         }
@@ -93,45 +93,47 @@ _OTHER_OPERATORS: Final = {
     "=": "==", "=>": ">=", "=<": "<=", "<>": "!=", "===": "==", "and": "&&", "or": "||",
     "not": "!", "&": "&&", "|": "||",
 }  # fmt: skip
-"""What people write who know other languages."""
-_PLACED: Final = re.compile(r"(\d+):(\d+): (?:Syntax error: )?(.*)", re.DOTALL)
+"""Operators of other languages, and those of CEL."""
+_POSITION: Final = re.compile(r"(\d+):(\d+): (?:Syntax error: )?(.*)", re.DOTALL)
 _OPERATOR: Final = re.compile(r"[=<>!&|]+|\w+")
 
 
-def _explain(complaint: str, text: str) -> tuple[str, str]:
-    """What is wrong with an expression that cannot be compiled, in plain words, and a hint."""
-    placed = _PLACED.fullmatch(complaint)
-    if placed is None:
-        return f"this is not a CEL expression: {complaint}", _VARIABLES_HINT
-    line, column, what = int(placed[1]), int(placed[2]), placed[3]
+def _describe_compile_error(message: str, text: str) -> tuple[str, str]:
+    """Return a message about an expression that cannot be compiled, and a hint."""
+    position = _POSITION.fullmatch(message)
+    if position is None:
+        return f"this is not a CEL expression: {message}", _VARIABLES_HINT
+    line, column, error = int(position[1]), int(position[2]), position[3]
     lines = text.splitlines() or [""]
     rest = lines[line - 1][column - 1 :] if line <= len(lines) else ""
-    where = f"at character {column}" if len(lines) == 1 else f"at line {line}, character {column}"
-    if unknown := re.match(r"undeclared reference to '([^']*)'", what):
+    location = (
+        f"at character {column}" if len(lines) == 1 else f"at line {line}, character {column}"
+    )
+    if undeclared := re.match(r"undeclared reference to '([^']*)'", error):
         kind = "function" if rest.startswith("(") else "name"
-        return f"unknown {kind} {unknown[1]} in this condition", _VARIABLES_HINT
-    if overload := re.match(r"found no matching overload for '([^']*)' applied to '(.*)'", what):
+        return f"unknown {kind} {undeclared[1]} in this condition", _VARIABLES_HINT
+    if overload := re.match(r"found no matching overload for '([^']*)' applied to '(.*)'", error):
         operator = overload[1].strip("_")
         return (
-            f"{operator} {where} cannot be applied to {overload[2]}",
-            "compare values of one type",
+            f"{operator} {location} cannot be applied to {overload[2]}",
+            "use operands of one type",
         )
-    if closing := re.match(r"missing '(.)' at", what):
-        return f"this condition lacks a closing {closing[1]}", f"add {closing[1]}"
-    if "<EOF>' expecting" in what:
-        return "this condition ends too early", "write what follows the last operator"
+    if closing := re.match(r"missing '(.)' at", error):
+        return f"this condition has no closing {closing[1]}", f"add {closing[1]}"
+    if "<EOF>' expecting" in error:
+        return "this condition is incomplete", "add the operand after the last operator"
     if rest[:1] in ("'", '"'):
-        return f"the text that begins {where} has no closing {rest[0]}", f"add {rest[0]}"
-    found = _OPERATOR.match(rest)
-    if found is not None and found[0] in _OTHER_OPERATORS:
-        meant = _OTHER_OPERATORS[found[0]]
-        return f"{found[0]} {where} is no operator of CEL", f"write {meant}"
+        return f"the text {location} has no closing {rest[0]}", f"add {rest[0]}"
+    operator_match = _OPERATOR.match(rest)
+    if operator_match is not None and operator_match[0] in _OTHER_OPERATORS:
+        correct_operator = _OTHER_OPERATORS[operator_match[0]]
+        return f"{operator_match[0]} {location} is no operator of CEL", f"write {correct_operator}"
     shown = rest[:20].strip()
-    return f"this condition cannot be read {where}: {shown!r}", "see the CEL language definition"
+    return f"invalid condition {location}: {shown!r}", "see the CEL language definition"
 
 
-def _complaint(text: str) -> str:
-    """The library's sentence, without its codes and its drawing of the place."""
+def _clean_message(text: str) -> str:
+    """Return the library's message without its codes and its drawing of the position."""
     line = _first_line(text)
     for noise in ("INVALID_ARGUMENT:", "ERROR:", "<input>:"):
         line = line.partition(noise)[2].strip() if noise in line else line
@@ -141,22 +143,24 @@ def _complaint(text: str) -> str:
 _MISSING: Final = re.compile(r'NOT_FOUND: Key not found in map : "?(.*?)"?')
 _TYPES: Final = re.compile(r"UNKNOWN: No matching overloads found : (.*)")
 _CODE: Final = re.compile(r"[A-Z_]+: ")
-_NAMED: Final = {"int64": "int", "uint64": "uint", "null_type": "null", "map": "object"}
+_TYPE_NAMES: Final = {"int64": "int", "uint64": "uint", "null_type": "null", "map": "object"}
 
 
-def _in_words(text: str, expression: str) -> str:
-    """The library's sentence about one call, for people: what is missing, or does not fit."""
+def _describe(text: str, expression: str) -> str:
+    """Return the library's message about a call in plain words."""
     if match := _MISSING.fullmatch(text):
         of_args = re.search(rf"\bargs(\.|\[['\"]){re.escape(match[1])}\b", expression)
         return f"{'args has' if of_args else 'there is'} no member {match[1]}"
     if match := _TYPES.fullmatch(text):
-        operation = re.sub(r"\w+", lambda word: _NAMED.get(word[0], word[0]), match[1])
-        if between := re.fullmatch(r"_([^\w(]+)_\((.*), (.*)\)", operation):
-            return f"{between[2]} {between[1]} {between[3]} means nothing"
-        return f"{operation} means nothing"
+        operation = re.sub(
+            r"\w+", lambda type_name: _TYPE_NAMES.get(type_name[0], type_name[0]), match[1]
+        )
+        if binary := re.fullmatch(r"_([^\w(]+)_\((.*), (.*)\)", operation):
+            return f"{binary[2]} {binary[1]} {binary[3]} is not defined"
+        return f"{operation} is not defined"
     return _CODE.sub("", text, count=1) if _CODE.match(text) else text
 
 
 def _first_line(text: str) -> str:
     line = text.partition("\n")[0].strip()
-    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"
+    return line if len(line) <= _MAX_MESSAGE_LENGTH else line[:_MAX_MESSAGE_LENGTH] + "…"

@@ -1,4 +1,4 @@
-"""What changed between two configs, so that a reload touches only that. Pure."""
+"""The difference between two configs, so that a reload only affects what changed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlock.core.config.section import FeatureSection, Section
 RESTART_FIELDS: Final = (
     "listen", "path", "state_dir", "journal", "input_timeout", "tls", "wakeful",
 )  # fmt: skip
-"""Fields of the node that only a new start can change."""
+"""Fields of the node that only change with a restart."""
 
 CATALOG_FIELDS: Final = frozenset(
     {
@@ -21,32 +21,33 @@ CATALOG_FIELDS: Final = frozenset(
         "min_latency_class",
     }
 )  # fmt: skip
-"""Fields of a server that change what is shown of it or how long it may take, not its link."""
+"""Fields of a server that change how it is shown or how long it may take, but not its connection.
+"""
 
 
 class ConfigChange(Struct, frozen=True, kw_only=True):
-    """The difference. Servers by key in the order of the new file, fields in that of the model."""
+    """The difference. Servers in the order of the new file, fields in the order of the model."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The fields that changed, by the key of a server that both configs have."""
+    """The changed fields of servers that both configs have."""
     live: tuple[str, ...] = ()
-    """Fields of the node that can be applied while it runs."""
+    """Fields of the node that are applied while it runs."""
     restart: tuple[str, ...] = ()
-    """Fields of the node that wait for a new start."""
+    """Fields of the node that need a restart."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed or self.live or self.restart)
 
     @property
-    def relinked(self) -> tuple[str, ...]:
-        """The changed servers that must be connected anew; the others keep their link."""
+    def reconnect(self) -> tuple[str, ...]:
+        """The changed servers that must be reconnected. The others keep their connection."""
         return tuple(key for key, names in self.changed.items() if not {*names} <= CATALOG_FIELDS)
 
 
 def diff(old: Config, new: Config) -> ConfigChange:
-    """What a node that runs `old` has to do to run `new`."""
+    """Return what a node with config `old` has to do to apply `new`."""
     parts: list[tuple[str, Any, Any]] = [
         (name, getattr(old, name), getattr(new, name))
         for name in Config.__struct_fields__
@@ -65,10 +66,10 @@ def diff(old: Config, new: Config) -> ConfigChange:
             restart.append(name)
             continue
         names = _changed_in_section(before, after)
-        waiting = [one for one in names if one in after.RESTART]
-        if not names or len(waiting) < len(names):
+        restart_fields = [field_name for field_name in names if field_name in after.RESTART]
+        if not names or len(restart_fields) < len(names):
             live.append(name)
-        restart += [f"{name}.{one}" for one in waiting]
+        restart += [f"{name}.{field_name}" for field_name in restart_fields]
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -83,14 +84,16 @@ def diff(old: Config, new: Config) -> ConfigChange:
 
 
 def _section_types(old: Config, new: Config) -> list[type[FeatureSection]]:
-    """The sections that differ, by name."""
-    types = {type(one) for one in (*old.sections, *new.sections)}
-    changed = [one for one in types if old.optional_section(one) != new.optional_section(one)]
+    """Return the sections that differ, sorted by key."""
+    types = {type(struct) for struct in (*old.sections, *new.sections)}
+    changed = [
+        struct for struct in types if old.optional_section(struct) != new.optional_section(struct)
+    ]
     return sorted(changed, key=lambda struct: struct.KEY)
 
 
 def _changed_in_section(before: object, after: object) -> tuple[str, ...]:
-    """The fields that changed. None: it is no section, or it came or went."""
+    """Return the changed fields. Empty: the value is no section, or was added or removed."""
     if not (isinstance(before, Section) and isinstance(after, Section)):
         return ()
     return _changed_fields(before, after)

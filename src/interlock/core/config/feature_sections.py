@@ -1,8 +1,8 @@
-"""The sections that features add to the config.
+"""Config sections of features.
 
-A program registers the sections of its features once (`core/feature.py`). Their modules
-are imported when a config is first read. Where nobody registered a section, its key in a file is an
-unknown one, and `Config.section` gives the default.
+A program registers the sections of its features once (`core/feature.py`). Their modules are
+imported when a config is first read. The key of a section that is not registered is an unknown key,
+and `Config.section` returns the default.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 
 class SectionDefinition(NamedTuple):
-    """A section of a feature, and what the feature does with a config that is read."""
+    """A feature's section, and how the feature handles a config that was read."""
 
     struct: type[FeatureSection]
     description: str = ""
-    """What the reference says of its key. Default: the first paragraph of the docstring."""
+    """The description in the reference. Default: the first paragraph of the docstring."""
     check: Callable[[NodeReader, dict[str, Any]], None] | None = None
     """Reports problems between the values that were read. Called for every file."""
     environment: Callable[[Config, Mapping[str, str]], Config] | None = None
-    """The config with what the environment says instead. Raises ConfigError."""
+    """Returns the config with overrides from the environment. Raises ConfigError."""
     views: Callable[[Config], ViewTable] | None = None
-    """The views that clients may choose, beside the plain one."""
+    """Returns the views that clients may choose, in addition to the plain one."""
     reference: tuple[tuple[str, type[Struct], str], ...] = ()
-    """Its part of the reference: a title, the struct of the table, and a text for each."""
+    """Its part of the reference: for each table a title, the struct and a text."""
 
 
 def section_definitions() -> tuple[SectionDefinition, ...]:
-    """The registered sections, in the order of the features."""
+    """Return the registered sections in the order of the features."""
     return _load(registered_sections())
 
 
 def fields_of(struct: type[Struct]) -> dict[str, inspect.Field]:
-    """The struct's fields by name. Those of `Config` are the keys of a config file: its own, then
-    the registered sections."""
+    """Return a struct's fields by name. For `Config`: the keys of a config file, including
+    registered sections."""
     return _document_fields(registered_sections()) if struct is Config else _struct_fields(struct)
 
 
 def removed_key(path: KeyPath) -> str | None:
-    """What to do instead of writing a key of a section that earlier versions had."""
+    """Return what to do instead of using a removed key of a section. None: it was not removed."""
     for definition in section_definitions():
         if len(path) == 2 and path[0] == definition.struct.KEY:
             return definition.struct.REMOVED.get(str(path[1]))
@@ -59,25 +59,26 @@ def removed_key(path: KeyPath) -> str | None:
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
-    """The config of the values that were read, by the keys of the file."""
-    own = {name: value for name, value in values.items() if name in Config.__struct_fields__}
+    """Create a config of the values that were read from a file."""
+    core_values = {
+        name: value for name, value in values.items() if name in Config.__struct_fields__
+    }
     sections = [value for value in values.values() if isinstance(value, FeatureSection)]
-    return Config(**own, sections=sections)
+    return Config(**core_values, sections=sections)
 
 
-def taken_paths(values: Mapping[str, Any], but: type[FeatureSection]) -> set[str]:
-    """The paths of the HTTP listener that other sections take, by the values that were read."""
-    found: set[str] = set()
+def find_used_paths(values: Mapping[str, Any], exclude: type[FeatureSection]) -> set[str]:
+    """Return the listener paths of other sections, by the values that were read."""
+    paths: set[str] = set()
     for definition in section_definitions():
-        if definition.struct is not but:
+        if definition.struct is not exclude:
             section = values.get(definition.struct.KEY) or default_section(definition.struct)
-            found.update(() if section is None else section.paths())
-    return found
+            paths.update(() if section is None else section.paths())
+    return paths
 
 
 def apply_environment(config: Config, environ: Mapping[str, str]) -> Config:
-    """The config as a node runs by it: the environment may say something else than the file.
-    Raises ConfigError."""
+    """Return the config with the overrides of the environment. Raises ConfigError."""
     for definition in section_definitions():
         if definition.environment is not None:
             config = definition.environment(config, environ)
@@ -93,16 +94,16 @@ def _load(references: tuple[str, ...]) -> tuple[SectionDefinition, ...]:
 def _struct_fields(struct: type[Struct]) -> dict[str, inspect.Field]:
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
-    return {known.name: known for known in info.fields}
+    return {field.name: field for field in info.fields}
 
 
 @cache
 def _document_fields(references: tuple[str, ...]) -> dict[str, inspect.Field]:
-    found = {name: known for name, known in _struct_fields(Config).items() if name != "sections"}
+    result = {name: field for name, field in _struct_fields(Config).items() if name != "sections"}
     for definition in _load(references):
         name = definition.struct.KEY
-        found[name] = _section_field(name, definition)
-    return found
+        result[name] = _section_field(name, definition)
+    return result
 
 
 def _section_field(name: str, definition: SectionDefinition) -> inspect.Field:

@@ -1,7 +1,7 @@
-"""`interlock.yaml` to a `Config`: the door of this package.
+"""Loading of `interlock.yaml`: the entry point of this package.
 
-Reads one file, strictly, and reports everything that is wrong with it at once: file, line,
-column, what is wrong, what to do. References to secrets stay references.
+It reads one file strictly and reports all problems at once: file, line, column, what is wrong, what
+to do. References to secrets stay references.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DEFAULT_NAME = "interlock.yaml"
 
 
 def load_config(path: str | PathLike[str]) -> Config:
-    """The config in a file. Raises ConfigError."""
+    """Return the config in a file. Raises ConfigError."""
     return parse_config(read_text(path), str(path))
 
 
 def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
-    """The config in a text (YAML, or JSON, which is YAML too). Raises ConfigError."""
+    """Return the config in a text (YAML or JSON). Raises ConfigError."""
     node = compose(text, filename)
     if node is None or (node.tag == NULL and not node.value):
         return Config()

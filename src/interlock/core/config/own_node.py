@@ -1,6 +1,6 @@
-"""Whether a server is this very node: a node that connects to itself lists its own tools for ever.
+"""Detection of a server that is this node: it would list its own tools again.
 
-Pure. Looks at addresses and command lines as they are written; asks nobody.
+Pure: it only looks at addresses and command lines.
 """
 
 from __future__ import annotations
@@ -13,35 +13,39 @@ from urllib.parse import urlsplit
 from interlock.core.config.problems import BadValue
 from interlock.core.config.quantities import Address, parse_listen
 
-_EVERY_ADDRESS: Final = ("0.0.0.0", "::")
+_WILDCARD_ADDRESSES: Final = ("0.0.0.0", "::")
 _PROGRAMS: Final = ("interlock", "interlock.exe")
 
 OWN_ADDRESS: Final = (
-    "this is the node's own address: it would be a server of itself",
-    "remove this server, or give the node another listen",
+    "this is the address of this node: it cannot be a server of itself",
+    "remove this server, or change `listen` of the node",
 )
-"""What is wrong with such a server, and what to do."""
+"""The problem and the hint for such a server."""
 
 
 def is_own_url(url: str, listen: str, path: str) -> bool:
-    """Whether a URL leads to the MCP face of a node with this `listen` and `path`."""
+    """Return whether a URL is the MCP endpoint of a node with this `listen` and `path`."""
     try:
         parts = urlsplit(url)
         port = parts.port or 80
-        own = parse_listen(listen)
+        own_address = parse_listen(listen)
     except (ValueError, BadValue):
-        # A reference, or something that has a problem of its own.
+        # A reference, or a value with a problem of its own.
         return False
-    if parts.scheme.lower() != "http" or port != own.port:
+    if parts.scheme.lower() != "http" or port != own_address.port:
         return False
     host = (parts.hostname or "").rstrip(".")
-    here = Address(host, port).loopback and (own.loopback or own.host in _EVERY_ADDRESS)
-    return (here or host == own.host.lower()) and parts.path.rstrip("/") == path.rstrip("/")
+    is_local = Address(host, port).loopback and (
+        own_address.loopback or own_address.host in _WILDCARD_ADDRESSES
+    )
+    return (is_local or host == own_address.host.lower()) and parts.path.rstrip("/") == path.rstrip(
+        "/"
+    )
 
 
 def runs_interlock(words: Sequence[str]) -> bool:
-    """Whether a command line is `interlock stdio`, however the program is named or started."""
-    for place, word in enumerate(words):
+    """Return whether a command line is `interlock stdio`, in any notation."""
+    for index, word in enumerate(words):
         if PurePath(word.replace("\\", "/")).name.lower() in _PROGRAMS:
-            return "stdio" in words[place + 1 :]
+            return "stdio" in words[index + 1 :]
     return False

@@ -1,7 +1,7 @@
-"""What is wrong with a config: each problem with its place, and the error that carries them all.
+"""Problems of a config with their positions, and the error that carries them.
 
-Pure data and text. A problem never holds a secret: whoever makes one names keys, variables and
-paths, not values that could be one.
+Pure data and text. A problem never contains a secret: it names keys, variables and paths, but no
+value that could be a secret.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from interlock.errors import InterlockError
 _PLAIN_KEY: Final = re.compile(r"[\w-]+", re.ASCII)
 
 KeyPath = tuple[str | int, ...]
-"""The way to a value: keys and list positions, from the top of the document."""
+"""The path to a value: keys and list indexes, from the top of the document."""
 
 
 def format_path(path: KeyPath) -> str:
     """`("servers", "My Server", "args", 0)` → `servers."My Server".args[0]`."""
-    shown = ""
+    result = ""
     for step in path:
         if isinstance(step, int):
-            shown += f"[{step}]"
+            result += f"[{step}]"
             continue
         key = step if _PLAIN_KEY.fullmatch(step) else json.dumps(step)
-        shown += f".{key}" if shown else key
-    return shown
+        result += f".{key}" if result else key
+    return result
 
 
 class Problem(Struct, frozen=True, order=True):
-    """One thing that is wrong. Line and column count from 1; line 0 means the file as a whole."""
+    """One problem. Line and column count from 1. Line 0 means the whole file."""
 
     file: str
     line: int
@@ -54,7 +54,7 @@ class Problem(Struct, frozen=True, order=True):
 
 
 class ConfigError(InterlockError):
-    """A config that cannot be used. `problems` has all of them, in the order of the file."""
+    """An invalid config. `problems` lists all of its problems in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: list[Problem] = sorted(problems)
@@ -66,12 +66,12 @@ class ConfigError(InterlockError):
 
     @classmethod
     def of(cls, message: str, hint: str = "", *, file: str = "") -> ConfigError:
-        """An error about a whole file, or about no file at all."""
+        """Create an error about a whole file, or without a file."""
         return cls([Problem(file, 0, 0, "", message, hint)])
 
 
 def problem_as_data(problem: Problem) -> dict[str, str | int]:
-    """The problem for a program: the fields under their names."""
+    """Return a problem as JSON data."""
     return {
         "file": problem.file,
         "line": problem.line,
@@ -83,7 +83,7 @@ def problem_as_data(problem: Problem) -> dict[str, str | int]:
 
 
 class BadValue(ValueError):
-    """A value that its field cannot take. The reader adds where it stands."""
+    """An invalid value of a field. The reader adds its position."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class BadValue(ValueError):
 
 
 def quoted(text: str, limit: int = 60) -> str:
-    """Text from the file for use inside a message: one line, in quotes, not endless."""
+    """Quote text from the file for a message: one line, shortened."""
     return json.dumps(text if len(text) <= limit else f"{text[:limit]}…", ensure_ascii=False)
 
 

@@ -1,6 +1,6 @@
-"""What every part of the config is made of: the section, and the kinds of values in it.
+"""The base classes of config sections, and the types of their fields.
 
-`kind` marks the fields whose written form differs from the stored one.
+`kind` marks fields whose notation in the file differs from the stored value.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ Origin = Annotated[str, Meta(pattern=ORIGIN_PATTERN, extra={"kind": "origin"})]
 Host = Annotated[str, Meta(pattern=HOST_PATTERN, extra={"kind": "host"})]
 VariableName = Annotated[str, Meta(pattern=VARIABLE_PATTERN, extra={"kind": "variable"})]
 HeaderName = Annotated[str, Meta(pattern=HEADER_PATTERN, extra={"kind": "header"})]
-# Text in which ${env:X} and ${file:path} are resolved when it is used.
+# Text with ${env:X} and ${file:path}, which are resolved when it is used.
 Reference = Annotated[str, kind("reference")]
-# The same, where a plain number or true/false is taken as the text it was written as.
+# The same. Numbers and true/false are taken as text.
 ScalarReference = Annotated[str, kind("scalar_reference")]
-# The same, where only a reference will do: the secret itself must not stand in the file.
+# The same, but a reference is required: the file must not contain the secret itself.
 SecretReference = Annotated[str, kind("secret_reference")]
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the config: immutable, every key known."""
+    """A part of the config: immutable, without unknown keys."""
 
     RESTART: ClassVar[tuple[str, ...]] = ()
-    """Fields that only a new start of the node can change. Of sections at the top of the file."""
+    """Fields of a top-level section that only change with a restart."""
 
 
 class FeatureSection(Section, frozen=True):
     """A section of the config that belongs to a feature.
 
-    The file has it at the top, as it has the core's. Its feature names a `SectionDefinition` of it.
+    It is at the top level of the file. Its feature provides a `SectionDefinition` for it.
     """
 
     KEY: ClassVar[str]
-    """Its key in the file."""
+    """The key in the file."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {}
-    """Keys that earlier versions had in it, and what to do instead."""
+    """Removed keys of earlier versions, and what to do instead."""
     CALLER_KINDS: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of callers that there are only where the file has this section."""
+    """Kinds of callers that only exist if the file has this section."""
 
     def paths(self) -> Iterable[str]:
-        """Paths of the HTTP listener that it takes."""
+        """Return the paths of the HTTP listener that it uses."""
         return ()
 
     def private_files(self) -> Iterable[str]:
-        """The files that it names and nobody but the node may read, beside `${file:path}`."""
+        """Return files that only the node may read, in addition to `${file:path}`."""
         return ()
 
 
@@ -87,5 +87,5 @@ AnySection = TypeVar("AnySection", bound=FeatureSection)
 
 @cache
 def default_section(struct: type[AnySection]) -> AnySection | None:
-    """What holds where the file has no such section. None: a field of it is required."""
-    return None if any(known.required for known in fields(struct)) else struct()
+    """Return the section for files without it. None: it has a required field."""
+    return None if any(field.required for field in fields(struct)) else struct()

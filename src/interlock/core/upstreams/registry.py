@@ -188,18 +188,18 @@ class UpstreamRegistry(Component):
     async def apply(self, old: Config, new: Config) -> None:
         """Apply a new config to the upstreams that it changes."""
         self._config, config, difference = new, new, diff(old, new)
-        keys = [*difference.removed, *difference.relinked]
+        keys = [*difference.removed, *difference.reconnect]
         await asyncio.gather(*(self.end(key) for key in keys if key in self.supervisors))
         for key in difference.removed:
             self._catalog.withdraw(key)
             self._catalog.release_names(key)
-        for key in (*difference.added, *difference.relinked):
+        for key in (*difference.added, *difference.reconnect):
             if not config.servers[key].enabled:
                 self._catalog.withdraw(key)
             if key not in self.supervisors:
                 self.begin(key, config.servers[key])
         for key in difference.changed:
-            if key not in difference.relinked and key in self.supervisors:
+            if key not in difference.reconnect and key in self.supervisors:
                 self._expect(key, config.servers[key])
                 self.supervisors[key].configure(config.servers[key])
         if "root_segment" in difference.live or "unannotated" in difference.live:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.config.checks import is_own_name
+from interlock.core.config.checks import is_reserved_name
 from interlock.core.config.trust import SCOPE_PATTERN
 from interlock.errors import UNAUTHENTICATED, InterlockError
 
@@ -83,7 +83,7 @@ def caller_of(
     if not isinstance(own, str) or not own.isprintable() or len(own) > LONGEST_NAME:
         raise refused(f"the token names nobody (`{terms.names[0]}`)")
     name = terms.prefix + own
-    if is_own_name(name) or name in taken:
+    if is_reserved_name(name) or name in taken:
         raise refused("the token names somebody who is known here in another way")
     jti = claims.get("jti")
     return Caller(

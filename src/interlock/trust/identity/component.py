@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.config import Config, resolve, resolve_tokens
-from interlock.core.config.checks import OWN_NAMES, identity_problems
+from interlock.core.config.checks import RESERVED_CALLER_NAMES, identity_problems
 from interlock.core.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
 from interlock.core.paths import access_path
 from interlock.core.pipeline.authentication import LOCAL_CALLER, PARENT_KIND, Authenticator
@@ -146,7 +146,7 @@ class IdentityComponent:
     def known(self, name: str) -> bool:
         """Whether a caller of this name may be here: for ending sessions of those who may not."""
         return (
-            name in OWN_NAMES
+            name in RESERVED_CALLER_NAMES
             or any(name == one for _, one in self._parts.callers)
             or self.watch.is_active(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
@@ -410,8 +410,8 @@ def _check(config: Config) -> None:
     tls = config.tls
     client_ca = tls is not None and tls.client_ca is not None
     for problem in identity_problems(config.identity, client_ca=client_ca):
-        place = ".".join(str(step) for step in problem.place)
-        raise InterlockError(CONFIG, f"`{place}`: {problem.what}; {problem.hint}.")
+        place = ".".join(str(step) for step in problem.path)
+        raise InterlockError(CONFIG, f"`{place}`: {problem.message}; {problem.hint}.")
 
 
 def _on_this_loop(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
