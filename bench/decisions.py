@@ -165,7 +165,7 @@ def run(settings: DecisionSettings) -> tuple[dict[str, Any], list[Bar]]:
     result = {
         "rules": len(rules),
         "tools": len(tools),
-        "effects": [level.word for level in EffectLevel],
+        "effects": [level.label for level in EffectLevel],
         "compile_s": compiled,
         "us": figures,
         "decided": decided,

@@ -57,7 +57,7 @@ def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str,
                 }
             )
     warnings += [
-        {"code": "SET_ASIDE", "tool": one.name, "message": one.reason} for one in offering.set_aside
+        {"code": "SET_ASIDE", "tool": one.name, "message": one.reason} for one in offering.rejected
     ]
     return {
         "bundle_version": FORMAT,

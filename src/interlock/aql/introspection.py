@@ -957,7 +957,7 @@ class IntrospectOperation:
                 return not params.get("namespace") and is_shown(one, view)
             if namespace and not operation_catalog.within(one, namespace):
                 return False
-            return view is None or view.sees(tool)
+            return view is None or view.includes(tool)
 
         caller = getattr(getattr(asked.call, "caller", None), "name", "")
         hits = self._search.search(
@@ -1154,7 +1154,7 @@ def natives(
 def _may_call(one: Operation, view: View | None) -> bool:
     """Whoever names one is told of it also where it is in no list."""
     free = one.native is not None and one.native.free
-    return free or view is None or view.sees(one.tool)
+    return free or view is None or view.includes(one.tool)
 
 
 def _type(name: str, seen: Iterable[Operation]) -> TypeDetails | None:

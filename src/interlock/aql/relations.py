@@ -117,7 +117,7 @@ class Relations:
         elements: list[Element] = []
         seen: set[str] = set()
         for operation in self._operation_catalog().all():
-            if view is not None and operation.native is None and not view.sees(operation.tool):
+            if view is not None and operation.native is None and not view.includes(operation.tool):
                 continue
             seen.add(operation.name)
             named = Element("operation", operation.name)

@@ -297,7 +297,7 @@ class AqlStage:
         size = self._sizes.get(key)
         if size is None:
             size = self._sizes[key] = sum(
-                count_tool_tokens(tool) for tool in tools if view is None or view.sees(tool)
+                count_tool_tokens(tool) for tool in tools if view is None or view.includes(tool)
             )
         return size
 
@@ -418,7 +418,7 @@ class AqlStage:
             if operation is None:
                 continue
             if operation.native is None:
-                if view is not None and not view.sees(operation.tool):
+                if view is not None and not view.includes(operation.tool):
                     continue
                 if not operation_catalog.within(operation, face.namespace):
                     continue

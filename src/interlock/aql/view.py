@@ -113,7 +113,7 @@ class ViewListBuilder:
             lines = b",".join(
                 encode_value(one) for one in endpoints(face, operation_catalog, view, batches)
             )
-            made = self._kept[key] = self._paging.around("tools", lines, None, era)
+            made = self._kept[key] = self._paging.encode_result("tools", lines, None, era)
         return made
 
 
@@ -173,7 +173,7 @@ def is_shown(one: Operation, view: View | None) -> bool:
             return False
         if native.free:
             return True
-    return view is None or view.sees(one.tool)
+    return view is None or view.includes(one.tool)
 
 
 def _reader(face: OperationView) -> EndpointFamily:

@@ -105,7 +105,7 @@ class CompiledRule:
         if self._condition is None:
             return True
         try:
-            return self._condition.holds(about)
+            return self._condition.matches(about)
         except UndecidableError:
             return None
 

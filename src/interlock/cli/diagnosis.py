@@ -36,7 +36,7 @@ from interlock.core.upstreams.listing import list_tools
 from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.secret_mask import secret_values
-from interlock.core.upstreams.session_pool import denied
+from interlock.core.upstreams.session_pool import denied_capabilities
 from interlock.core.upstreams.transports.stdio import STDERR_LABEL
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import RELAYED_CAPABILITIES, remove_capabilities
@@ -98,7 +98,9 @@ async def _run_trial(
     started_at = time.monotonic()
     try:
         # The tools can depend on the client's capabilities, so declare the same as the node.
-        peer = await connector.connect(remove_capabilities(RELAYED_CAPABILITIES, denied(server)))
+        peer = await connector.connect(
+            remove_capabilities(RELAYED_CAPABILITIES, denied_capabilities(server))
+        )
         try:
             definitions = await list_tools(peer, timeout=_LIST_TIMEOUT_SECONDS)
             registration = trial.registration()

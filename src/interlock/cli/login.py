@@ -56,7 +56,7 @@ def login(
     )
     scope = f", with the scopes {output.sanitize(grant.scope)}" if grant.scope else ""
     print(f"Signed in to {server}{scope}.")
-    if not grant.refresh_token and grant.ends:
+    if not grant.refresh_token and grant.expires_at:
         output.print_note(
             "The server sent no refresh token. Sign in again when the token has expired."
         )
@@ -86,7 +86,7 @@ def _resolve_server(config: Config, key: str, base_dir: Path) -> ServerConfig:
     Raises ConfigError if the server does not need a sign-in.
     """
     from interlock.core.config import ConfigError, resolve_server
-    from interlock.core.upstreams.oauth.bearer import wants_oauth
+    from interlock.core.upstreams.oauth.bearer import can_use_oauth
     from interlock.core.upstreams.oauth.requests import require_extra
     from interlock.core.upstreams.oauth.urls import is_secure
 
@@ -98,7 +98,7 @@ def _resolve_server(config: Config, key: str, base_dir: Path) -> ServerConfig:
         raise ConfigError.of(
             f"{key} is started by the node, and has no sign-in", "put its credentials under its env"
         )
-    if not wants_oauth(server_config):
+    if not can_use_oauth(server_config):
         reason = (
             "oauth.enabled is false"
             if not server_config.oauth.enabled
@@ -136,35 +136,37 @@ async def _sign_in(
     import time
 
     from interlock.core.upstreams.oauth import challenge as scopes
-    from interlock.core.upstreams.oauth.errors import told
+    from interlock.core.upstreams.oauth.errors import convert_problems
     from interlock.core.upstreams.oauth.fetch import fetch
     from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
     from interlock.core.upstreams.oauth.registration import redirect_port
-    from interlock.core.upstreams.oauth.sign_in import SignInRequest, challenge_of, sign_in
+    from interlock.core.upstreams.oauth.sign_in import SignInRequest, request_challenge, sign_in
 
     stored = await grants.grant()
     previous = None if stored is None else stored.grant
     settings = server.oauth
     extra_scopes = ""
     if previous is not None:
-        extra_scopes = scopes.union("" if settings.scopes else previous.asked, previous.wanted)
+        extra_scopes = scopes.join_scopes(
+            "" if settings.scopes else previous.requested_scope, previous.missing_scope
+        )
     browser = LoopbackBrowser(
-        lambda url: _show_sign_in_page(key, url, no_browser), within=_TIMEOUT_SECONDS
+        lambda url: _show_sign_in_page(key, url, no_browser), timeout=_TIMEOUT_SECONDS
     )
-    with told(key):
+    with convert_problems(key):
         # A client registration is for one port, so the port of the last sign-in is used first.
         port = settings.redirect_port or redirect_port(
             None if previous is None else previous.client
         )
-        await browser.open(port, exact=bool(settings.redirect_port))
+        await browser.open(port, is_exact=bool(settings.redirect_port))
         try:
-            challenge = await challenge_of(server, fetch)
+            challenge = await request_challenge(server, fetch)
             request = SignInRequest(server.url or "", settings, challenge, previous, extra_scopes)
             with _PastedAddressReader(browser):
                 grant = await sign_in(request, browser, grants, fetch, now=time.time())
         finally:
             await browser.close()
-    await grants.keep(grant)
+    await grants.save(grant)
     return grant
 
 
@@ -206,19 +208,19 @@ class _PastedAddressReader:
         line = sys.stdin.readline()
         if not line:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        elif line.strip() and not self._browser.came_back(line.strip()):
+        elif line.strip() and not self._browser.accept_redirect(line.strip()):
             output.print_note("This is not the address of this sign-in.")
 
 
 async def _sign_out(key: str, server: ServerConfig, grants: UpstreamGrants) -> bool:
     from interlock.core.upstreams.oauth.errors import SignInProblem
     from interlock.core.upstreams.oauth.fetch import fetch
-    from interlock.core.upstreams.oauth.sign_in import give_back
+    from interlock.core.upstreams.oauth.sign_in import revoke_grant
 
     stored = await grants.grant()
     if stored is not None:
         try:
-            await give_back(stored.grant, server.oauth, fetch)
+            await revoke_grant(stored.grant, server.oauth, fetch)
         except SignInProblem as error:
-            output.print_note(f"The server did not revoke the token: {error.why}")
-    return await grants.forget()
+            output.print_note(f"The server did not revoke the token: {error.reason}")
+    return await grants.delete()

@@ -59,15 +59,15 @@ class DriverSupervisor(Supervisor):
         peer = self.peer
         return peer is not None and any(one.call is not None for one in peer.pending.values())
 
-    def _give_up_when_due(self, lost_at: float | None) -> float | None:
+    def _check_grace(self, lost_at: float | None) -> float | None:
         self.attempts += 1
-        given = super()._give_up_when_due(lost_at)
+        given = super()._check_grace(lost_at)
         self.on_attempt()
         return given
 
-    def _became_ready(self, peer: Any, offer: Any) -> None:
+    def _on_ready(self, peer: Any, offer: Any) -> None:
         self.attempts = 0
-        super()._became_ready(peer, offer)
+        super()._on_ready(peer, offer)
         self.on_attempt()
 
     async def end(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from interlock.core.upstreams.oauth.urls import is_secure, parts
+from interlock.core.upstreams.oauth.urls import is_secure, parse_url
 from interlock.drivers import processes
 from interlock.drivers.processes import CommandRunner
 from interlock.drivers.sandbox.name_resolution import OwnAddresses, reachable, resolve_outside
@@ -62,7 +62,7 @@ def declared_only(
                 what="what it has the node ask",
                 field="a url",
             )
-            place = parts(probe.url)
+            place = parse_url(probe.url)
             port = place.port or (443 if place.scheme == "https" else 80)
             async with asyncio.timeout(within):
                 # Where a name leads is its owner's to say, and may be here.
@@ -90,7 +90,7 @@ async def ask_server(
     except TimeoutError:
         raise ProbeError(f"{probe.url} did not answer within {within:g} s") from None
     except SignInProblem as trouble:
-        raise ProbeError(trouble.why.rstrip(".")) from None
+        raise ProbeError(trouble.reason.rstrip(".")) from None
     return answer.status
 
 

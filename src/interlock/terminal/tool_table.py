@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from interlock.core.catalog import names
 from interlock.core.catalog.effects import (
     MIN_BOILERPLATE_TOOLS,
-    UNKNOWN,
+    UNKNOWN_EFFECT,
     Annotations,
     Effect,
     classify,
@@ -40,7 +40,7 @@ class ListedTool(msgspec.Struct, frozen=True):
     schema: dict[str, Any] = {}
     availability: str = ""
     """The availability that the tool declares, such as `degraded`. Empty: none."""
-    effect_details: Effect = UNKNOWN
+    effect_details: Effect = UNKNOWN_EFFECT
     """The effect with its source, and the reason if it was assumed."""
     upstream_name: str = ""
     """The name of the tool at its server, as far as it is known."""

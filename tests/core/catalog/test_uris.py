@@ -28,7 +28,7 @@ from tests.core.catalog.offers import (
 
 def leads_to(snapshot: Snapshot, uri: str) -> tuple[str, str] | None:
     route = snapshot.resource(uri)
-    return None if route is None else (route.upstream, route.own_uri)
+    return None if route is None else (route.upstream, route.upstream_uri)
 
 
 def forms(snapshot: Snapshot, uri: str) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
     # The other form is understood all the same, also where nothing collides.
     route = snapshot.resource("interlock:a:x://1")
     assert route is not None
-    assert (route.upstream, route.own_uri, route.shown_uri) == ("a", "x://1", "x://1")
+    assert (route.upstream, route.upstream_uri, route.shown_uri) == ("a", "x://1", "x://1")
 
 
 def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:

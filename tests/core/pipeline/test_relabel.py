@@ -41,7 +41,7 @@ def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
 
 def test_whether_there_is_anything_to_do() -> None:
     assert BOARD.current.has_uri_collisions
-    assert BOARD.collides
+    assert BOARD.has_uri_collisions
     board = catalog(one=["a:1"], two=["a:2"])
     assert not board.current.has_uri_collisions
     assert not board.has_uri_collisions

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from interlock.core.catalog.tool_contracts import canonical
+from interlock.core.catalog.tool_contracts import canonicalize
 from interlock.errors import CONFIG, INVALID_PARAMS, TOO_BUSY, InterlockError
 
 ContractProtocol = Literal["json-schema", "protobuf", "openapi", "mcp-tool"]
@@ -154,7 +154,7 @@ class RegistryMetrics(Struct, frozen=True):
 
 def digest_of(document: bytes, protocol: str) -> str:
     """By which two documents are the same."""
-    plain = document if protocol == "protobuf" else canonical(document)
+    plain = document if protocol == "protobuf" else canonicalize(document)
     return hashlib.sha256(plain).hexdigest()
 
 

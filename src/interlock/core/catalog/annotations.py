@@ -108,7 +108,9 @@ class AnnotationTerms(NamedTuple):
         """Return the minimum latency class of one tool."""
         measured = self.measured_classes.get(name)
         return (
-            self.min_latency_class if measured is None else slower_class(self.min_latency_class, measured)
+            self.min_latency_class
+            if measured is None
+            else slower_class(self.min_latency_class, measured)
         )
 
 
@@ -261,7 +263,7 @@ def _annotate_declared(
     if derived_names:
         meta[DERIVED_KEY] = Raw(
             b"true"
-            if derived_names >= capability_members.keys() & NAMES
+            if derived_names >= capability_members.keys() & CAPABILITY_FIELDS
             else encode_value(sorted(derived_names))
         )
     members["_meta"] = _encode_meta(meta, hops, is_irreversible)

@@ -214,7 +214,7 @@ def _differences(old: Offering, new: Offering) -> frozenset[str]:
         offering.resources or offering.templates or offering.skills for offering in (old, new)
     )
     if has_uris and (
-        (old.segment, old.transparent) != (new.segment, new.transparent)
+        (old.segment, old.is_transparent) != (new.segment, new.is_transparent)
         or not _are_uris_equal(old.resources, new.resources)
         or not _are_uris_equal(old.templates, new.templates)
         or not _are_uris_equal(old.skills, new.skills)

@@ -24,9 +24,9 @@ from interlock.core.catalog.definitions import (
     is_tool_included,
     members_for_session,
     members_for_stateless,
+    read_entries,
     read_tool_entries,
     remove_nulls,
-    usable,
     value_of,
 )
 from interlock.core.catalog.effects import (
@@ -36,7 +36,7 @@ from interlock.core.catalog.effects import (
     is_boilerplate,
 )
 from interlock.core.catalog.names import NameRule, Names
-from interlock.core.catalog.tool_contracts import rewritable_members, upstream_members
+from interlock.core.catalog.tool_contracts import find_rewritten_members, rewritable_members
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
 from interlock.protocol import mcpax as ax
@@ -191,7 +191,7 @@ def read_prompt_entries(
     entries: Iterable[Raw | bytes], rejected: RejectedEntries
 ) -> list[AcceptedPrompt]:
     """Return the prompts that will be shown, in their order."""
-    return usable(entries, rejected, _read_prompt, lambda prompt: prompt.entry.name)
+    return read_entries(entries, rejected, _read_prompt, lambda prompt: prompt.entry.name)
 
 
 def read_resource_entries(
@@ -203,7 +203,7 @@ def read_resource_entries(
         entry, members = decode_entry(raw, _decode_resource, "uri", MAX_URI_LENGTH)
         return AcceptedUri(entry.uri, members)
 
-    return usable(entries, rejected, read, lambda resource: resource.uri)
+    return read_entries(entries, rejected, read, lambda resource: resource.uri)
 
 
 def read_template_entries(
@@ -215,7 +215,7 @@ def read_template_entries(
         entry, members = decode_entry(raw, _decode_template, "uriTemplate", MAX_URI_LENGTH)
         return AcceptedUri(entry.uri_template, members)
 
-    return usable(entries, rejected, read, lambda resource: resource.uri)
+    return read_entries(entries, rejected, read, lambda resource: resource.uri)
 
 
 def read_skill_entries(
@@ -226,7 +226,7 @@ def read_skill_entries(
     def read(raw: bytes) -> AcceptedSkill:
         return AcceptedSkill(*decode_entry(raw, _decode_skill, "uri", MAX_URI_LENGTH))
 
-    return usable(entries, rejected, read, lambda skill: skill.entry.uri)
+    return read_entries(entries, rejected, read, lambda skill: skill.entry.uri)
 
 
 def _read_prompt(raw: bytes) -> AcceptedPrompt:
@@ -639,7 +639,7 @@ def _read_lists(
         terms = terms._replace(has_boilerplate=True)
     upstream_names = [accepted.definition.name for accepted in accepted_tools]
     shown_names = [server.rename.get(name, name) for name in upstream_names]
-    assigned_names = names.give(
+    assigned_names = names.assign_names(
         list(zip(upstream_names, shown_names, strict=True)),
         prefix,
         allow_bare=is_transparent,
@@ -664,14 +664,14 @@ def _read_lists(
                 upstream=key,
                 segment=segment,
                 upstream_name=definition.name,
-                called=name,
+                assigned_names=name,
                 description=definition.description or "" if description is None else description,
                 members=members,
                 params=params,
                 annotated=annotated,
                 prefix=prefix,
                 route_members=_encode_route(prefix, definition.name) if registered else b"",
-                upstream_members=upstream_members(original, members),
+                upstream_members=find_rewritten_members(original, members),
                 plain_meta=plain_meta,
                 is_drop_counter=terms.is_local
                 or ax.is_dropped_counter(definition.name, original.get("_meta", b"")),
@@ -679,7 +679,7 @@ def _read_lists(
         )
     accepted_prompts = read_prompt_entries(prompts, rejected["prompt"])
     upstream_names = [prompt.entry.name for prompt in accepted_prompts]
-    assigned_names = names.give(
+    assigned_names = names.assign_names(
         list(zip(upstream_names, upstream_names, strict=True)),
         prefix,
         allow_bare=is_transparent,
@@ -690,7 +690,7 @@ def _read_lists(
             upstream=key,
             segment=segment,
             upstream_name=prompt.entry.name,
-            called=name,
+            assigned_names=name,
             description=prompt.entry.description or "",
             members=prompt.members,
             prefix=prefix,

@@ -237,7 +237,7 @@ class Snapshot:
                     upstream=offering.upstream,
                     segment=offering.segment,
                     upstream_name=name,
-                    called=Names(name, name, name),
+                    assigned_names=Names(name, name, name),
                     description="",
                     members={},
                 )

@@ -103,7 +103,7 @@ def find_weak_tokens(
 
 
 def check_not_self(config: Config, file: str = "") -> None:
-    """Raise ConfigError for a server that is the node itself, if the address is not from the file."""
+    """Raise ConfigError for a server that is the node itself, with an address from elsewhere."""
     for key, server in config.enabled_servers.items():
         if is_own_url(server.url or "", config.listen, config.path):
             message, hint = OWN_ADDRESS
@@ -438,8 +438,8 @@ def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:
         for name in _TOOL_SELECTORS:
             if getattr(rule, name):
                 reader.report(
+                    (*path, name),
                     f"{name} only applies to tool calls, and kinds excludes them",
-                    f"{name} is about tool calls, and kinds leaves them out",
                     "remove one of the two",
                 )
 
@@ -464,7 +464,7 @@ def is_reserved_name(name: str) -> bool:
 class IdentityProblem(NamedTuple):
     """A problem of `identity` by which callers could be confused."""
 
-    place: KeyPath
+    path: KeyPath
     message: str
     hint: str
 

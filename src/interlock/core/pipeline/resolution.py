@@ -95,7 +95,7 @@ def _resource(uri: str, catalog: Catalog) -> tuple[str, str]:
             f"Unknown resource {_truncate(uri)!r}. `resources/list` returns the URIs.",
             {"uri": uri},
         )
-    return route.upstream, route.own_uri
+    return route.upstream, route.upstream_uri
 
 
 def _resolve_reference(call: Call, catalog: Catalog) -> None:
@@ -175,7 +175,7 @@ def _find_similar(name: str, snapshot: Snapshot, view: View | None) -> list[str]
     candidates = [
         candidate
         for candidate in dict.fromkeys([*same_leaf[:_MAX_COMPARED_NAMES], *neighbours])
-        if view is None or view.sees(by_name[candidate])
+        if view is None or view.includes(by_name[candidate])
     ]
     matches = get_close_matches(requested, candidates, n=3, cutoff=0.5)
     irreversible = [by_name[match].effect.level is EffectLevel.IRREVERSIBLE for match in matches]

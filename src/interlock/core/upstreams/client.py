@@ -374,9 +374,9 @@ class RequestEncoder:
         if level is not None:
             parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
         if meta is not None:
-            forwarded = _forwarded_meta(call, meta)
-            if forwarded:
-                parts += (b",", encode_members(forwarded)[1:-1])
+            own_members = _forwarded_meta(call, meta)
+            if own_members:
+                parts += (b",", encode_members(own_members)[1:-1])
         parts.append(b"}")
         return b"".join(parts)
 

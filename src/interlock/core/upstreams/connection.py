@@ -131,7 +131,7 @@ class Connector:
             InterlockError: the connection failed.
         """
         if self._bearer_source is not None:
-            await self._bearer_source.until_worth_trying()
+            await self._bearer_source.wait_for_sign_in()
         # Resolved for every attempt: a missing secret may exist now.
         server = self._resolve(self._configured)
         if self._secrets is not None:

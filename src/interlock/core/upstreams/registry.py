@@ -381,7 +381,7 @@ def _status_of(
         since=supervisor.since,
         problem=supervisor.problem,
         segment=supervisor.server.segment,
-        tools=0 if offering is None else sum(not tool.counter for tool in offering.tools),
+        tools=0 if offering is None else sum(not tool.is_drop_counter for tool in offering.tools),
         prompts=0 if offering is None else len(offering.prompts),
         resources=0 if offering is None else len(offering.resources) + len(offering.templates),
         set_aside=[]

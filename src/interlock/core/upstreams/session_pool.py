@@ -531,7 +531,8 @@ async def open_private(
     era = None if main is None else main.era
     try:
         peer = await connector.connect(
-            without(client_capabilities, denied_capabilities(server)), session_first=True
+            remove_capabilities(client_capabilities, denied_capabilities(server)),
+            session_first=True,
         )
     except InterlockError as error:
         if main is None or era is not Era.STATELESS or server.sessions == "private":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlock.core.upstreams.oauth.urls import is_loopback, parts
+from interlock.core.upstreams.oauth.urls import is_loopback, parse_url
 from interlock.drivers.sandbox.name_resolution import OwnAddresses, is_node
 from interlock.drivers.sandbox.patterns import (
     Egress,
@@ -36,7 +36,7 @@ def check_remote(
     """Raises InterlockError unless what a manifest names at this URL may be connected to. `what` is
     there, by which `field` of the manifest."""
     try:
-        found = parts(url)
+        found = parse_url(url)
         host = normal_host(found.hostname or "")
         compiled = (
             egress

@@ -100,7 +100,7 @@ async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[
     peer.on_changed = changed
     peer.closed.add_done_callback(ended)
     ears = asyncio.ensure_future(
-        UpstreamSubscriptions(peer, relist=changed, sleep=asyncio.sleep).keep()
+        UpstreamSubscriptions(peer, relist=changed, sleep=asyncio.sleep).run()
     )
     try:
         while True:

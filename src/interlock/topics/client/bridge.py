@@ -118,7 +118,7 @@ class Bridge:
             on_offer=self._offered,
             on_withdrawn=lambda _: self._names.clear(),
             on_state=lambda _: None,
-            back=back,
+            handler=back,
         )
         supervisor.begin()
         try:

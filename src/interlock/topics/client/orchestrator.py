@@ -189,7 +189,7 @@ def _covers(
     if condition is None:
         return True
     try:
-        return condition.holds(about)
+        return condition.matches(about)
     except UndecidableError:
         return False
 

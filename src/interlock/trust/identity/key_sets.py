@@ -128,7 +128,9 @@ class KeySet:
                 found = read_keys(await self._document())
         except (SignInProblem, TimeoutError, OSError, ValueError) as error:
             why = (
-                error.why if isinstance(error, SignInProblem) else str(error) or "it took too long"
+                error.reason
+                if isinstance(error, SignInProblem)
+                else str(error) or "it took too long"
             )
             if self.problem is None:
                 _log.warning("the keys of the issuer %s cannot be read: %s", self.issuer, why)

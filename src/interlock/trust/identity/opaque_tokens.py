@@ -97,7 +97,9 @@ class IntrospectionClient:
             UnicodeDecodeError,
         ) as error:
             why = (
-                error.why if isinstance(error, SignInProblem) else str(error) or "it took too long"
+                error.reason
+                if isinstance(error, SignInProblem)
+                else str(error) or "it took too long"
             )
             if self.problem is None:
                 _node_log.warning("%s cannot be asked about tokens: %s", self._url, why)

@@ -155,7 +155,7 @@ class WhenCondition:
     def holds(self, about: Mapping[str, Any] | None) -> bool:
         if about is None:
             raise UndecidableError("the arguments hold what a condition cannot see whole", "")
-        return self._condition.holds(about)
+        return self._condition.matches(about)
 
     def why_not(self) -> str:
         return f"{self.text} is not true"

@@ -130,7 +130,7 @@ def test_where_a_secret_may_go(url: str, safe: bool, local: bool) -> None:
     assert addresses.is_secure(url) is safe
     assert addresses.is_local(url) is local
     if local and not url.startswith("https"):
-        assert not addresses.is_secure(url, loopback=False)
+        assert not addresses.is_secure(url, allow_loopback=False)
 
 
 @given(st.text(max_size=60))

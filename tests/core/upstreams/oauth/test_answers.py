@@ -18,10 +18,10 @@ from interlock.core.upstreams.oauth.discovery import (
 )
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.responses import (
+    error_from_response,
     read_redirect,
     read_registration,
     read_token,
-    refusal,
 )
 
 ISSUER = "https://auth.example.com"
@@ -66,8 +66,8 @@ def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
     # Also of its error nothing is told.
     with pytest.raises(SignInProblem, match="from another authorization server") as caught:
         back(advertised, error="pay_here", error_description="call 555", iss=issuer)
-    assert "pay_here" not in caught.value.why
-    assert "555" not in caught.value.why
+    assert "pay_here" not in caught.value.reason
+    assert "555" not in caught.value.reason
 
 
 @pytest.mark.parametrize("state", ["", "another", STATE + "x", STATE[:-1], "é"])
@@ -99,7 +99,7 @@ def test_what_is_said_twice_was_tampered_with() -> None:
 def test_an_answer_without_a_code(query: dict[str, str], words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         back(iss=ISSUER, **query)
-    assert words in caught.value.why
+    assert words in caught.value.reason
 
 
 def token(body: Any, status: int = 200, secrets: tuple[str, ...] = ()) -> Any:
@@ -133,19 +133,19 @@ def test_tokens_as_servers_write_them() -> None:
 def test_what_is_no_token(body: bytes, words: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         token(body)
-    assert words in caught.value.why
-    assert "secret-123" not in caught.value.why
+    assert words in caught.value.reason
+    assert "secret-123" not in caught.value.reason
 
 
 def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     body = {"error": "invalid_grant", "error_description": "the token refresh-123 is\x1b[31m over."}
     with pytest.raises(SignInProblem) as caught:
         token(body, 400, secrets=("refresh-123",))
-    assert caught.value.why == (
+    assert caught.value.reason == (
         "the authorization server refused: invalid_grant (the token *** is\ufffd[31m over)."
     )
     assert caught.value.code == "invalid_grant"
-    assert not caught.value.passing
+    assert not caught.value.is_temporary
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     ],
 )
 def test_what_may_be_better_in_a_moment(status: int, body: bytes, passing: bool) -> None:
-    found = refusal(status, body, "it refused", ())
-    assert found.passing is passing
+    found = error_from_response(status, body, "it refused", ())
+    assert found.is_temporary is passing
     if status == 302:
-        assert "not followed" in found.why
+        assert "not followed" in found.reason
 
 
 def test_registrations_as_servers_write_them() -> None:

@@ -124,7 +124,7 @@ def test_renewed_before_it_ends(tmp_path: Path) -> None:
             await one.ready()
             world.now += 3590
             await one.text("echo", text="hi")
-            await within(world.bearer.settled())
+            await within(world.bearer.wait_renewed())
             assert len(world.authority.token_requests("client_credentials")) == 2
         # Only the very first request went without.
         assert world.server.refused == 1

@@ -36,7 +36,7 @@ def opened(body: Callable[[LoopbackBrowser, asyncio.Future[str]], Awaitable[None
         async def show(url: str) -> None:
             shown.set_result(url)
 
-        browser = await LoopbackBrowser(show, within=20.0).open()
+        browser = await LoopbackBrowser(show, timeout=20.0).open()
         try:
             await body(browser, shown)
         finally:
@@ -99,13 +99,13 @@ def test_what_is_no_request() -> None:
 
 def test_what_a_human_pastes() -> None:
     async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
-        assert not browser.came_back("http://localhost:1/callback?state=right")
+        assert not browser.accept_redirect("http://localhost:1/callback?state=right")
         visit = asyncio.ensure_future(browser.visit(PAGE))
         await within(shown)
-        assert not browser.came_back("hello")
-        assert not browser.came_back("http://[")
-        assert not browser.came_back("http://localhost:1/callback?code=c&state=left")
-        assert browser.came_back("http://localhost:1/callback?code=c&state=right")
+        assert not browser.accept_redirect("hello")
+        assert not browser.accept_redirect("http://[")
+        assert not browser.accept_redirect("http://localhost:1/callback?code=c&state=left")
+        assert browser.accept_redirect("http://localhost:1/callback?code=c&state=right")
         assert "code=c" in await within(visit)
 
     opened(body)
@@ -116,7 +116,7 @@ def test_nobody_comes_back() -> None:
         async def show(url: str) -> None:
             return
 
-        browser = await LoopbackBrowser(show, within=0.01).open()
+        browser = await LoopbackBrowser(show, timeout=0.01).open()
         with pytest.raises(SignInProblem, match="nobody came back"):
             await browser.visit(PAGE)
         await browser.close()
@@ -133,11 +133,11 @@ def test_a_port_that_is_taken() -> None:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            browser = LoopbackBrowser(show, within=1.0)
+            browser = LoopbackBrowser(show, timeout=1.0)
             with pytest.raises(
                 SignInProblem, match=f"port {port} of this machine, and it is in use"
             ):
-                await browser.open(port, exact=True)
+                await browser.open(port, is_exact=True)
             # One that is only preferred gives way.
             await browser.open(port)
             assert f":{port}/" not in browser.redirect_uri

@@ -156,14 +156,14 @@ def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
         before = await world.log_in()
         async with world.node() as one:
             await one.ready()
-            world.now = before.renew - 1
+            world.now = before.renew_at - 1
             await one.text("echo", text="hi")
             assert not world.authority.token_requests("refresh_token")
-            world.now = before.renew
+            world.now = before.renew_at
             # This call still goes with the old one, and is not held up.
             assert await one.text("echo", text="hi") == "hi"
             assert world.server.seen_tokens[-1] == before.access_token
-            await within(world.bearer.settled())
+            await within(world.bearer.wait_renewed())
             assert await one.text("echo", text="hi") == "hi"
             assert world.server.seen_tokens[-1] == (await world.grant()).access_token
         assert world.server.refused == 1  # the one that `login` asked
@@ -180,9 +180,9 @@ def test_an_early_renewal_that_fails_is_tried_again_later(
         world.authority.habits["/token"] = lambda asked: Reply(503, b"")
         async with world.node() as one:
             await one.ready()
-            world.now = before.renew
+            world.now = before.renew_at
             await one.text("echo", text="hi")
-            await within(world.bearer.settled())
+            await within(world.bearer.wait_renewed())
             # Not with every call,
             for _ in range(5):
                 await one.text("echo", text="hi")
@@ -191,7 +191,7 @@ def test_an_early_renewal_that_fails_is_tried_again_later(
             world.authority.habits.clear()
             world.now += 31
             await one.text("echo", text="hi")
-            await within(world.bearer.settled())
+            await within(world.bearer.wait_renewed())
             assert (await world.grant()).access_token != before.access_token
         assert "Cannot sign in to up: the authorization server refused (HTTP 503)" in caplog.text
 
@@ -201,7 +201,7 @@ def test_an_early_renewal_that_fails_is_tried_again_later(
 def test_a_token_that_ended_while_nobody_looked(tmp_path: Path) -> None:
     async def body(world: House) -> None:
         before = await world.log_in()
-        world.now = before.ends + 1
+        world.now = before.expires_at + 1
         async with world.node() as one:
             await one.ready()
         assert before.access_token not in world.server.seen_tokens

@@ -38,11 +38,11 @@ def test_more_rights_take_a_human(tmp_path: Path) -> None:
                 )
             # The rest goes on as before.
             assert one.supervisor.state is State.READY
-            assert (await world.grant()).wanted == "write"
+            assert (await world.grant()).missing_scope == "write"
             await world.log_in()
             assert world.browser.parameters()["scope"] == "read write"
             assert await one.text("echo", text="hi") == "hi"
-            assert (await world.grant()).wanted == ""
+            assert (await world.grant()).missing_scope == ""
 
     at_home(tmp_path, body)
 
@@ -107,7 +107,7 @@ def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None
         async with world.node() as one:
             await one.ready()
             grant = await world.log_in()
-            world.now = grant.ends + 1
+            world.now = grant.expires_at + 1
             world.authority.expire()
             assert await one.text("echo", text="hi") == "hi"
         assert len(world.authority.token_requests("refresh_token")) == 1
@@ -242,8 +242,8 @@ def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
 
         # It may be one that wants none; when it does, it is told why it gets none.
         assert await bearer.prepare(server, lambda _: None) is bearer
-        bearer.refused(401, b"Bearer", b"", settle)
-        bearer.refused(401, b"Basic", b"", settle)
+        bearer.on_rejected(401, b"Bearer", b"", settle)
+        bearer.on_rejected(401, b"Basic", b"", settle)
         assert told == [
             "up wants a token, and is reached over plain http: use its https URL.",
             "up refused the node's credentials (HTTP 401): check the `headers` of this server.",

@@ -35,26 +35,28 @@ def test_a_first_sign_in(
     server: list[str] | None,
     chosen: str | None,
 ) -> None:
-    found = scopes.choose(
+    found = scopes.choose_scopes(
         configured=configured,
         challenged=challenged,
         resource=resource,
         server=server,
-        refreshable=True,
+        can_refresh=True,
     )
     assert found == chosen
 
 
 def test_who_cannot_refresh_does_not_ask_for_it() -> None:
-    found = scopes.choose(
-        configured=[], challenged="a", resource=None, server=["offline_access"], refreshable=False
+    found = scopes.choose_scopes(
+        configured=[], challenged="a", resource=None, server=["offline_access"], can_refresh=False
     )
     assert found == "a"
 
 
 @given(written, written)
 def test_a_union_covers_both_and_is_what_the_official_sdk_makes(one: str, other: str) -> None:
-    both = scopes.union(one, other)
-    assert scopes.covers(both, one)
-    assert scopes.covers(both, other)
-    assert scopes.split(both) == list(dict.fromkeys((union_scopes(one, other) or "").split()))
+    both = scopes.join_scopes(one, other)
+    assert scopes.includes_scopes(both, one)
+    assert scopes.includes_scopes(both, other)
+    assert scopes.split_scopes(both) == list(
+        dict.fromkeys((union_scopes(one, other) or "").split())
+    )

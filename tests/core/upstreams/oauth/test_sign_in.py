@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config import OAuthConfig
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from interlock.core.upstreams.oauth.sign_in import give_back
+from interlock.core.upstreams.oauth.sign_in import revoke_grant
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
 from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
 
@@ -181,7 +181,7 @@ def test_scopes(tmp_path: Path) -> None:
         world.authority.metadata["scopes_supported"] = ["c", "offline_access"]
         grant = await world.sign_in(more="before")
         assert world.browser.parameters()["scope"] == "c offline_access before"
-        assert grant.asked == grant.scope == "c offline_access before"
+        assert grant.requested_scope == grant.scope == "c offline_access before"
         await world.sign_in(scopes=["mine"])
         assert world.browser.parameters()["scope"] == "mine offline_access"
         # A server that says nothing about it granted what was asked for.
@@ -194,14 +194,14 @@ def test_scopes(tmp_path: Path) -> None:
 def test_when_a_token_ends(tmp_path: Path) -> None:
     async def body(world: Entrance) -> None:
         grant = await world.sign_in()
-        assert (grant.ends, grant.renew) == (NOW + 3600, NOW + 3540)
+        assert (grant.expires_at, grant.renew_at) == (NOW + 3600, NOW + 3540)
         world.authority.lifetime = 10
         grant = await world.sign_in()
-        assert (grant.ends, grant.renew) == (NOW + 10, NOW + 8)
+        assert (grant.expires_at, grant.renew_at) == (NOW + 10, NOW + 8)
         world.authority.lifetime = None
         world.authority.refreshable = False
         grant = await world.sign_in()
-        assert (grant.ends, grant.renew, grant.refresh_token) == (0, 0, "")
+        assert (grant.expires_at, grant.renew_at, grant.refresh_token) == (0, 0, "")
 
     at_the_entrance(tmp_path, body)
 
@@ -223,11 +223,11 @@ def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path)
             world.authority.habits = {place: broken}
             with pytest.raises(SignInProblem) as caught:
                 await world.sign_in()
-            assert caught.value.passing, place
+            assert caught.value.is_temporary, place
         await world.authority.stop()
         with pytest.raises(SignInProblem, match="cannot connect to 127") as caught:
             await world.sign_in()
-        assert caught.value.passing
+        assert caught.value.is_temporary
 
     at_the_entrance(tmp_path, body)
 
@@ -236,7 +236,7 @@ def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCapt
     async def body(world: Entrance) -> None:
         world.authority.method = "client_secret_basic"
         grant = await world.sign_in()
-        await world.wallet.keep(grant)
+        await world.wallet.save(grant)
         shown = f"{caplog.text} {grant!r} {grant.client!r}"
         known = world.authority.secrets()
         assert len(known) >= 4
@@ -249,7 +249,7 @@ def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCapt
 def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
     async def body(world: Entrance) -> None:
         grant = await world.sign_in()
-        await give_back(grant, OAuthConfig(), fetch)
+        await revoke_grant(grant, OAuthConfig(), fetch)
         assert world.authority.revoked == [grant.refresh_token, grant.access_token]
 
         def refuses(asked: Asked) -> Reply:
@@ -257,7 +257,7 @@ def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
 
         world.authority.habits["/revoke"] = refuses
         with pytest.raises(SignInProblem) as caught:
-            await give_back(grant, OAuthConfig(), fetch)
-        assert grant.refresh_token not in caught.value.why
+            await revoke_grant(grant, OAuthConfig(), fetch)
+        assert grant.refresh_token not in caught.value.reason
 
     at_the_entrance(tmp_path, body)

@@ -32,14 +32,14 @@ def test_reading_makes_no_file(store: TokenStore) -> None:
     assert not store.exists()
     assert store.grant("jira", URL) is None
     assert store.client("jira", URL, "i") is None
-    assert not store.forget("jira", URL)
+    assert not store.delete("jira", URL)
     assert not store.exists()
 
 
 def test_only_its_owner_can_read_it(store: TokenStore) -> None:
     before = os.umask(0)
     try:
-        store.keep_grant("jira", URL, b"secret")
+        store.save_grant("jira", URL, b"secret")
     finally:
         os.umask(before)
     assert mode(store.path) == 0o600
@@ -51,29 +51,29 @@ def test_only_its_owner_can_read_it(store: TokenStore) -> None:
 
 
 def test_a_grant_goes_by_server_and_url(store: TokenStore) -> None:
-    stamp = store.keep_grant("jira", URL, b"one")
+    stamp = store.save_grant("jira", URL, b"one")
     assert store.grant("jira", URL) == (b"one", stamp)
     assert store.grant("wiki", URL) is None
     assert store.grant("jira", URL + "/other") is None
-    again = store.keep_grant("jira", URL, b"two")
+    again = store.save_grant("jira", URL, b"two")
     assert store.grant("jira", URL) == (b"two", again)
     assert again != stamp
 
 
 def test_the_slower_of_two_writers_notices(store: TokenStore) -> None:
-    first = store.keep_grant("jira", URL, b"one")
-    second = store.keep_grant("jira", URL, b"two", instead_of=first)
+    first = store.save_grant("jira", URL, b"one")
+    second = store.save_grant("jira", URL, b"two", replaces=first)
     assert second is not None
-    assert store.keep_grant("jira", URL, b"late", instead_of=first) is None
+    assert store.save_grant("jira", URL, b"late", replaces=first) is None
     assert store.grant("jira", URL) == (b"two", second)
-    store.forget("jira", URL)
+    store.delete("jira", URL)
     # What was forgotten does not come back by a renewal.
-    assert store.keep_grant("jira", URL, b"late", instead_of=second) is None
+    assert store.save_grant("jira", URL, b"late", replaces=second) is None
     assert store.grant("jira", URL) is None
 
 
 def test_a_client_goes_by_its_issuer(store: TokenStore) -> None:
-    store.keep_client("jira", URL, "https://a", b"client a")
+    store.save_client("jira", URL, "https://a", b"client a")
     assert store.client("jira", URL, "https://a") == b"client a"
     assert store.client("jira", URL, "https://a/") is None
     assert store.client("jira", URL, "https://b") is None
@@ -81,11 +81,11 @@ def test_a_client_goes_by_its_issuer(store: TokenStore) -> None:
 
 def test_forgetting_leaves_nothing_behind(store: TokenStore) -> None:
     secret = b"a-secret-that-nobody-needs-any-more"
-    store.keep_grant("jira", URL, secret)
-    store.keep_client("jira", URL, "i", secret)
-    store.keep_grant("wiki", URL, b"stays")
-    assert store.forget("jira", URL)
-    assert not store.forget("jira", URL)
+    store.save_grant("jira", URL, secret)
+    store.save_client("jira", URL, "i", secret)
+    store.save_grant("wiki", URL, b"stays")
+    assert store.delete("jira", URL)
+    assert not store.delete("jira", URL)
     assert store.client("jira", URL, "i") is None
     assert store.grant("wiki", URL) is not None
     for path in store.path.parent.iterdir():
@@ -125,12 +125,12 @@ def test_one_of_many_gets_the_lease(tmp_path: Path) -> None:
 
 
 def test_another_process_sees_the_same(store: TokenStore) -> None:
-    store.keep_grant("jira", URL, b"here")
+    store.save_grant("jira", URL, b"here")
     code = (
         "import sys; from pathlib import Path\n"
         "from interlock.core.upstreams.oauth.token_store import TokenStore\n"
         f"store = TokenStore(Path(sys.argv[1])); print(store.grant('jira', {URL!r})[0])\n"
-        f"store.keep_grant('jira', {URL!r}, b'there')"
+        f"store.save_grant('jira', {URL!r}, b'there')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(store.path)],
@@ -151,7 +151,7 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
     with pytest.raises(InterlockError, match="another program's database") as caught:
-        TokenStore(path).keep_grant("jira", URL, b"x")
+        TokenStore(path).save_grant("jira", URL, b"x")
     assert caught.value.failure is CONFIG
     path.write_bytes(b"no database at all, but long enough to be looked at" * 50)
     with pytest.raises(InterlockError, match="cannot be used") as caught:
@@ -160,7 +160,7 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
 
 
 def test_a_store_of_the_future(store: TokenStore) -> None:
-    store.keep_grant("jira", URL, b"x")
+    store.save_grant("jira", URL, b"x")
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     file.close()
@@ -173,7 +173,7 @@ def test_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "tokens.db"
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InterlockError, match="cannot be used"):
-        TokenStore(path).keep_grant("jira", URL, b"x")
+        TokenStore(path).save_grant("jira", URL, b"x")
     (tmp_path / "folder").mkdir()
     with pytest.raises(InterlockError, match="cannot be used"):
-        TokenStore(tmp_path / "folder").keep_grant("jira", URL, b"x")
+        TokenStore(tmp_path / "folder").save_grant("jira", URL, b"x")

@@ -15,7 +15,7 @@ from interlock.core.upstreams.oauth.bearer import BearerRegistry, OAuthBearer
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
-from interlock.core.upstreams.oauth.sign_in import SignInRequest, challenge_of, sign_in
+from interlock.core.upstreams.oauth.sign_in import SignInRequest, request_challenge, sign_in
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.harness import Kept, run, within
@@ -41,7 +41,7 @@ class Entrance:
     ) -> Grant:
         """As `interlock login` does."""
         config = ServerConfig(url=self.server.url(), oauth=OAuthConfig(**settings))
-        challenge = await challenge_of(config, fetch)
+        challenge = await request_challenge(config, fetch)
         occasion = SignInRequest(self.server.url(), config.oauth, challenge, previous, more)
         return await sign_in(occasion, self.browser, self.wallet, fetch, now=NOW)
 
@@ -51,8 +51,8 @@ class Entrance:
             await self.sign_in(**settings)
         assert not self.authority.tokens
         for secret in self.authority.secrets():
-            assert secret not in caught.value.why
-        return caught.value.why
+            assert secret not in caught.value.reason
+        return caught.value.reason
 
 
 def at_the_entrance(
@@ -118,12 +118,12 @@ class House:
         config = self.config(**oauth)
         found = await self.wallet.grant()
         previous = None if found is None else found.grant
-        more = "" if previous is None else f"{previous.asked} {previous.wanted}"
+        more = "" if previous is None else f"{previous.requested_scope} {previous.missing_scope}"
         occasion = SignInRequest(
-            self.server.url(), config.oauth, await challenge_of(config, fetch), previous, more
+            self.server.url(), config.oauth, await request_challenge(config, fetch), previous, more
         )
         grant = await sign_in(occasion, self.browser, self.wallet, fetch, now=self.now)
-        await self.wallet.keep(grant)
+        await self.wallet.save(grant)
         return grant
 
     async def grant(self) -> Grant:

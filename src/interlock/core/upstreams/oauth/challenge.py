@@ -1,4 +1,4 @@
-"""`WWW-Authenticate`, read. Pure; whatever a server sends there is understood or passed over."""
+"""Parsing of `WWW-Authenticate` (RFC 9110 §11.6.1). Pure; unknown parts are ignored."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _PARAMETER: Final = re.compile(
 )
 _SCHEME: Final = re.compile(_TOKEN)
 _ESCAPED: Final = re.compile(r"\\(.)")
-_LONGEST: Final = 16 * 1024
+_MAX_HEADER_LENGTH: Final = 16 * 1024
 
 INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 
 
 class AuthChallenge(msgspec.Struct, frozen=True):
-    """What a server wants to see: a scheme and its parameters, names in lower case."""
+    """A challenge of a server: a scheme and its parameters, with names in lower case."""
 
     scheme: str
     parameters: dict[str, str]
 
 
 class BearerChallenge(msgspec.Struct, frozen=True):
-    """A server's wish for a bearer token (RFC 6750, RFC 9728)."""
+    """A challenge for a bearer token (RFC 6750 §3, RFC 9728 §5.1)."""
 
     scope: str | None = None
     resource_metadata: str | None = None
@@ -35,9 +35,9 @@ class BearerChallenge(msgspec.Struct, frozen=True):
 
 
 def read_challenges(header: str) -> list[AuthChallenge]:
-    """Every challenge of the header, in order. What makes no sense is left out."""
-    found: list[AuthChallenge] = []
-    text = header[:_LONGEST]
+    """Return all challenges of the header in their order. Invalid parts are skipped."""
+    challenges: list[AuthChallenge] = []
+    text = header[:_MAX_HEADER_LENGTH]
     position = 0
     while position < len(text):
         if text[position] in " \t,":
@@ -45,18 +45,18 @@ def read_challenges(header: str) -> list[AuthChallenge]:
             continue
         parameter = _PARAMETER.match(text, position)
         if parameter is not None:
-            if found:
-                # The first of a name counts: a later one could have been slipped in.
-                found[-1].parameters.setdefault(parameter["name"].lower(), _value(parameter))
+            if challenges:
+                # The first parameter of a name counts: a later one could have been injected.
+                challenges[-1].parameters.setdefault(parameter["name"].lower(), _value(parameter))
             position = parameter.end()
             continue
         scheme = _SCHEME.match(text, position)
         if scheme is None:
             position += 1
             continue
-        found.append(AuthChallenge(scheme[0], {}))
+        challenges.append(AuthChallenge(scheme[0], {}))
         position = scheme.end()
-    return found
+    return challenges
 
 
 def _value(parameter: re.Match[str]) -> str:
@@ -65,61 +65,70 @@ def _value(parameter: re.Match[str]) -> str:
 
 
 def bearer_challenge(header: str) -> BearerChallenge | None:
-    """The header's wish for a bearer token; None when it has none."""
-    bearers = [one for one in read_challenges(header) if one.scheme.lower() == "bearer"]
+    """Return the bearer challenge of a header, if it has one."""
+    bearers = [
+        challenge for challenge in read_challenges(header) if challenge.scheme.lower() == "bearer"
+    ]
     if not bearers:
         return None
-    # A server may send a plain one for old clients beside one that says where to go.
-    best = next((one for one in bearers if "resource_metadata" in one.parameters), bearers[0])
+    # A server may send a plain challenge for old clients and one that names its metadata.
+    preferred = next(
+        (challenge for challenge in bearers if "resource_metadata" in challenge.parameters),
+        bearers[0],
+    )
     return BearerChallenge(
-        scope=best.parameters.get("scope"),
-        resource_metadata=best.parameters.get("resource_metadata"),
-        error=best.parameters.get("error", ""),
+        scope=preferred.parameters.get("scope"),
+        resource_metadata=preferred.parameters.get("resource_metadata"),
+        error=preferred.parameters.get("error", ""),
     )
 
 
-# -- Which scopes to ask for. Pure; a scope is text without a blank, their order is kept.
+# -- The scopes to request. Pure. A scope is text without blanks; the order is kept.
 
 OFFLINE_ACCESS: Final = "offline_access"
 
 
-def split(scope: str | None) -> list[str]:
-    """The scopes of a written list, each once."""
+def split_scopes(scope: str | None) -> list[str]:
+    """Split a scope list, without duplicates."""
     return list(dict.fromkeys((scope or "").split()))
 
 
-def union(*scopes: str | None) -> str:
-    """Everything that is in any of them, as one written list."""
-    return " ".join(dict.fromkeys(one for scope in scopes for one in split(scope)))
+def join_scopes(*scopes: str | None) -> str:
+    """Join scope lists into one, without duplicates."""
+    return " ".join(dict.fromkeys(name for scope in scopes for name in split_scopes(scope)))
 
 
-def covers(wide: str | None, narrow: str | None) -> bool:
-    """Whether every scope of `narrow` is in `wide`."""
-    return set(split(narrow)) <= set(split(wide))
+def includes_scopes(granted: str | None, requested: str | None) -> bool:
+    """Return whether `granted` includes all scopes of `requested`."""
+    return set(split_scopes(requested)) <= set(split_scopes(granted))
 
 
-def choose(
+def choose_scopes(
     *,
     configured: Sequence[str],
     challenged: str | None,
     resource: Iterable[str] | None,
     server: Iterable[str] | None,
-    refreshable: bool,
+    can_refresh: bool,
 ) -> str | None:
-    """The scopes of a first sign-in; None leaves the parameter out.
+    """Return the scopes of a first sign-in. None: omit the parameter.
 
-    What the config says wins. Else what the server's challenge asked for, else everything that its
-    metadata list. `server` is what the authorization server knows: `offline_access` among it is how
-    some hand out refresh tokens, and is added to whatever else is asked for.
+    Configured scopes have priority, then those of the server's challenge, then those of its
+    metadata.
+
+    Args:
+        server: the scopes of the authorization server. Some issue refresh tokens only for the scope
+            `offline_access`, which is then added.
+        can_refresh: refresh tokens are useful for this grant.
     """
     if configured:
-        chosen = union(" ".join(configured))
+        chosen = join_scopes(" ".join(configured))
     elif challenged is not None:
-        chosen = union(challenged)
+        chosen = join_scopes(challenged)
     elif resource is not None:
-        chosen = union(" ".join(resource))
+        chosen = join_scopes(" ".join(resource))
     else:
         return None
-    if chosen and refreshable and OFFLINE_ACCESS in (server or ()):
-        chosen = union(chosen, OFFLINE_ACCESS)
+    if chosen and can_refresh and OFFLINE_ACCESS in (server or ()):
+        chosen = join_scopes(chosen, OFFLINE_ACCESS)
     return chosen or None

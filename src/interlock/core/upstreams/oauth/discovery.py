@@ -1,7 +1,8 @@
-"""From the URL of an MCP server to the authorization server that may be asked for its tokens.
+"""Discovery: from the URL of an MCP server to the authorization server of its tokens.
 
-Documents are looked for in the order that MCP prescribes, and used only when they speak of whom
-they were found at. Redirects are followed only within one server.
+Metadata documents are requested in the order of MCP ("Authorization Server Discovery"), and used
+only if they describe the server that they were requested from. Redirects are followed only within
+one origin.
 """
 
 from __future__ import annotations
@@ -20,21 +21,18 @@ from interlock.core.upstreams.oauth.urls import (
     is_local,
     is_secure,
     origin,
-    parts,
+    parse_url,
     resource_metadata_urls,
     server_metadata_urls,
 )
 
-# -- What protected resources and authorization servers publish about themselves, read and
-# checked.
-#
-# Pure. A document is believed only as far as it was found where it belongs.
+# -- Metadata of protected resources and authorization servers: decoding and checks. Pure.
 
 PKCE_METHOD: Final = "S256"
 
 
 class ProtectedResource(msgspec.Struct, frozen=True):
-    """An MCP server, as RFC 9728 describes it."""
+    """The metadata of an MCP server (RFC 9728)."""
 
     resource: str
     authorization_servers: list[str] | None = None
@@ -42,7 +40,7 @@ class ProtectedResource(msgspec.Struct, frozen=True):
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
-    """An authorization server, as RFC 8414 and OpenID Connect Discovery describe it."""
+    """The metadata of an authorization server (RFC 8414, OpenID Connect Discovery)."""
 
     issuer: str
     authorization_endpoint: str | None = None
@@ -59,7 +57,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 def read_resource(body: bytes) -> ProtectedResource | None:
-    """The document, or None when it is none."""
+    """Decode the document. None: it is invalid."""
     try:
         return msgspec.json.decode(body, type=ProtectedResource)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -67,82 +65,84 @@ def read_resource(body: bytes) -> ProtectedResource | None:
 
 
 def read_server(body: bytes) -> AuthorizationServer | None:
-    """The document, or None when it is none."""
+    """Decode the document. None: it is invalid."""
     try:
         return msgspec.json.decode(body, type=AuthorizationServer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def check_resource(found: ProtectedResource, url: str) -> None:
-    """Raises SignInProblem unless the document speaks of the server at `url`."""
-    if not covers(found.resource, url):
+def check_resource(resource: ProtectedResource, url: str) -> None:
+    """Raise SignInProblem unless the document describes the server at `url`."""
+    if not covers(resource.resource, url):
         raise SignInProblem(
-            f"its metadata speak of another resource ({shown(found.resource)}), and a token for "
-            "that one would be somebody else's."
+            f"its metadata describe another resource ({printable(resource.resource)}), whose "
+            "tokens must not be used here."
         )
 
 
 def check_issuer(issuer: str, url: str) -> None:
-    """Raises SignInProblem for an issuer that must not be asked for the server at `url`."""
+    """Raise SignInProblem for an issuer that must not be used for the server at `url`."""
     try:
-        found = parts(issuer)
+        parsed = parse_url(issuer)
     except ValueError as exc:
-        raise SignInProblem(f"its authorization server has no usable address: {exc}.") from None
-    if found.query or found.fragment:
-        raise SignInProblem("the address of its authorization server has a query or a fragment.")
+        raise SignInProblem(f"its authorization server has an invalid URL: {exc}.") from None
+    if parsed.query or parsed.fragment:
+        raise SignInProblem("the URL of its authorization server has a query or a fragment.")
     check_secure(issuer, url, "its authorization server")
 
 
-def check_secure(address: str, url: str, what: str) -> None:
-    """Raises SignInProblem unless secrets may go to `address` on behalf of the server at `url`.
+def check_secure(address: str, url: str, label: str) -> None:
+    """Raise SignInProblem unless secrets may be sent to `address` for the server at `url`.
 
-    Plain http is for this machine only, and a server elsewhere has no business with this machine.
+    Plain http is only allowed on this machine, and only for a server on this machine.
     """
-    if not is_secure(address, loopback=is_local(url)):
-        raise SignInProblem(f"{what} is at {shown(address)}, which is not https.")
+    if not is_secure(address, allow_loopback=is_local(url)):
+        raise SignInProblem(f"{label} is at {printable(address)}, which is not https.")
 
 
-def check_server(found: AuthorizationServer, url: str, *, grant: str) -> None:
-    """Raises SignInProblem unless the server can be used for the grant, safely."""
-    check_secure(found.token_endpoint or "", url, f"the token endpoint of {shown(found.issuer)}")
-    for address, what in (
-        (found.registration_endpoint, "registration endpoint"),
-        (found.revocation_endpoint, "revocation endpoint"),
+def check_server(server: AuthorizationServer, url: str, *, grant: str) -> None:
+    """Raise SignInProblem unless the authorization server can be used securely for the grant."""
+    check_secure(
+        server.token_endpoint or "", url, f"the token endpoint of {printable(server.issuer)}"
+    )
+    for address, label in (
+        (server.registration_endpoint, "registration endpoint"),
+        (server.revocation_endpoint, "revocation endpoint"),
     ):
         if address is not None:
-            check_secure(address, url, f"the {what} of {shown(found.issuer)}")
+            check_secure(address, url, f"the {label} of {printable(server.issuer)}")
     if grant != "authorization_code":
         return
     check_secure(
-        found.authorization_endpoint or "",
+        server.authorization_endpoint or "",
         url,
-        f"the authorization endpoint of {shown(found.issuer)}",
+        f"the authorization endpoint of {printable(server.issuer)}",
     )
-    if PKCE_METHOD not in (found.code_challenge_methods_supported or ()):
+    if PKCE_METHOD not in (server.code_challenge_methods_supported or ()):
         raise SignInProblem(
-            f"the authorization server {shown(found.issuer)} does not say that it supports PKCE "
-            f"({PKCE_METHOD}), and without it a sign-in can be stolen."
+            f"the authorization server {printable(server.issuer)} does not declare PKCE "
+            f"({PKCE_METHOD}), and without it a sign-in is not secure."
         )
 
 
-def shown(address: str) -> str:
-    """An address that somebody else wrote, fit for a sentence."""
+def printable(address: str) -> str:
+    """Return a URL from another party in a form that is safe to print."""
     if not address:
         return "no address"
-    text = "".join(one if " " < one <= "~" else "\ufffd" for one in address[:200])
-    # What follows may be anything, and is not needed to know who it is.
+    text = "".join(character if " " < character <= "~" else "\ufffd" for character in address[:200])
+    # The query may contain anything and is not needed to identify the server.
     return text.partition("?")[0]
 
 
-_MOST_REDIRECTS: Final = 3
+_MAX_REDIRECTS: Final = 3
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """What was found out about an MCP server."""
+    """The result of a discovery."""
 
     resource: str
-    """The name under which tokens for it are asked for."""
+    """The resource name for which tokens are requested."""
     scopes: list[str] | None
     server: AuthorizationServer
 
@@ -154,110 +154,129 @@ async def discover(
     grant: str,
     fetch: Fetch,
     issuer: str | None = None,
-    known: str | None = None,
+    previous_issuer: str | None = None,
 ) -> Discovery:
     """Find the authorization server of the MCP server at `url`. Raises SignInProblem.
 
-    `issuer` is the only one that may be used, when the config says so. `known` is the one that was
-    used before: it is taken again while the server still names it.
+    Args:
+        issuer: the only issuer that may be used, if configured.
+        previous_issuer: the issuer of the last sign-in. It is used again while the server names it.
     """
-    named = None if challenge is None else challenge.resource_metadata
-    found = await _resource(url, named, fetch)
-    if found is None:
-        chosen = issuer or origin(url)
+    metadata_url = None if challenge is None else challenge.resource_metadata
+    resource_metadata = await _fetch_resource_metadata(url, metadata_url, fetch)
+    if resource_metadata is None:
+        chosen_issuer = issuer or origin(url)
         resource, scopes = canonical(url), None
     else:
-        chosen = _choose(found, issuer, known)
-        resource, scopes = found.resource, found.scopes_supported
-    check_issuer(chosen, url)
-    server = await _server(chosen, fetch, alone=found is None and issuer is None)
+        chosen_issuer = _choose_issuer(resource_metadata, issuer, previous_issuer)
+        resource, scopes = resource_metadata.resource, resource_metadata.scopes_supported
+    check_issuer(chosen_issuer, url)
+    server = await _fetch_server_metadata(
+        chosen_issuer, fetch, is_guessed=resource_metadata is None and issuer is None
+    )
     check_server(server, url, grant=grant)
     return Discovery(resource, scopes, server)
 
 
-def _choose(found: ProtectedResource, issuer: str | None, known: str | None) -> str:
-    servers = found.authorization_servers or []
+def _choose_issuer(
+    resource: ProtectedResource, issuer: str | None, previous_issuer: str | None
+) -> str:
+    servers = resource.authorization_servers or []
     if issuer is not None:
-        if servers and not any(_same(issuer, one) for one in servers):
+        if servers and not any(_is_same_issuer(issuer, server) for server in servers):
             raise SignInProblem(
-                f"it names the authorization server {shown(servers[0])}, and the config allows "
+                f"it names the authorization server {printable(servers[0])}, and the config allows "
                 f"only {issuer} (oauth.issuer)."
             )
-        return next((one for one in servers if _same(issuer, one)), issuer)
+        return next((server for server in servers if _is_same_issuer(issuer, server)), issuer)
     if not servers:
         raise SignInProblem(
-            "its metadata name no authorization server; set oauth.issuer in the config."
+            "its metadata name no authorization server. Set oauth.issuer in the config."
         )
-    return known if known in servers and known is not None else servers[0]
+    return (
+        previous_issuer
+        if previous_issuer in servers and previous_issuer is not None
+        else servers[0]
+    )
 
 
-async def _resource(url: str, named: str | None, fetch: Fetch) -> ProtectedResource | None:
-    """The server's own metadata; None when it has none."""
-    trouble: SignInProblem | None = None
-    for address in resource_metadata_urls(url, named):
-        if address == named:
+async def _fetch_resource_metadata(
+    url: str, metadata_url: str | None, fetch: Fetch
+) -> ProtectedResource | None:
+    """Return the metadata of the MCP server. None: it has none."""
+    problem: SignInProblem | None = None
+    for address in resource_metadata_urls(url, metadata_url):
+        if address == metadata_url:
             check_secure(address, url, "its metadata document")
-        answer = await _get(address, fetch)
-        if answer.status >= 500 or answer.status == 429:
-            # It says nothing about whether there are metadata.
-            trouble = SignInProblem(
-                f"its metadata could not be read (HTTP {answer.status}).", passing=True
+        response = await _get(address, fetch)
+        if response.status >= 500 or response.status == 429:
+            # The response does not say whether there are metadata.
+            problem = SignInProblem(
+                f"its metadata could not be read (HTTP {response.status}).", is_temporary=True
             )
-        found = read_resource(answer.body) if answer.status == 200 else None
-        if found is not None:
-            check_resource(found, url)
-            return found
-    if trouble is not None:
-        raise trouble
+        resource = read_resource(response.body) if response.status == 200 else None
+        if resource is not None:
+            check_resource(resource, url)
+            return resource
+    if problem is not None:
+        raise problem
     return None
 
 
-async def _server(issuer: str, fetch: Fetch, *, alone: bool) -> AuthorizationServer:
-    """The metadata of an authorization server. `alone`: nobody named it, it was only guessed."""
-    mismatch, trouble = "", None
+async def _fetch_server_metadata(
+    issuer: str, fetch: Fetch, *, is_guessed: bool
+) -> AuthorizationServer:
+    """Return the metadata of an authorization server.
+
+    Args:
+        is_guessed: no document or config named the issuer.
+    """
+    mismatch, problem = "", None
     for address in server_metadata_urls(issuer):
-        answer = await _get(address, fetch)
-        if answer.status >= 500 or answer.status == 429:
-            trouble = SignInProblem(
+        response = await _get(address, fetch)
+        if response.status >= 500 or response.status == 429:
+            problem = SignInProblem(
                 f"the metadata of its authorization server could not be read "
-                f"(HTTP {answer.status}).",
-                passing=True,
+                f"(HTTP {response.status}).",
+                is_temporary=True,
             )
-        found = read_server(answer.body) if answer.status == 200 else None
-        if found is None:
+        server = read_server(response.body) if response.status == 200 else None
+        if server is None:
             continue
-        if found.issuer == issuer or (alone and _same(found.issuer, issuer)):
-            return found
-        mismatch = found.issuer
+        if server.issuer == issuer or (is_guessed and _is_same_issuer(server.issuer, issuer)):
+            return server
+        mismatch = server.issuer
     if mismatch:
         raise SignInProblem(
-            f"the metadata of its authorization server {shown(issuer)} are those of "
-            f"{shown(mismatch)}, and are not used."
+            f"the metadata of its authorization server {printable(issuer)} belong to "
+            f"{printable(mismatch)} and cannot be used."
         )
-    if trouble is not None:
-        raise trouble
-    if alone:
-        raise SignInProblem("it publishes nothing about how to sign in; does it want OAuth at all?")
-    raise SignInProblem(f"its authorization server {shown(issuer)} publishes no metadata.")
+    if problem is not None:
+        raise problem
+    if is_guessed:
+        raise SignInProblem(
+            "it publishes no metadata for a sign-in. Check whether it supports OAuth."
+        )
+    raise SignInProblem(f"its authorization server {printable(issuer)} publishes no metadata.")
 
 
 async def _get(address: str, fetch: Fetch) -> FetchResponse:
-    first = address
-    for _ in range(_MOST_REDIRECTS):
-        answer = await fetch("GET", address, {})
-        location = answer.headers.get(b"location", b"").decode("latin-1")
-        if not (300 <= answer.status < 400 and location):
-            return answer
+    original = address
+    for _ in range(_MAX_REDIRECTS):
+        response = await fetch("GET", address, {})
+        location = response.headers.get(b"location", b"").decode("latin-1")
+        if not (300 <= response.status < 400 and location):
+            return response
         try:
             target = urljoin(address, location)
-            if origin(target) != origin(first):
-                return answer
+            if origin(target) != origin(original):
+                return response
         except ValueError:
-            return answer
+            return response
         address = target
-    return answer
+    return response
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two issuers are the same, where a person or a guess wrote one of them."""
-    return one.rstrip("/") == other.rstrip("/")
+def _is_same_issuer(first: str, second: str) -> bool:
+    """Return whether two issuers are the same, except for a trailing slash."""
+    return first.rstrip("/") == second.rstrip("/")

@@ -1,7 +1,7 @@
-"""What can go wrong between a node and an authorization server, and how it is told.
+"""Errors between a node and an authorization server.
 
-Modules of this package raise `SignInProblem` with the rest of a sentence. `told` adds the name of
-the upstream at the edge of the package.
+Modules of this package raise `SignInProblem` with the rest of a sentence. `convert_problems` adds
+the name of the upstream at the edge of the package.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from interlock.core.upstreams.transports.credentials import SignInError
 
 
 class SignInProblem(Exception):
-    """Why a sign-in cannot go on. Never holds a secret."""
+    """The reason why a sign-in failed. Never contains a secret."""
 
-    def __init__(self, why: str, *, passing: bool = False, code: str = "") -> None:
-        super().__init__(why)
-        self.why = why
-        self.passing = passing
-        """Whether it may be better in a moment: nobody answered, or a server failed."""
+    def __init__(self, reason: str, *, is_temporary: bool = False, code: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_temporary = is_temporary
+        """True if a retry may succeed: there was no response, or a server error."""
         self.code = code
-        """The `error` of an OAuth answer, such as `invalid_grant`."""
+        """The `error` of an OAuth response, such as `invalid_grant`."""
 
 
 class SignInFailedError(SignInError):
-    """A sign-in, or the renewal of one, did not work out."""
+    """A sign-in or a renewal failed."""
 
-    def __init__(self, key: str, trouble: SignInProblem) -> None:
-        super().__init__(f"Cannot sign in to {key}: {trouble.why}", lasting=not trouble.passing)
-        self.trouble = trouble
+    def __init__(self, key: str, problem: SignInProblem) -> None:
+        super().__init__(
+            f"Cannot sign in to {key}: {problem.reason}", is_permanent=not problem.is_temporary
+        )
+        self.problem = problem
 
 
 @contextmanager
-def told(key: str) -> Iterator[None]:
-    """Tell whatever goes wrong in the block with the name of its upstream."""
+def convert_problems(key: str) -> Iterator[None]:
+    """Convert problems in the block to errors with the name of the upstream."""
     try:
         yield
-    except SignInProblem as trouble:
-        raise SignInFailedError(key, trouble) from None
+    except SignInProblem as problem:
+        raise SignInFailedError(key, problem) from None

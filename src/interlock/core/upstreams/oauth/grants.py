@@ -1,6 +1,6 @@
-"""What is kept of sign-ins, as this package needs it: records instead of bytes, off the event loop.
+"""Stored sign-ins, as this package uses them: records instead of bytes, off the event loop.
 
-The store itself (`token_store.py`) knows nothing of OAuth, and this module nothing of SQLite.
+The store itself (`token_store.py`) does not know OAuth, and this module does not know SQLite.
 """
 
 from __future__ import annotations
@@ -13,93 +13,92 @@ from msgspec.structs import replace
 
 from interlock.core.upstreams.oauth.responses import TokenResponse
 
-# -- What is kept of a sign-in: the client that the node is at an authorization server, and the
-# grant.
+# -- What is stored of a sign-in: the client registration of the node, and the grant.
 #
-# A grant is bound to the server's URL, to the resource, and to the issuer that gave it, and holds
-# the one address at which it may be renewed. Its fields never show in a `repr`.
+# A grant is bound to the server's URL, the resource and the issuer, and has the only endpoint that
+# may renew it. Its fields are never part of a `repr`.
 
 ClientKind = Literal["configured", "document", "registered"]
 
-EARLY: Final = 60.0
-"""A token is renewed this long before it ends, or a fifth of its life if that is less."""
+RENEW_EARLY_SECONDS: Final = 60.0
+"""A token is renewed this long before it expires, or after 4/5 of a shorter lifetime."""
 
 
 class RegisteredClient(msgspec.Struct, frozen=True):
-    """Who the node is to one authorization server."""
+    """The node's client at one authorization server."""
 
     kind: ClientKind
-    """From the config, a client id metadata document, or registered by the node itself."""
+    """From the config, from a client id metadata document, or registered by the node."""
     client_id: str
     issuer: str
-    method: str = "none"
-    """How it proves itself to the token endpoint."""
+    auth_method: str = "none"
+    """The authentication method at the token endpoint."""
     client_secret: str = ""
-    secret_ends: float = 0.0
+    secret_expires_at: float = 0.0
     redirect_uri: str = ""
     scope: str = ""
-    """What it was registered for; empty when that was not said."""
+    """The registered scopes. Empty: not specified."""
 
     def __repr__(self) -> str:
         return f"RegisteredClient({self.kind}, issuer={self.issuer!r})"
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a human, or the node's own credentials, obtained from an authorization server."""
+    """A grant of an authorization server to a person or to the node."""
 
     url: str
-    """The MCP server, as `addresses.canonical` writes it."""
+    """The URL of the MCP server, as `urls.canonical` returns it."""
     resource: str
-    """What the tokens are for, exactly as the server published it."""
+    """The resource of the tokens, exactly as the server published it."""
     issuer: str
     token_endpoint: str
     client: RegisteredClient
     revocation_endpoint: str = ""
-    asked: str = ""
-    """The scopes that were asked for."""
+    requested_scope: str = ""
+    """The scopes that were requested."""
     scope: str = ""
     """The scopes that were granted."""
-    wanted: str = ""
-    """Scopes that the server asked for since, and that wait for the next sign-in."""
+    missing_scope: str = ""
+    """Scopes that the server required later. The next sign-in requests them."""
     access_token: str = ""
     refresh_token: str = ""
-    ends: float = 0.0
-    """When the access token ends, in seconds since 1970; 0 when nobody knows."""
-    renew: float = 0.0
-    """When it should be renewed."""
+    expires_at: float = 0.0
+    """The expiry of the access token, in seconds since 1970. 0: unknown."""
+    renew_at: float = 0.0
+    """The time of its renewal."""
 
     def __repr__(self) -> str:
         return f"Grant(url={self.url!r}, issuer={self.issuer!r}, scope={self.scope!r})"
 
-    def with_token(self, answer: TokenResponse, now: float) -> Grant:
-        """The same grant with a new token. What the answer leaves out stays as it was."""
-        life = answer.lifetime
+    def with_token(self, response: TokenResponse, now: float) -> Grant:
+        """Return the grant with a new token. Members that the response omits stay the same."""
+        lifetime = response.lifetime
         return replace(
             self,
-            access_token=answer.access_token,
-            refresh_token=answer.refresh_token or self.refresh_token,
-            scope=self.scope or self.asked if answer.scope is None else answer.scope,
-            ends=now + life if life else 0.0,
-            renew=now + life - min(EARLY, life / 5) if life else 0.0,
+            access_token=response.access_token,
+            refresh_token=response.refresh_token or self.refresh_token,
+            scope=self.scope or self.requested_scope if response.scope is None else response.scope,
+            expires_at=now + lifetime if lifetime else 0.0,
+            renew_at=now + lifetime - min(RENEW_EARLY_SECONDS, lifetime / 5) if lifetime else 0.0,
         )
 
-    def spent(self) -> Grant:
-        """The same grant without tokens: who gave it, and for what, is still of use."""
-        return replace(self, access_token="", refresh_token="", ends=0.0, renew=0.0)
+    def without_tokens(self) -> Grant:
+        """Return the grant without tokens. Issuer and resource remain useful."""
+        return replace(self, access_token="", refresh_token="", expires_at=0.0, renew_at=0.0)
 
     def secrets(self) -> list[str]:
-        """What must not be repeated."""
-        known = (self.access_token, self.refresh_token, self.client.client_secret)
-        return [one for one in known if one]
+        """Return the secrets, which must be masked."""
+        values = (self.access_token, self.refresh_token, self.client.client_secret)
+        return [value for value in values if value]
 
 
 def encode(record: Grant | RegisteredClient) -> bytes:
-    """A record for the store."""
+    """Encode a record for the store."""
     return msgspec.json.encode(record)
 
 
 def decode_grant(body: bytes) -> Grant | None:
-    """A record from the store; None when it is of another version, or broken."""
+    """Decode a record of the store. None: it is invalid or of another version."""
     try:
         return msgspec.json.decode(body, type=Grant)
     except msgspec.DecodeError:
@@ -107,7 +106,7 @@ def decode_grant(body: bytes) -> Grant | None:
 
 
 def decode_client(body: bytes) -> RegisteredClient | None:
-    """A record from the store; None when it is of another version, or broken."""
+    """Decode a record of the store. None: it is invalid or of another version."""
     try:
         return msgspec.json.decode(body, type=RegisteredClient)
     except msgspec.DecodeError:
@@ -115,48 +114,49 @@ def decode_client(body: bytes) -> RegisteredClient | None:
 
 
 class GrantStore(Protocol):
-    """Where secrets are kept, by the key of a server and its URL. Every call may block."""
+    """A store of secrets, by the key of a server and its URL. All methods may block."""
 
     def exists(self) -> bool:
-        """Whether anything was ever kept."""
+        """Return whether anything was ever stored."""
         ...
 
     def grant(self, server: str, url: str) -> tuple[bytes, int] | None:
-        """A grant, and the stamp by which this version of it is known."""
+        """Return a grant and its version."""
         ...
 
-    def keep_grant(
-        self, server: str, url: str, body: bytes, *, instead_of: int | None = None
+    def save_grant(
+        self, server: str, url: str, body: bytes, *, replaces: int | None = None
     ) -> int | None:
-        """Keep a grant; its stamp. With `instead_of` only in place of that version, else None."""
+        """Save a grant and return its version. With `replaces`, only if that is the current
+        version; else return None."""
         ...
 
     def client(self, server: str, url: str, issuer: str) -> bytes | None:
-        """The client that was registered with an issuer."""
+        """Return the client that was registered with an issuer."""
         ...
 
-    def keep_client(self, server: str, url: str, issuer: str, body: bytes) -> None: ...
+    def save_client(self, server: str, url: str, issuer: str, body: bytes) -> None: ...
 
-    def forget(self, server: str, url: str) -> bool:
-        """Forget everything about a server; whether there was anything."""
+    def delete(self, server: str, url: str) -> bool:
+        """Delete everything about a server. Returns whether there was anything."""
         ...
 
     def lease(self, server: str, url: str, holder: str, seconds: float) -> bool:
-        """Be the only one, of all processes, who renews this grant for so long."""
+        """Lock the renewal of a grant for all processes. Returns whether that succeeded."""
         ...
 
     def release(self, server: str, url: str, holder: str) -> None: ...
 
 
 class StoredGrant(NamedTuple):
-    """A grant as it was found in the store."""
+    """A grant in the store."""
 
     grant: Grant
-    stamp: int
+    version: int
 
 
 class UpstreamGrants:
-    """The records of one upstream."""
+    """The stored records of one upstream."""
 
     def __init__(self, store: GrantStore, key: str, url: str) -> None:
         self._store = store
@@ -164,50 +164,48 @@ class UpstreamGrants:
         self.url = url
 
     async def grant(self) -> StoredGrant | None:
-        """The grant for this upstream, if there is one that is meant for its URL."""
+        """Return the grant for this upstream and its URL, if there is one."""
         if not self._store.exists():
             return None
-        found = await asyncio.to_thread(self._store.grant, self._key, self.url)
-        grant = None if found is None else decode_grant(found[0])
-        if found is None or grant is None or grant.url != self.url:
+        stored = await asyncio.to_thread(self._store.grant, self._key, self.url)
+        grant = None if stored is None else decode_grant(stored[0])
+        if stored is None or grant is None or grant.url != self.url:
             return None
-        return StoredGrant(grant, found[1])
+        return StoredGrant(grant, stored[1])
 
-    async def stamp(self) -> int:
-        """The version of the grant that is in the store; 0 when there is none."""
+    async def version(self) -> int:
+        """Return the version of the grant in the store. 0: there is none."""
         if not self._store.exists():
             return 0
-        found = await asyncio.to_thread(self._store.grant, self._key, self.url)
-        return 0 if found is None else found[1]
+        stored = await asyncio.to_thread(self._store.grant, self._key, self.url)
+        return 0 if stored is None else stored[1]
 
-    async def keep(self, grant: Grant, *, instead_of: int | None = None) -> int | None:
-        """Keep a grant; its stamp, or None when somebody else was faster."""
+    async def save(self, grant: Grant, *, replaces: int | None = None) -> int | None:
+        """Save a grant and return its version. None: another process changed it meanwhile."""
         return await asyncio.to_thread(
-            lambda: self._store.keep_grant(
-                self._key, self.url, encode(grant), instead_of=instead_of
-            )
+            lambda: self._store.save_grant(self._key, self.url, encode(grant), replaces=replaces)
         )
 
     async def client(self, issuer: str) -> RegisteredClient | None:
-        """The node's own registration with an issuer."""
+        """Return the node's registration with an issuer."""
         if not self._store.exists():
             return None
         body = await asyncio.to_thread(self._store.client, self._key, self.url, issuer)
         client = None if body is None else decode_client(body)
         return client if client is not None and client.issuer == issuer else None
 
-    async def keep_client(self, client: RegisteredClient) -> None:
+    async def save_client(self, client: RegisteredClient) -> None:
         body = encode(client)
-        await asyncio.to_thread(self._store.keep_client, self._key, self.url, client.issuer, body)
+        await asyncio.to_thread(self._store.save_client, self._key, self.url, client.issuer, body)
 
-    async def forget_client(self, client: RegisteredClient) -> None:
-        """The issuer no longer knows this client: register anew next time."""
-        await self.keep_client(replace(client, redirect_uri=""))
+    async def delete_client(self, client: RegisteredClient) -> None:
+        """Delete a client that the issuer no longer knows, so that the node registers again."""
+        await self.save_client(replace(client, redirect_uri=""))
 
-    async def forget(self) -> bool:
+    async def delete(self) -> bool:
         if not self._store.exists():
             return False
-        return await asyncio.to_thread(self._store.forget, self._key, self.url)
+        return await asyncio.to_thread(self._store.delete, self._key, self.url)
 
     async def lease(self, holder: str, seconds: float) -> bool:
         return await asyncio.to_thread(self._store.lease, self._key, self.url, holder, seconds)

@@ -1,7 +1,7 @@
-"""A browser of this machine: the page is shown to a human, and comes back to a port of loopback.
+"""A browser on this machine: the page is shown to a person, who is redirected to a loopback port.
 
-Only an answer with the state of the page that was opened is taken; whatever else knocks at the
-port, such as another page that guesses, is turned away and does not disturb.
+Only a redirect with the state of the opened page is accepted. Other requests to the port are
+rejected and do not affect the sign-in.
 """
 
 from __future__ import annotations
@@ -22,79 +22,83 @@ from interlock.core.upstreams.loopback_callback import (
 )
 from interlock.core.upstreams.oauth.errors import SignInProblem
 
-_TAKEN: Final = "Interlock has got the answer. You can close this page; the terminal says the rest."
+_SUCCESS_TEXT: Final = "The sign-in is complete. Close this page and return to the terminal."
 
-Show = Callable[[str], Awaitable[None]]
-"""Shows the address of a page to a human, or opens it."""
+ShowPage = Callable[[str], Awaitable[None]]
+"""Shows the URL of a page to a person, or opens it."""
 
 
 class LoopbackBrowser:
-    """Listens on loopback, from `open` to `close`."""
+    """A browser with a listener on loopback, from `open` to `close`."""
 
-    def __init__(self, show: Show, *, within: float) -> None:
-        """`within`: how long a human may take."""
+    def __init__(self, show: ShowPage, *, timeout: float) -> None:
+        """
+        Args:
+            timeout: how long the person may take, in seconds.
+        """
         self._show = show
-        self._within = within
-        self._way_back = LoopbackCallback(self._answer)
+        self._timeout = timeout
+        self._callback = LoopbackCallback(self._respond)
         self._state = ""
-        self._back: asyncio.Future[str] | None = None
+        self._redirect: asyncio.Future[str] | None = None
 
-    async def open(self, port: int = 0, *, exact: bool = False) -> LoopbackBrowser:
-        """Listen on this port; on any that is free when it is taken, unless it must be `exact`.
+    async def open(self, port: int = 0, *, is_exact: bool = False) -> LoopbackBrowser:
+        """Listen on this port. If it is taken, use any free one, unless `is_exact`.
 
-        Raises SignInProblem.
+        Raises:
+            SignInProblem: the port cannot be used.
         """
         try:
-            await self._way_back.open(port, both_families=True)
+            await self._callback.open(port, both_families=True)
         except OSError as error:
-            if exact or port == 0:
+            if is_exact or port == 0:
                 reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
                 raise SignInProblem(
-                    f"the browser is to come back to port {port} of this machine, and {reason}."
+                    f"the redirect needs port {port} of this machine, and {reason}."
                 ) from None
-            await self._way_back.open(both_families=True)
+            await self._callback.open(both_families=True)
         return self
 
     async def close(self) -> None:
-        await self._way_back.close()
+        await self._callback.close()
 
     @property
     def redirect_uri(self) -> str:
-        return f"http://localhost:{self._way_back.port}{CALLBACK_PATH}"
+        return f"http://localhost:{self._callback.port}{CALLBACK_PATH}"
 
     async def visit(self, url: str) -> str:
-        """Show the page, and wait for the browser to come back. Raises SignInProblem."""
+        """Show the page and wait for the redirect. Raises SignInProblem."""
         self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
-        self._back = asyncio.get_running_loop().create_future()
+        self._redirect = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._within):
+            async with asyncio.timeout(self._timeout):
                 await self._show(url)
-                return await self._back
+                return await self._redirect
         except TimeoutError:
             raise SignInProblem(
-                f"nobody came back from the browser within {self._within / 60:g} minutes."
+                f"there was no redirect from the browser within {self._timeout / 60:g} minutes."
             ) from None
         finally:
-            self._back = None
+            self._redirect = None
 
-    def came_back(self, address: str) -> bool:
-        """An address to which a browser was sent; whether it is the one that is waited for.
+    def accept_redirect(self, address: str) -> bool:
+        """Accept the URL of a redirect. Returns whether it belongs to the current sign-in.
 
-        Also for a human who pastes it, where the browser runs on another machine.
+        Also for a person who pastes the URL, if the browser runs on another machine.
         """
         try:
             state = parse_qs(urlsplit(address).query).get("state", [""])[0]
         except ValueError:
             return False
-        back = self._back
-        if back is None or back.done() or not self._state:
+        redirect = self._redirect
+        if redirect is None or redirect.done() or not self._state:
             return False
         if not hmac.compare_digest(state.encode(), self._state.encode()):
             return False
-        back.set_result(address)
+        redirect.set_result(address)
         return True
 
-    def _answer(self, visit: CallbackRequest) -> CallbackPage:
-        if not self.came_back(f"http://localhost:{self._way_back.port}{visit.target}"):
+    def _respond(self, request: CallbackRequest) -> CallbackPage:
+        if not self.accept_redirect(f"http://localhost:{self._callback.port}{request.target}"):
             return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
-        return CallbackPage("200 OK", _TAKEN)
+        return CallbackPage("200 OK", _SUCCESS_TEXT)

@@ -1,7 +1,7 @@
-"""What is sent to an authorization server: the page's address, and forms for its endpoints.
+"""Requests to an authorization server: the authorization URL, and forms for its endpoints.
 
-The only module that imports `authlib`, when it is first needed: parameters, PKCE, and client
-authentication are its work. Its exceptions do not leave this module.
+The only module that imports `authlib`, on first use, for parameters, PKCE and client
+authentication. Its exceptions do not leave this module.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _RSA_ALGORITHMS: Final = ("RS256", "PS256", "RS384", "PS384", "RS512", "PS512")
 
 SECRET_METHODS: Final = ("client_secret_basic", "client_secret_post")
 METHODS: Final = ("none", *SECRET_METHODS, "private_key_jwt")
-"""The ways to prove oneself to a token endpoint that this node has."""
+"""The supported authentication methods of the token endpoint."""
 
 
 def require_extra(key: str) -> None:
-    """Raises InterlockError, with what to install, when authlib is not there."""
+    """Raise InterlockError with installation advice if authlib is not installed."""
     try:
         import authlib  # noqa: F401
     except ImportError:
         raise InterlockError(
             CONFIG,
-            f"Signing in to {key} needs a part of Interlock that is not installed: "
+            f"Cannot sign in to {key}: an optional dependency is not installed. Install it: "
             "pip install 'interlock[oauth]', or '.[oauth]' in a checkout.",
         ) from None
 
 
 def new_verifier() -> str:
-    """A PKCE code verifier: 86 characters that nobody can guess."""
+    """Return a PKCE code verifier of 86 random characters (RFC 7636 §4.1)."""
     return secrets.token_urlsafe(64)
 
 
@@ -54,14 +54,14 @@ def authorization_url(
     scope: str | None,
     resource: str,
 ) -> str:
-    """The page on which a human agrees."""
+    """Return the URL of the page on which a person consents."""
     from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
     from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-    more: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if scope and "offline_access" in scope.split():
-        # OpenID Connect hands out refresh tokens only to whom the human was asked about.
-        more["prompt"] = "consent"
+        # OpenID Connect issues refresh tokens only after a consent prompt.
+        extra["prompt"] = "consent"
     try:
         address: str = prepare_grant_uri(
             server.authorization_endpoint,
@@ -73,12 +73,10 @@ def authorization_url(
             code_challenge=create_s256_code_challenge(verifier),
             code_challenge_method=PKCE_METHOD,
             resource=resource,
-            **more,
+            **extra,
         )
     except ValueError:
-        raise SignInProblem(
-            "its authorization endpoint has an address that cannot be used."
-        ) from None
+        raise SignInProblem("its authorization endpoint has an invalid URL.") from None
     return address
 
 
@@ -91,31 +89,32 @@ def token_request(
     private_key: str = "",
     algorithms: list[str] | None = None,
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request to the token endpoint. Raises SignInProblem.
+    """Return headers and body of a request to the token endpoint. Raises SignInProblem.
 
-    `algorithms` are those that the server takes for a signed client assertion.
+    Args:
+        algorithms: those that the server accepts for a signed client assertion.
     """
     from authlib.oauth2.rfc6749.parameters import prepare_token_request
 
-    given = {name: value for name, value in fields.items() if value}
-    if client.method != "none" and client.method != "client_secret_post":
-        # For these two authlib adds it; elsewhere it helps servers that look for it in the form.
-        given.setdefault("client_id", client.client_id)
-    body: str = prepare_token_request(grant_type, "", **given)
-    return _authenticated(client, endpoint, body, private_key, algorithms)
+    non_empty = {name: value for name, value in fields.items() if value}
+    if client.auth_method != "none" and client.auth_method != "client_secret_post":
+        # For these two authlib adds it. Others get it for servers that expect it in the form.
+        non_empty.setdefault("client_id", client.client_id)
+    body: str = prepare_token_request(grant_type, "", **non_empty)
+    return _add_client_auth(client, endpoint, body, private_key, algorithms)
 
 
 def revocation_request(
     client: RegisteredClient, endpoint: str, token: str, hint: str, *, private_key: str = ""
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request to give a token back (RFC 7009). Raises SignInProblem."""
+    """Return headers and body of a revocation request (RFC 7009). Raises SignInProblem."""
     from authlib.oauth2.rfc7009 import prepare_revoke_token_request
 
     body, _ = prepare_revoke_token_request(token, hint)
-    return _authenticated(client, endpoint, body, private_key, None)
+    return _add_client_auth(client, endpoint, body, private_key, None)
 
 
-def _authenticated(
+def _add_client_auth(
     client: RegisteredClient,
     endpoint: str,
     body: str,
@@ -124,41 +123,44 @@ def _authenticated(
 ) -> tuple[dict[str, str], bytes]:
     from authlib.oauth2.auth import ClientAuth
 
-    method: Any = client.method
+    method: Any = client.auth_method
     client_id, secret = client.client_id, client.client_secret
     if method == "private_key_jwt":
-        method, secret = _signed(client, private_key, algorithms)
+        method, secret = _create_assertion(client, private_key, algorithms)
     elif method == "client_secret_basic":
-        # RFC 6749 2.3.1 wants both encoded before they are joined; authlib joins them as they are.
+        # RFC 6749 §2.3.1: both are encoded before they are joined. authlib joins them as they are.
         client_id, secret = quote(client_id, safe=""), quote(secret, safe="")
     elif method not in METHODS:
         raise SignInProblem(
-            "the authorization server wants this node to prove itself in a way it does not know."
+            "the authorization server requires an authentication method that the node does not "
+            "support."
         )
     auth = ClientAuth(client_id, secret, method)
-    _, headers, sent = auth.prepare("POST", endpoint, {"Content-Type": FORM}, body)
-    return headers, sent.encode("ascii")
+    _, headers, encoded_body = auth.prepare("POST", endpoint, {"Content-Type": FORM}, body)
+    return headers, encoded_body.encode("ascii")
 
 
-def _signed(
+def _create_assertion(
     client: RegisteredClient, private_key: str, algorithms: list[str] | None
 ) -> tuple[Any, Any]:
-    """The method `private_key_jwt`, and the key it signs with."""
+    """Return the method `private_key_jwt` and its signing key."""
     from authlib.oauth2.rfc7523 import PrivateKeyJWT
 
-    key = _key(private_key)
-    fitting = _fitting(key)
-    algorithm = next((one for one in fitting if one in (algorithms or fitting)), None)
+    key = _import_key(private_key)
+    supported = _supported_algorithms(key)
+    algorithm = next(
+        (candidate for candidate in supported if candidate in (algorithms or supported)), None
+    )
     if algorithm is None:
         raise SignInProblem(
-            f"its private_key can sign with {', '.join(fitting)}, and the authorization server "
-            "takes none of these."
+            f"its private_key supports {', '.join(supported)}, and the authorization server "
+            "accepts none of these."
         )
-    # The audience is the issuer: an assertion for a token endpoint could be carried to another.
+    # The audience is the issuer: an assertion for a token endpoint could be replayed at another.
     return PrivateKeyJWT(client.issuer, headers={"typ": "JWT"}, alg=algorithm), key
 
 
-def _key(pem: str) -> RSAKey | ECKey | OKPKey:
+def _import_key(pem: str) -> RSAKey | ECKey | OKPKey:
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
@@ -167,19 +169,19 @@ def _key(pem: str) -> RSAKey | ECKey | OKPKey:
         try:
             key = kind.import_key(pem)
         except (JoseError, ValueError, TypeError):
-            # Of another kind, or no key at all.
+            # Another kind of key, or no key.
             continue
         if key.is_private:
             return key
-    raise SignInProblem("its private_key is no private key in PEM form.")
+    raise SignInProblem("its private_key is not a private key in PEM form.")
 
 
-def _fitting(key: RSAKey | ECKey | OKPKey) -> list[str]:
+def _supported_algorithms(key: RSAKey | ECKey | OKPKey) -> list[str]:
     from joserfc.jwk import ECKey, RSAKey
 
     if isinstance(key, RSAKey):
         return list(_RSA_ALGORITHMS)
     if isinstance(key, ECKey):
-        known = _EC_ALGORITHMS.get(key.curve_name)
-        return [] if known is None else [known]
+        algorithm = _EC_ALGORITHMS.get(key.curve_name)
+        return [] if algorithm is None else [algorithm]
     return ["EdDSA"]

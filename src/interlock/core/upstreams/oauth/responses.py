@@ -1,7 +1,7 @@
-"""What comes back from an authorization server, read and checked. Pure.
+"""Responses of an authorization server: decoding and checks. Pure.
 
-Two ways lead back: the redirect that the browser follows, which anybody could have made up, and the
-answers of the token and registration endpoints.
+There are two channels: the redirect of the browser, which anyone could forge, and the responses of
+the token and registration endpoints.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from interlock.core.upstreams.secret_mask import Mask
 
 _ERROR_CODE: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _B64TOKEN: Final = re.compile(r"[!-~]+")
-_MOST_SAID: Final = 200
+_MAX_DESCRIPTION_LENGTH: Final = 200
 
 
 class TokenResponse(msgspec.Struct, frozen=True):
-    """A token response (RFC 6749 5.1). Some write `expires_in` as text."""
+    """A token response (RFC 6749 §5.1). Some servers write `expires_in` as text."""
 
     access_token: str
     token_type: str = "Bearer"
@@ -37,7 +37,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
 
     @property
     def lifetime(self) -> float:
-        """Seconds, or 0 when nobody knows."""
+        """The lifetime in seconds. 0: unknown."""
         try:
             seconds = float(self.expires_in or 0)
         except ValueError:
@@ -46,7 +46,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
 
 
 class RegistrationResponse(msgspec.Struct, frozen=True):
-    """A client information response (RFC 7591 3.2.1), as far as it is used."""
+    """A client information response (RFC 7591 §3.2.1), as far as it is used."""
 
     client_id: str
     client_secret: str | None = None
@@ -58,123 +58,127 @@ class RegistrationResponse(msgspec.Struct, frozen=True):
         return f"RegistrationResponse(client_id={self.client_id!r})"
 
 
-class _ErrorAnswer(msgspec.Struct, frozen=True):
+class _ErrorResponse(msgspec.Struct, frozen=True):
     error: str
     error_description: str | None = None
 
 
 def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> str:
-    """The code in the address to which the browser was sent back. Raises SignInProblem.
+    """Return the code in the URL of a redirect. Raises SignInProblem.
 
-    State and issuer come first: of an answer that is not from whom it should be, nothing is
-    believed, told or acted on, also not its error.
+    State and issuer are checked first (RFC 9207). Nothing of a forged redirect is used or shown,
+    not even its error.
     """
     try:
         query = parse_qs(urlsplit(address).query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
-        raise SignInProblem("the answer of the browser cannot be read.") from None
+        raise SignInProblem("the redirect of the browser is invalid.") from None
     if any(len(values) > 1 for values in query.values()):
         raise SignInProblem(
-            "the answer of the browser says something twice, so it was tampered with."
+            "the redirect of the browser has duplicate parameters and may be forged."
         )
-    said = {name: values[0] for name, values in query.items()}
-    if not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
+    parameters = {name: values[0] for name, values in query.items()}
+    if not hmac.compare_digest(parameters.get("state", "").encode(), state.encode()):
         raise SignInProblem(
-            "the answer of the browser belongs to another sign-in (its state is not ours). "
-            "Begin again."
+            "the redirect of the browser belongs to another sign-in (its state differs). Start "
+            "again."
         )
-    issuer = said.get("iss")
+    issuer = parameters.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise SignInProblem(
-            f"the answer does not say that it is from {server.issuer}, as that server promises."
+            f"the redirect has no issuer, although {server.issuer} promises to send it."
         )
     if issuer is not None and issuer != server.issuer:
         raise SignInProblem(
-            f"the answer is from another authorization server than {server.issuer}."
+            f"the redirect is from another authorization server than {server.issuer}."
         )
-    if "error" in said:
-        code = error_code(said["error"])
+    if "error" in parameters:
+        code = error_code(parameters["error"])
         if code == "access_denied":
-            raise SignInProblem("it was refused in the browser.", code=code)
-        about = _words(said.get("error_description"), ())
-        raise SignInProblem(f"the authorization server refused: {code}{about}.", code=code)
-    if not said.get("code"):
-        raise SignInProblem("the answer of the browser has no code.")
-    return said["code"]
+            raise SignInProblem("the request was denied in the browser.", code=code)
+        description = _format_description(parameters.get("error_description"), ())
+        raise SignInProblem(f"the authorization server refused: {code}{description}.", code=code)
+    if not parameters.get("code"):
+        raise SignInProblem("the redirect of the browser has no code.")
+    return parameters["code"]
 
 
 def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResponse:
-    """The token in an answer of the token endpoint. Raises SignInProblem."""
+    """Return the token of a token response. Raises SignInProblem."""
     if status not in (200, 201):
-        raise refusal(status, body, "the authorization server refused", secrets)
+        raise error_from_response(status, body, "the authorization server refused", secrets)
     try:
-        found = msgspec.json.decode(body, type=TokenResponse)
+        token = msgspec.json.decode(body, type=TokenResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Not a word of it is repeated: whatever it is, there may be a token in it.
-        if _error_of(body) is not None:
-            # Some answer 200 and an error.
-            raise refusal(400, body, "the authorization server refused", secrets) from None
-        raise SignInProblem(
-            "the token endpoint answered with something that is no token."
-        ) from None
-    if found.token_type.lower() != "bearer":
-        raise SignInProblem("it got a token that is no bearer token, which is not supported.")
-    for token in (found.access_token, found.refresh_token):
-        if token is not None and not _B64TOKEN.fullmatch(token):
-            raise SignInProblem("it got a token that cannot be sent.")
-    return found
+        # Nothing of the response is repeated: it may contain a token.
+        if _decode_error(body) is not None:
+            # Some servers send 200 with an error.
+            raise error_from_response(
+                400, body, "the authorization server refused", secrets
+            ) from None
+        raise SignInProblem("the response of the token endpoint is not a token response.") from None
+    if token.token_type.lower() != "bearer":
+        raise SignInProblem("the token is not a bearer token, which is not supported.")
+    for value in (token.access_token, token.refresh_token):
+        if value is not None and not _B64TOKEN.fullmatch(value):
+            raise SignInProblem("the token has characters that cannot be sent.")
+    return token
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResponse:
-    """The client in an answer of the registration endpoint. Raises SignInProblem."""
+    """Return the client of a registration response. Raises SignInProblem."""
     if status not in (200, 201):
-        raise refusal(status, body, "the authorization server did not register this node", ())
+        raise error_from_response(
+            status, body, "the authorization server did not register this node", ()
+        )
     try:
-        given = msgspec.json.decode(body)
-        if not isinstance(given, dict):
+        members = msgspec.json.decode(body)
+        if not isinstance(members, dict):
             raise msgspec.DecodeError
-        # Some write an empty value where they have none.
-        plain = {name: value for name, value in given.items() if value not in (None, "")}
-        found = msgspec.convert(plain, type=RegistrationResponse)
+        # Some servers write empty values for absent ones.
+        present = {name: value for name, value in members.items() if value not in (None, "")}
+        registration = msgspec.convert(present, type=RegistrationResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise SignInProblem(
-            "the registration endpoint answered with something that is no client."
-        ) from None
-    return found
+        raise SignInProblem("the response of the registration endpoint is not a client.") from None
+    return registration
 
 
-def refusal(status: int, body: bytes, what: str, secrets: Iterable[str]) -> SignInProblem:
-    """The trouble in an answer that is none of the good ones."""
+def error_from_response(
+    status: int, body: bytes, prefix: str, secrets: Iterable[str]
+) -> SignInProblem:
+    """Return the problem that an error response describes."""
     if 300 <= status < 400:
-        return SignInProblem(f"{what}: it redirects (HTTP {status}), which is not followed.")
-    error = _error_of(body)
+        return SignInProblem(f"{prefix}: redirects (HTTP {status}) are not followed here.")
+    error = _decode_error(body)
     if error is None:
-        passing = status >= 500 or status == 429
-        return SignInProblem(f"{what} (HTTP {status}).", passing=passing)
+        is_temporary = status >= 500 or status == 429
+        return SignInProblem(f"{prefix} (HTTP {status}).", is_temporary=is_temporary)
     code = error_code(error.error)
-    passing = code in ("temporarily_unavailable", "server_error", "slow_down") or status >= 500
-    about = _words(error.error_description, secrets)
-    return SignInProblem(f"{what}: {code}{about}.", passing=passing, code=code)
+    is_temporary = code in ("temporarily_unavailable", "server_error", "slow_down") or status >= 500
+    description = _format_description(error.error_description, secrets)
+    return SignInProblem(f"{prefix}: {code}{description}.", is_temporary=is_temporary, code=code)
 
 
 def error_code(text: str) -> str:
-    """The `error` of an answer, fit for a sentence."""
+    """Return the `error` of a response in a form that is safe to print."""
     return text if _ERROR_CODE.fullmatch(text) else "an error without a name"
 
 
-def _error_of(body: bytes) -> _ErrorAnswer | None:
+def _decode_error(body: bytes) -> _ErrorResponse | None:
     try:
-        return msgspec.json.decode(body, type=_ErrorAnswer)
+        return msgspec.json.decode(body, type=_ErrorResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _words(description: str | None, secrets: Iterable[str]) -> str:
-    """What the server says about an error, without what it was told in confidence."""
+def _format_description(description: str | None, secrets: Iterable[str]) -> str:
+    """Return the error description of a server with secrets masked."""
     if not description:
         return ""
     mask = Mask()
     mask.add(secrets)
-    text = mask(description)[:_MOST_SAID]
-    text = "".join(one if one.isprintable() else "\ufffd" for one in text).rstrip(" .")
+    text = mask(description)[:_MAX_DESCRIPTION_LENGTH]
+    text = "".join(character if character.isprintable() else "\ufffd" for character in text).rstrip(
+        " ."
+    )
     return f" ({text})" if text else ""

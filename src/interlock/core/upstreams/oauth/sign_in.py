@@ -1,8 +1,8 @@
-"""Sign in to an upstream: read its challenge, find the authorization server, register as a client,
-ask, and get a token. Sign out: revoke the tokens (RFC 7009).
+"""Signing in to an upstream: read its challenge, find the authorization server, register as a
+client, get consent, and get a token. Signing out: revoke the tokens (RFC 7009).
 
-The step in which a human agrees is a port, `Browser`: `interlock login` opens a real one, and a
-program that can follow redirects is one too. For the node's own credentials there is no such step.
+The consent of a person is a port, `Browser`: `interlock login` opens a real browser, and a program
+that follows redirects can implement it, too. Sign-in with the node's own credentials needs none.
 """
 
 from __future__ import annotations
@@ -35,110 +35,113 @@ from interlock.core.upstreams.oauth.requests import (
 )
 from interlock.core.upstreams.oauth.responses import (
     TokenResponse,
+    error_from_response,
     read_redirect,
     read_token,
-    refusal,
 )
 from interlock.core.upstreams.oauth.urls import canonical
 from interlock.protocol import mcp
 
 
 class Browser(Protocol):
-    """Somebody who can open a page, agree to it, and come back."""
+    """Opens a page for a person and returns the redirect."""
 
     @property
     def redirect_uri(self) -> str:
-        """Where the authorization server is to send the browser afterwards."""
+        """The URL to which the authorization server redirects the browser."""
         ...
 
     async def visit(self, url: str) -> str:
-        """Open the page. Returns the address that the browser was sent back to.
+        """Open the page. Returns the URL of the redirect.
 
-        Raises SignInProblem.
+        Raises:
+            SignInProblem: there was no redirect.
         """
         ...
 
 
 class SignInRequest(msgspec.Struct, frozen=True):
-    """Why and for what somebody signs in."""
+    """The purpose of a sign-in."""
 
     url: str
-    """The MCP server's, as the config has it."""
+    """The URL of the MCP server, as configured."""
     settings: OAuthConfig
     challenge: BearerChallenge | None = None
-    """What the server said when it refused."""
+    """The challenge of the server when it rejected a request."""
     previous: Grant | None = None
-    """The last sign-in to the same server."""
-    more: str = ""
-    """Scopes beyond those of a first sign-in."""
+    """The last grant for the same server."""
+    extra_scope: str = ""
+    """Scopes in addition to those of a first sign-in."""
 
 
 async def sign_in(
-    occasion: SignInRequest, browser: Browser, wallet: UpstreamGrants, fetch: Fetch, *, now: float
+    request: SignInRequest, browser: Browser, grants: UpstreamGrants, fetch: Fetch, *, now: float
 ) -> Grant:
-    """A new grant, by way of a human. Raises SignInProblem."""
-    settings = occasion.settings
-    found = await _discover(occasion, fetch)
-    scope = _scope(occasion, found, refreshable=True)
+    """Return a new grant with the consent of a person. Raises SignInProblem."""
+    settings = request.settings
+    discovery = await _discover(request, fetch)
+    scope = _choose_scope(request, discovery, can_refresh=True)
     client = await choose_client(
         settings,
-        found.server,
+        discovery.server,
         redirect_uri=browser.redirect_uri,
         scope=scope,
-        kept=await wallet.client(found.server.issuer),
+        registered=await grants.client(discovery.server.issuer),
         fetch=fetch,
         now=now,
     )
     if client.kind == "registered":
-        await wallet.keep_client(client)
+        await grants.save_client(client)
     state, verifier = secrets.token_urlsafe(32), new_verifier()
     page = authorization_url(
-        found.server,
+        discovery.server,
         client,
         state=state,
         verifier=verifier,
         scope=scope,
-        resource=found.resource,
+        resource=discovery.resource,
     )
-    code = read_redirect(await browser.visit(page), state=state, server=found.server)
+    code = read_redirect(await browser.visit(page), state=state, server=discovery.server)
     fields = {
         "code": code,
         "redirect_uri": client.redirect_uri,
         "code_verifier": verifier,
-        "resource": found.resource,
+        "resource": discovery.resource,
     }
-    answer = await ask_for_token(
+    response = await request_token(
         client,
-        found.server.token_endpoint or "",
+        discovery.server.token_endpoint or "",
         fields,
         grant_type="authorization_code",
         settings=settings,
         fetch=fetch,
-        algorithms=found.server.token_endpoint_auth_signing_alg_values_supported,
+        algorithms=discovery.server.token_endpoint_auth_signing_alg_values_supported,
     )
-    return _grant(occasion, found, client, scope).with_token(answer, now)
+    return _create_grant(request, discovery, client, scope).with_token(response, now)
 
 
-async def by_credentials(occasion: SignInRequest, fetch: Fetch, *, now: float) -> Grant:
-    """A new grant by the node's own credentials (`client_credentials`). Raises SignInProblem."""
-    settings = occasion.settings
-    found = await _discover(occasion, fetch)
-    scope = _scope(occasion, found, refreshable=False)
-    client = configured_client(settings, found.server) or document_client(settings, found.server)
-    fields = {"scope": scope or "", "resource": found.resource}
-    answer = await ask_for_token(
+async def sign_in_with_credentials(request: SignInRequest, fetch: Fetch, *, now: float) -> Grant:
+    """Return a new grant for the node's own credentials (`client_credentials`)."""
+    settings = request.settings
+    discovery = await _discover(request, fetch)
+    scope = _choose_scope(request, discovery, can_refresh=False)
+    client = configured_client(settings, discovery.server) or document_client(
+        settings, discovery.server
+    )
+    fields = {"scope": scope or "", "resource": discovery.resource}
+    response = await request_token(
         client,
-        found.server.token_endpoint or "",
+        discovery.server.token_endpoint or "",
         fields,
         grant_type="client_credentials",
         settings=settings,
         fetch=fetch,
-        algorithms=found.server.token_endpoint_auth_signing_alg_values_supported,
+        algorithms=discovery.server.token_endpoint_auth_signing_alg_values_supported,
     )
-    return _grant(occasion, found, client, scope).with_token(answer, now)
+    return _create_grant(request, discovery, client, scope).with_token(response, now)
 
 
-async def ask_for_token(
+async def request_token(
     client: RegisteredClient,
     endpoint: str,
     fields: dict[str, str],
@@ -148,78 +151,78 @@ async def ask_for_token(
     fetch: Fetch,
     algorithms: list[str] | None = None,
 ) -> TokenResponse:
-    """One request to a token endpoint. Raises SignInProblem."""
+    """Send a request to a token endpoint. Raises SignInProblem."""
     key = settings.private_key or ""
     headers, body = token_request(
         client, endpoint, fields, grant_type=grant_type, private_key=key, algorithms=algorithms
     )
-    answer = await fetch("POST", endpoint, headers, body)
-    told = [client.client_secret, *fields.values(), *headers.values()]
-    return read_token(answer.status, answer.body, secrets=told)
+    response = await fetch("POST", endpoint, headers, body)
+    secret_values = [client.client_secret, *fields.values(), *headers.values()]
+    return read_token(response.status, response.body, secrets=secret_values)
 
 
-async def _discover(occasion: SignInRequest, fetch: Fetch) -> Discovery:
-    settings, previous = occasion.settings, occasion.previous
-    found = await discover(
-        occasion.url,
-        occasion.challenge,
+async def _discover(request: SignInRequest, fetch: Fetch) -> Discovery:
+    settings, previous = request.settings, request.previous
+    discovery = await discover(
+        request.url,
+        request.challenge,
         grant=settings.grant,
         fetch=fetch,
         issuer=settings.issuer,
-        known=None if previous is None else previous.issuer,
+        previous_issuer=None if previous is None else previous.issuer,
     )
     if (
         previous is not None
         and previous.client.kind == "configured"
         and previous.client.client_id == settings.client_id
         and settings.issuer is None
-        and previous.issuer != found.server.issuer
+        and previous.issuer != discovery.server.issuer
     ):
-        # Its id and secret belong to the other one: they must not be shown around.
+        # The client id and secret belong to the previous issuer: no other server must get them.
         raise SignInProblem(
-            f"its authorization server was {previous.issuer} and is {found.server.issuer} now, and "
-            "oauth.client_id belongs to the first. If that is right, set oauth.issuer to the new "
-            "one."
+            f"its authorization server changed from {previous.issuer} to "
+            f"{discovery.server.issuer}, but oauth.client_id belongs to the first. If the change is "
+            "correct, set oauth.issuer to the new one."
         )
-    return found
+    return discovery
 
 
-def _scope(occasion: SignInRequest, found: Discovery, *, refreshable: bool) -> str | None:
-    challenge = occasion.challenge
-    first = scopes.choose(
-        configured=occasion.settings.scopes,
+def _choose_scope(request: SignInRequest, discovery: Discovery, *, can_refresh: bool) -> str | None:
+    challenge = request.challenge
+    base_scope = scopes.choose_scopes(
+        configured=request.settings.scopes,
         challenged=None if challenge is None else challenge.scope,
-        resource=found.scopes,
-        server=found.server.scopes_supported,
-        refreshable=refreshable,
+        resource=discovery.scopes,
+        server=discovery.server.scopes_supported,
+        can_refresh=can_refresh,
     )
-    return scopes.union(first, occasion.more) or None
+    return scopes.join_scopes(base_scope, request.extra_scope) or None
 
 
-def _grant(
-    occasion: SignInRequest, found: Discovery, client: RegisteredClient, scope: str | None
+def _create_grant(
+    request: SignInRequest, discovery: Discovery, client: RegisteredClient, scope: str | None
 ) -> Grant:
     if client.kind == "configured":
-        # Its secret stands where the config says, and nowhere else.
+        # The secret of a configured client is not stored.
         client = msgspec.structs.replace(client, client_secret="")
     return Grant(
-        url=canonical(occasion.url),
-        resource=found.resource,
-        issuer=found.server.issuer,
-        token_endpoint=found.server.token_endpoint or "",
-        revocation_endpoint=found.server.revocation_endpoint or "",
+        url=canonical(request.url),
+        resource=discovery.resource,
+        issuer=discovery.server.issuer,
+        token_endpoint=discovery.server.token_endpoint or "",
+        revocation_endpoint=discovery.server.revocation_endpoint or "",
         client=client,
-        asked=scope or "",
+        requested_scope=scope or "",
     )
 
 
 # -- sign out
 
 
-async def give_back(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> None:
-    """Tell the issuer that its tokens are no longer wanted. Raises SignInProblem.
+async def revoke_grant(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> None:
+    """Revoke the tokens of a grant. Raises SignInProblem.
 
-    An issuer that takes nothing back is not told: its tokens end by themselves.
+    An issuer without a revocation endpoint is not called: its tokens expire by themselves.
     """
     if not grant.revocation_endpoint:
         return
@@ -237,15 +240,17 @@ async def give_back(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> None:
             hint,
             private_key=settings.private_key or "",
         )
-        answer = await fetch("POST", grant.revocation_endpoint, headers, body)
-        if answer.status != 200:
-            told = [token, client.client_secret]
-            raise refusal(answer.status, answer.body, "the authorization server refused", told)
+        response = await fetch("POST", grant.revocation_endpoint, headers, body)
+        if response.status != 200:
+            secret_values = [token, client.client_secret]
+            raise error_from_response(
+                response.status, response.body, "the authorization server refused", secret_values
+            )
 
 
 # -- the challenge of a server
 
-_QUESTION: Final = msgspec.json.encode(
+_DISCOVER_REQUEST: Final = msgspec.json.encode(
     {
         "jsonrpc": "2.0",
         "id": 1,
@@ -259,7 +264,7 @@ _QUESTION: Final = msgspec.json.encode(
         },
     }
 )
-_HEADERS: Final = {
+_DISCOVER_HEADERS: Final = {
     "Accept": "application/json, text/event-stream",
     "Content-Type": "application/json",
     "MCP-Protocol-Version": mcp.LATEST_STATELESS,
@@ -267,19 +272,22 @@ _HEADERS: Final = {
 }
 
 
-async def challenge_of(server: ServerConfig, fetch: Fetch) -> BearerChallenge | None:
-    """The challenge of a server, by a request that changes nothing; None when it has none.
+async def request_challenge(server: ServerConfig, fetch: Fetch) -> BearerChallenge | None:
+    """Return the challenge of a server to a request that changes nothing. None: it has none.
 
-    Raises SignInProblem when nobody answers there.
+    Raises:
+        SignInProblem: the server does not respond.
     """
     url = server.url or ""
     if server.transport != "sse":
-        answer = await fetch("POST", url, {**server.headers, **_HEADERS}, _QUESTION)
-    if server.transport == "sse" or answer.status == 405:
-        # The old transport begins with a stream.
-        answer = await fetch("GET", url, {**server.headers, "Accept": "text/event-stream"})
-    if answer.status >= 500:
-        raise SignInProblem(f"it answered with HTTP {answer.status}.", passing=True)
-    if answer.status not in (401, 403):
+        response = await fetch(
+            "POST", url, {**server.headers, **_DISCOVER_HEADERS}, _DISCOVER_REQUEST
+        )
+    if server.transport == "sse" or response.status == 405:
+        # The legacy transport begins with an event stream.
+        response = await fetch("GET", url, {**server.headers, "Accept": "text/event-stream"})
+    if response.status >= 500:
+        raise SignInProblem(f"it responded with HTTP {response.status}.", is_temporary=True)
+    if response.status not in (401, 403):
         return None
-    return bearer_challenge(answer.headers.get(b"www-authenticate", b"").decode("latin-1"))
+    return bearer_challenge(response.headers.get(b"www-authenticate", b"").decode("latin-1"))

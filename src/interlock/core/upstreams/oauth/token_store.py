@@ -1,9 +1,9 @@
-"""Where the tokens of upstreams are kept: a SQLite file of its own that only its user can read.
+"""The store of upstream tokens: a SQLite file that only its user can read.
 
-It knows nothing of what it keeps. Records go by the key of a server and its URL; each version of a
-grant has a stamp, so that of two writers the slower one notices. A lease lets one process of
-several be the only one to renew a grant. Every call opens the file, does one thing and closes it:
-they are rare, and come from any thread and any process. Deleted records are overwritten.
+It does not interpret its records. They are stored by the key of a server and its URL. Each version
+of a grant has a random number, so that the slower of two writers notices the other. A lease allows
+one of several processes to renew a grant. Each method opens the file, does one operation and closes
+it: calls are rare, from any thread and any process. Deleted records are overwritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from interlock.core.state.database import DatabaseKind
 
 SCHEMA_VERSION: Final = 1
 
-# "ILTK". Tells our file from another program's.
+# "ILTK". Identifies the file as ours.
 _APPLICATION_ID: Final = 0x494C544B
 _SCHEMA: Final = (
     """CREATE TABLE grant_kept (
@@ -51,105 +51,106 @@ _FILE: Final = DatabaseKind(
 
 
 class TokenStore:
-    """The file at `path`. It is made when something is first kept."""
+    """The file at `path`. It is created when something is first stored."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
 
     def exists(self) -> bool:
-        """Whether anything was ever kept."""
+        """Return whether anything was ever stored."""
         return self.path.exists()
 
     # -- grants
 
     def grant(self, server: str, url: str) -> tuple[bytes, int] | None:
-        """A grant, and the stamp by which this version of it is known."""
+        """Return a grant and its version."""
         if not self.exists():
             return None
-        with self._opened() as file:
-            row = file.execute(
+        with self._open() as connection:
+            row = connection.execute(
                 "SELECT body, stamp FROM grant_kept WHERE server = ? AND url = ?", (server, url)
             ).fetchone()
         return None if row is None else (bytes(row[0]), int(row[1]))
 
-    def keep_grant(
-        self, server: str, url: str, body: bytes, *, instead_of: int | None = None
+    def save_grant(
+        self, server: str, url: str, body: bytes, *, replaces: int | None = None
     ) -> int | None:
-        """Keep a grant; its stamp. With `instead_of` only in place of that version, else None."""
-        stamp = secrets.randbelow(2**62) + 1
-        with self._opened() as file:
-            if instead_of is None:
-                file.execute(
+        """Save a grant and return its version. With `replaces`, only if that is the current
+        version; else return None."""
+        version = secrets.randbelow(2**62) + 1
+        with self._open() as connection:
+            if replaces is None:
+                connection.execute(
                     "INSERT OR REPLACE INTO grant_kept VALUES (?, ?, ?, ?)",
-                    (server, url, stamp, body),
+                    (server, url, version, body),
                 )
-                return stamp
-            changed = file.execute(
+                return version
+            changed = connection.execute(
                 "UPDATE grant_kept SET stamp = ?, body = ?"
                 " WHERE server = ? AND url = ? AND stamp = ?",
-                (stamp, body, server, url, instead_of),
+                (version, body, server, url, replaces),
             )
-            return stamp if changed.rowcount else None
+            return version if changed.rowcount else None
 
     # -- clients
 
     def client(self, server: str, url: str, issuer: str) -> bytes | None:
-        """The client that was registered with an issuer."""
+        """Return the client that was registered with an issuer."""
         if not self.exists():
             return None
-        with self._opened() as file:
-            row = file.execute(
+        with self._open() as connection:
+            row = connection.execute(
                 "SELECT body FROM client_kept WHERE server = ? AND url = ? AND issuer = ?",
                 (server, url, issuer),
             ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def keep_client(self, server: str, url: str, issuer: str, body: bytes) -> None:
-        """Keep the client that was registered with an issuer."""
-        with self._opened() as file:
-            file.execute(
+    def save_client(self, server: str, url: str, issuer: str, body: bytes) -> None:
+        """Save the client that was registered with an issuer."""
+        with self._open() as connection:
+            connection.execute(
                 "INSERT OR REPLACE INTO client_kept VALUES (?, ?, ?, ?)",
                 (server, url, issuer, body),
             )
 
-    def forget(self, server: str, url: str) -> bool:
-        """Forget everything about a server; whether there was anything."""
+    def delete(self, server: str, url: str) -> bool:
+        """Delete everything about a server. Returns whether there was anything."""
         if not self.exists():
             return False
-        with self._opened() as file:
-            gone = 0
+        with self._open() as connection:
+            deleted_rows = 0
             for table in ("grant_kept", "client_kept"):
-                gone += file.execute(
+                deleted_rows += connection.execute(
                     f"DELETE FROM {table} WHERE server = ? AND url = ?", (server, url)
                 ).rowcount
-        return gone > 0
+        return deleted_rows > 0
 
     # -- leases
 
     def lease(self, server: str, url: str, holder: str, seconds: float) -> bool:
-        """Be the only one, of all processes, who renews this grant for so long."""
+        """Lock the renewal of a grant for all processes. Returns whether that succeeded."""
         now = self._clock()
-        with self._opened() as file:
-            taken = file.execute(
+        with self._open() as connection:
+            result = connection.execute(
                 "INSERT INTO lease VALUES (?, ?, ?, ?) ON CONFLICT (server, url) DO UPDATE"
                 " SET holder = excluded.holder, ends = excluded.ends"
                 " WHERE lease.ends <= ? OR lease.holder = excluded.holder OR lease.ends > ?",
-                # One that ends in the far future was taken before the clock was set back.
+                # A lease that ends far in the future is from before the clock was set back.
                 (server, url, holder, now + seconds, now, now + 10 * seconds),
             )
-            return taken.rowcount > 0
+            return result.rowcount > 0
 
     def release(self, server: str, url: str, holder: str) -> None:
-        """Give a lease back before its time."""
-        with self._opened() as file:
-            file.execute(
+        """Release a lease before it expires."""
+        with self._open() as connection:
+            connection.execute(
                 "DELETE FROM lease WHERE server = ? AND url = ? AND holder = ?",
                 (server, url, holder),
             )
 
     # -- the file
 
-    def _opened(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The file, in one transaction. Raises InterlockError."""
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Open the file for one transaction. Raises InterlockError."""
         return _FILE.opened(self.path, advice="move it aside and sign in again", wiped=True)

@@ -1,7 +1,7 @@
-"""The addresses of a sign-in: where metadata are looked for, what a resource is, what is safe.
+"""URLs of a sign-in: the location of metadata, the name of a resource, and what is secure. Pure.
 
-Pure. Addresses that a server names are compared as they stand: what looks alike after tidying up
-may lead to somebody else.
+URLs from servers are compared as they are: two that look alike after normalization may belong to
+different parties.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 _PRINTABLE: Final = re.compile(r"[!-~]+")
-_LONGEST: Final = 4096
+_MAX_URL_LENGTH: Final = 4096
 
 
-def parts(url: str) -> SplitResult:
-    """The parts of an http(s) URL. Raises ValueError for what could not be sent as it is."""
-    if len(url) > _LONGEST or not _PRINTABLE.fullmatch(url):
+def parse_url(url: str) -> SplitResult:
+    """Parse an http(s) URL. Raises ValueError for one that cannot be sent unchanged."""
+    if len(url) > _MAX_URL_LENGTH or not _PRINTABLE.fullmatch(url):
         raise ValueError("it is not a plain URL")
-    found = urlsplit(url)
-    _ = found.port  # urlsplit looks at the port only when it is asked for
-    if found.scheme not in ("http", "https") or not found.hostname:
+    parsed = urlsplit(url)
+    _ = parsed.port  # urlsplit looks at the port only when it is asked for
+    if parsed.scheme not in ("http", "https") or not parsed.hostname:
         raise ValueError("it is not an http(s) URL")
-    if found.username is not None or found.password is not None:
-        raise ValueError("it holds a user name")
-    return found
+    if parsed.username is not None or parsed.password is not None:
+        raise ValueError("it has a user name")
+    return parsed
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine."""
+    """Return whether a host name or address is this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -41,69 +41,71 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
-def is_secure(url: str, *, loopback: bool = True) -> bool:
-    """Whether secrets may travel to this URL: https, or this machine unless `loopback` is off."""
+def is_secure(url: str, *, allow_loopback: bool = True) -> bool:
+    """Return whether secrets may be sent to a URL: https, or this machine if allowed."""
     try:
-        found = parts(url)
+        parsed = parse_url(url)
     except ValueError:
         return False
-    return found.scheme == "https" or (loopback and is_loopback(found.hostname or ""))
+    return parsed.scheme == "https" or (allow_loopback and is_loopback(parsed.hostname or ""))
 
 
 def is_local(url: str) -> bool:
-    """Whether the URL leads to this machine."""
+    """Return whether a URL leads to this machine."""
     try:
-        return is_loopback(parts(url).hostname or "")
+        return is_loopback(parse_url(url).hostname or "")
     except ValueError:
         return False
 
 
 def origin(url: str) -> str:
-    """`https://host:port` of a URL, in lower case, the port only when it is not the usual one."""
-    found = parts(url)
-    host = (found.hostname or "").lower()
+    """Return `https://host:port` of a URL in lower case, without a default port."""
+    parsed = parse_url(url)
+    host = (parsed.hostname or "").lower()
     host = f"[{host}]" if ":" in host else host
-    usual = 443 if found.scheme == "https" else 80
-    port = "" if found.port in (None, usual) else f":{found.port}"
-    return f"{found.scheme}://{host}{port}"
+    default_port = 443 if parsed.scheme == "https" else 80
+    port = "" if parsed.port in (None, default_port) else f":{parsed.port}"
+    return f"{parsed.scheme}://{host}{port}"
 
 
 def canonical(url: str) -> str:
-    """An MCP server's URL as the name of a resource (RFC 8707).
+    """Return an MCP server's URL as the name of a resource (RFC 8707 §2).
 
-    Without user, fragment and query: what stands there may be a secret, and an authorization
-    server is somebody else.
+    Without user, fragment and query: they may contain a secret, which the authorization server must
+    not get.
     """
-    found = urlsplit(url)
-    plain = found._replace(netloc=found.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    path = parts(plain).path
-    return origin(plain) + ("" if path == "/" else path)
+    parsed = urlsplit(url)
+    without_secrets = parsed._replace(
+        netloc=parsed.netloc.rpartition("@")[2], query="", fragment=""
+    ).geturl()
+    path = parse_url(without_secrets).path
+    return origin(without_secrets) + ("" if path == "/" else path)
 
 
 def covers(resource: str, url: str) -> bool:
-    """Whether a token for `resource` is one for the server at `url`: it, or a folder above."""
+    """Return whether a token for `resource` is for the server at `url`: it, or a parent path."""
     try:
-        wide, narrow = parts(resource), parts(canonical(url))
-        if origin(resource) != origin(url) or wide.query or wide.fragment:
+        resource_parts, url_parts = parse_url(resource), parse_url(canonical(url))
+        if origin(resource) != origin(url) or resource_parts.query or resource_parts.fragment:
             return False
     except ValueError:
         return False
-    return f"{narrow.path.rstrip('/')}/".startswith(f"{wide.path.rstrip('/')}/")
+    return f"{url_parts.path.rstrip('/')}/".startswith(f"{resource_parts.path.rstrip('/')}/")
 
 
-def resource_metadata_urls(url: str, named: str | None = None) -> list[str]:
-    """Where the metadata of an MCP server may be, in the order in which to look (RFC 9728)."""
-    found = parts(canonical(url))
+def resource_metadata_urls(url: str, challenge_url: str | None = None) -> list[str]:
+    """Return the possible URLs of a server's metadata in their order (RFC 9728 §3)."""
+    parsed = parse_url(canonical(url))
     root = f"{origin(url)}/.well-known/oauth-protected-resource"
-    urls = [root + found.path, root] if found.path not in ("", "/") else [root]
-    return [named, *urls] if named else urls
+    urls = [root + parsed.path, root] if parsed.path not in ("", "/") else [root]
+    return [challenge_url, *urls] if challenge_url else urls
 
 
 def server_metadata_urls(issuer: str) -> list[str]:
-    """Where the metadata of an authorization server may be, in the order in which to look."""
-    found = parts(issuer)
-    base = f"{found.scheme}://{found.netloc}"
-    path = found.path.rstrip("/")
+    """Return the URLs to try for an authorization server's metadata (RFC 8414 §3)."""
+    parsed = parse_url(issuer)
+    base = f"{parsed.scheme}://{parsed.netloc}"
+    path = parsed.path.rstrip("/")
     urls = [
         f"{base}/.well-known/oauth-authorization-server{path}",
         f"{base}/.well-known/openid-configuration{path}",

@@ -132,7 +132,7 @@ MAX_EVENT_ID_LENGTH: Final = 4096
 class PostReply(msgspec.Struct, eq=False):
     """The response to one POST."""
 
-    link: HttpTransport
+    transport: HttpTransport
     request: TransportRequest | None
     connection: HttpConnection | None = None
     events: SseDecoder | None = None
