@@ -149,7 +149,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
     assert "curl -i http://127.0.0.1" in found["refused"]["advice"][0]
     assert found["reference"]["problem"] == "the environment variable NOT_SET is not set"
     assert "set it before the node starts" in found["reference"]["advice"][0]
-    assert "did not get ready within 1 s" in found["no_mcp"]["problem"]
+    assert "was not ready within 1 s" in found["no_mcp"]["problem"]
     assert found["no_mcp"]["noise"] == 1
     assert "it wrote 1 line that is not MCP to stdout" in found["no_mcp"]["advice"][0]
     assert "start_timeout: 4s" in found["no_mcp"]["advice"][1]
@@ -218,12 +218,12 @@ def test_a_taken_port_and_a_folder_without_permission(world: World) -> None:
         ({"command": "npx", "args": ["-y", "x"]}, "not found", "npx comes with Node.js"),
         ({"command": "uvx", "args": ["x"]}, "not found", "uvx comes with uv"),
         ({"command": "docker run x"}, "not found", "install Docker"),
-        ({"command": sys.executable}, "x did not get ready within 30 s.", "start_timeout: 120s"),
+        ({"command": sys.executable}, "x was not ready within 30 s.", "start_timeout: 120s"),
         ({"command": f"{sys.executable} -c 1"}, "it exited", "start it by hand"),
         ({"url": "http://h/x"}, 401, "Authorization: Bearer"),
         ({"url": "http://h/x"}, 404, "many servers answer at /mcp"),
         ({"url": "http://h/x"}, 502, "look at its own log"),
-        ({"url": "http://h/x"}, "x did not get ready within 30 s.", "start_timeout: 120s"),
+        ({"url": "http://h/x"}, "x was not ready within 30 s.", "start_timeout: 120s"),
     ],
 )
 def test_advice(

@@ -17,7 +17,7 @@ from tests.cli.program import INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.core.upstreams.oauth.authority import Authority, Protected
 
-NEEDED = "jira needs you to sign in: run `interlock login jira`"
+NEEDED = "jira requires a sign-in. Run `interlock login jira`"
 SERVER = {"jira": {"url": "https://mcp.example.com/mcp"}}
 
 
@@ -175,7 +175,7 @@ def test_a_refusal_is_a_sentence(world: World) -> None:
         authority.consents = False
         assert await person.login("jira", "--no-browser") == 4
         assert person.said[-1] == (
-            "interlock: Cannot sign in to jira: it was refused in the browser.\n"
+            "interlock: Cannot sign in to jira: it was denied in the browser.\n"
         )
         await authority.stop()
         assert await person.login("jira", "--no-browser") == 4

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.catalog.tool_contracts import (
-    canonical,
-    difference,
+    canonicalize,
+    diff_contracts,
+    escape_invisible,
     find_changed_members,
     format_contract,
-    visible,
 )
 from tests.core.catalog.test_pinning import JSON
 
@@ -22,7 +22,7 @@ TEXT = st.text(st.sampled_from("ab .!?\n\t\\\u200b\u202e\u00a0\U000e0041é·"), 
 
 
 def contract(**said: Any) -> bytes:
-    return canonical(json.dumps({"name": "delete", **said}).encode())
+    return canonicalize(json.dumps({"name": "delete", **said}).encode())
 
 
 def test_a_change_reads_as_a_diff() -> None:
@@ -37,7 +37,7 @@ def test_a_change_reads_as_a_diff() -> None:
             "properties": {"note": {"type": "string"}, "path": {"type": "string"}},
         },
     )
-    assert difference(before, after, "then", "now") == [
+    assert diff_contracts(before, after, "then", "now") == [
         "--- then",
         "+++ now",
         "@@ -1,9 +1,13 @@",
@@ -77,8 +77,8 @@ def test_what_cannot_be_seen_is_shown(hidden: str, seen: str) -> None:
 
 def test_nothing_but_the_contract_is_no_change() -> None:
     one = contract(description="Delete.")
-    assert difference(one, one) == []
-    assert difference(one, b'{ "name":"delete", "description" : "Delete." }') == []
+    assert diff_contracts(one, one) == []
+    assert diff_contracts(one, b'{ "name":"delete", "description" : "Delete." }') == []
 
 
 def test_what_is_no_contract_is_shown_as_it_is() -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_contract_is_shown_as_it_is() -> None:
 @given(one=TEXT, other=TEXT)
 def test_texts_that_differ_never_read_alike(one: str, other: str) -> None:
     before, after = contract(description=one), contract(description=other)
-    lines = difference(before, after)
+    lines = diff_contracts(before, after)
     assert bool(lines) == (one != other)
     changed = [line for line in lines[2:] if line[0] in "+-"]
     assert bool(changed) == (one != other)
@@ -99,10 +99,10 @@ def test_texts_that_differ_never_read_alike(one: str, other: str) -> None:
 @given(one=JSON, other=JSON)
 def test_schemas_that_differ_never_read_alike(one: Any, other: Any) -> None:
     before, after = contract(inputSchema=one), contract(inputSchema=other)
-    assert bool(difference(before, after)) == (before != after)
+    assert bool(diff_contracts(before, after)) == (before != after)
     assert all(line.isprintable() for line in format_contract(before))
 
 
 def test_text_of_every_kind_is_visible() -> None:
-    assert visible("ordinary, with é and 漢字") == "ordinary, with é and 漢字"
-    assert visible("\ud800") == "\\ud800"
+    assert escape_invisible("ordinary, with é and 漢字") == "ordinary, with é and 漢字"
+    assert escape_invisible("\ud800") == "\\ud800"

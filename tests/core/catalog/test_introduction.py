@@ -102,18 +102,20 @@ def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
 
 @pytest.mark.parametrize("transparent", [False, True])
 def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
-    def offered(said: Any, *, asks: bool) -> Any:
-        voice = UpstreamIntroduction("s", said, transparent=transparent, asks=asks)
+    def offered(said: Any, *, sends_requests: bool) -> Any:
+        voice = UpstreamIntroduction(
+            "s", said, transparent=transparent, sends_requests=sends_requests
+        )
         return merge([voice]).capabilities.get("extensions")
 
     tasks = "io.modelcontextprotocol/tasks"
-    assert offered({}, asks=False) is None
-    assert offered({}, asks=True) == {tasks: {}}
-    assert offered({"extensions": None}, asks=True) == {tasks: {}}
+    assert offered({}, sends_requests=False) is None
+    assert offered({}, sends_requests=True) == {tasks: {}}
+    assert offered({"extensions": None}, sends_requests=True) == {tasks: {}}
     others = {"a": {}} if transparent else {}
-    assert offered({"extensions": {"a": {}}}, asks=True) == {**others, tasks: {}}
-    assert offered({"extensions": {tasks: {"x": 1}}}, asks=True) == {tasks: {"x": 1}}
-    assert offered({"extensions": {tasks: {}}}, asks=False) == {tasks: {}}
+    assert offered({"extensions": {"a": {}}}, sends_requests=True) == {**others, tasks: {}}
+    assert offered({"extensions": {tasks: {"x": 1}}}, sends_requests=True) == {tasks: {"x": 1}}
+    assert offered({"extensions": {tasks: {}}}, sends_requests=False) == {tasks: {}}
 
 
 def test_a_session_client_hears_nothing_of_tasks() -> None:

@@ -253,13 +253,13 @@ def test_a_schema_that_does_not_say_object_is_made_to(
         (definition("a", inputSchema=[]), "a", "`inputSchema` is not an object."),
         (definition("a", inputSchema=True), "a", "`inputSchema` is not an object."),
         (definition("a", inputSchema="object"), "a", "`inputSchema` is not an object."),
-        (definition("a", inputSchema={"type": "string"}), "a", "is not of type object"),
-        (definition("a", inputSchema={"type": ["null"]}), "a", "is not of type object"),
-        (definition("a", inputSchema={"type": None}), "a", "is not of type object"),
+        (definition("a", inputSchema={"type": "string"}), "a", "must have `type: object`"),
+        (definition("a", inputSchema={"type": ["null"]}), "a", "must have `type: object`"),
+        (definition("a", inputSchema={"type": None}), "a", "must have `type: object`"),
         (definition("a", description=5), "a", "Expected `str"),
         (definition("a", annotations=[]), "a", "Expected `object"),
         (definition("a", annotations={"readOnlyHint": "yes"}), "a", "Expected `bool"),
-        (b'{"name":"a","inputSchema":{"type":"object"},"x":"\xff"}', "a", "not valid"),
+        (b'{"name":"a","inputSchema":{"type":"object"},"x":"\xff"}', "a", "Invalid definition"),
         (b'{"name":"a","x":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "?", "not an object"),
     ],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_a_name_that_is_listed_twice_counts_once() -> None:
     first = definition("a", description="first")
     offering = offer("s", [first, "b", definition("a", description="second")])
     assert [tool.description for tool in offering.tools] == ["first", ""]
-    assert reasons(offering) == [("a", "The upstream lists this more than once.")]
+    assert reasons(offering) == [("a", "The upstream lists this name more than once.")]
 
 
 def test_a_member_that_stands_twice_leaves_one_name() -> None:
@@ -297,7 +297,7 @@ def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_LISTED_REASONS + 7)])
     assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
     assert len(offering.rejected) == MAX_LISTED_REASONS + 1
-    assert offering.rejected[0].reason == "More than 10 entries of this kind."
+    assert offering.rejected[0].reason == "The upstream lists more than 10 entries of this kind."
     assert offering.rejected[-1].reason == "7 more, for similar reasons."
 
 

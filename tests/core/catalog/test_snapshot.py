@@ -347,7 +347,7 @@ def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_
 def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -> None:
     snapshot = merged(*ALL_KINDS, page_size=1)
     cursor = pages(snapshot, verb=made_for)[0]["nextCursor"]
-    with pytest.raises(InterlockError, match="not made by this node") as caught:
+    with pytest.raises(InterlockError, match="not from this node") as caught:
         snapshot.page(used_for, Era.SESSION, "dotted", cursor)
     assert caught.value.failure is INVALID_CURSOR
 
@@ -398,7 +398,7 @@ def test_a_page_is_made_once() -> None:
 )
 def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
     snapshot = merged(offer("s", ["a", "b"]), page_size=1)
-    with pytest.raises(InterlockError, match="not made by this node") as caught:
+    with pytest.raises(InterlockError, match="not from this node") as caught:
         snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
     assert caught.value.failure is INVALID_CURSOR
 
@@ -414,7 +414,7 @@ def test_a_cursor_of_another_node_is_refused() -> None:
     offers = [offer("s", ["a", "b"])]
     theirs = Snapshot(1, offers, page_size=1, server_info=b"{}", key=b"o" * 32)
     cursor = pages(theirs)[0]["nextCursor"]
-    with pytest.raises(InterlockError, match="not made by this node"):
+    with pytest.raises(InterlockError, match="not from this node"):
         merged(*offers, page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
 
 
@@ -453,4 +453,4 @@ def test_cursors_from_before_a_change_do_not_fill_the_memory() -> None:
     coarse = merged(offer("s", tools), page_size=10)
     for cursor in cursors:
         coarse.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
-    assert len(coarse._pages[TOOLS_LIST, False]._made) <= 5
+    assert len(coarse._pages[TOOLS_LIST, False]._pages) <= 5

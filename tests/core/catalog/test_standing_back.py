@@ -42,7 +42,7 @@ def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, Any], o
         for name in alone.names():
             assert both.by_name[name] is tool
         for style in ("dotted", "safe"):
-            assert both.name_in_list(tool, style) == alone.shown_as(tool, style)
+            assert both.name_in_list(tool, style) == alone.name_in_list(tool, style)
         assert [one.upstream for one in both.tools] == ["bank", CONTRACTS]
         ((aside, why),) = both.contracts_not_offered()
         assert aside.upstream_name == contract
@@ -92,7 +92,7 @@ def test_no_name_is_taken_that_an_expected_server_may_have(
     assert (catalog.find(contract) is None) is waits
     if waits:
         ((aside, why),) = catalog.current.contracts_not_offered()
-        assert (aside.upstream_name, "the server bank is not there" in why) == (contract, True)
+        assert (aside.upstream_name, "the server bank is not connected" in why) == (contract, True)
     # It has something else, or nothing at all: then the contract may have its name.
     catalog.publish(offer("bank", []))
     assert [tool.upstream_name for tool in catalog.current.tools] == [contract]

@@ -177,7 +177,7 @@ def test_a_registered_server_cannot_take_over_from_another_with_a_closer_templat
 
 def test_comparing_with_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not compared any more is shown in the form that takes over nothing."""
-    monkeypatch.setattr("interlock.core.catalog.uris._MOST_COMPARED", 10)
+    monkeypatch.setattr("interlock.core.catalog.uris._MAX_COMPARE_STEPS", 10)
     many = [f"x://{n}/1" for n in range(8)]
     snapshot = merged(
         offer("a", templates=["x://{id}/2", "x://{id}/3"]), offer("b", resources=[*many, "y://1"])
@@ -231,7 +231,7 @@ def test_a_template_that_cannot_be_read_is_listed_and_matches_nothing() -> None:
 def test_templates_of_one_upstream_cannot_keep_everybody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("interlock.core.catalog.uris._MOST_STEPS", 1_000)
+    monkeypatch.setattr("interlock.core.catalog.uris._MAX_MATCH_STEPS", 1_000)
     hostile = offer("a", templates=["{x}a{+y}b{z}" + "c" * n for n in range(50)])
     snapshot = merged(hostile, offer("b", templates=["good://{x}/{y}"]))
     assert leads_to(snapshot, "good://1/" + "a" * 500) == ("b", "good://1/" + "a" * 500)
@@ -377,7 +377,7 @@ def test_the_way_back_is_open(described: dict[str, Any], uri: str) -> None:
     """Whatever an upstream calls something: how a client sees it leads to it."""
     offers = offers_of(described)
     snapshot = merged(*offers)
-    itself = sorted((one for one in offers if one.transparent), key=lambda one: one.segment)[:1]
+    itself = sorted((one for one in offers if one.is_transparent), key=lambda one: one.segment)[:1]
     for one in offers:
         if one not in itself and uri:
             seen = snapshot.shown_uri(one.upstream, uri)

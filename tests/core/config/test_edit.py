@@ -126,7 +126,9 @@ def test_a_name_that_is_taken() -> None:
 
 
 def test_a_segment_that_is_taken_is_said_with_its_line() -> None:
-    with pytest.raises(ConfigError, match=r'yaml:3:3: servers.A: the segment "a" is already'):
+    with pytest.raises(
+        ConfigError, match=r'yaml:3:3: servers.A: the server "a" already has the segment "a"'
+    ):
         add_server("servers:\n  a: http://a\n", "A", URL)
 
 

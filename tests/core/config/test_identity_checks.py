@@ -14,35 +14,35 @@ ISSUER = "{issuer: https://a.example}"
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"identity: {{issuers: [{ISSUER}, {ISSUER}]}}", "there twice"),
-        ("identity: {issuers: [{issuer: x}]}", "from nowhere"),
-        ("identity: {issuers: [{issuer: http://a.example}]}", "plain http"),
-        ("identity: {issuers: [{issuer: x, jwks_url: http://a.example/k}]}", "plain http"),
-        ("identity: {issuers: [{issuer: x, jwks_url: https://a/k, jwks_file: f}]}", "keep one"),
+        (f"identity: {{issuers: [{ISSUER}, {ISSUER}]}}", "listed twice"),
+        ("identity: {issuers: [{issuer: x}]}", "cannot be fetched"),
+        ("identity: {issuers: [{issuer: http://a.example}]}", "http is not allowed"),
+        ("identity: {issuers: [{issuer: x, jwks_url: http://a.example/k}]}", "http is not allowed"),
+        ("identity: {issuers: [{issuer: x, jwks_url: https://a/k, jwks_file: f}]}", "remove one"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: []}]}", "no signature"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: [HS256]}]}", "HS256"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: [none]}]}", "none"),
-        (f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example}}]}}", "pass for others"),
+        (f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example}}]}}", "be confused"),
         (
             f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example, prefix: 'corp:'}}]}}",
-            "pass for others",
+            "be confused",
         ),
         (
             "identity: {issuers: [{issuer: https://a.example, prefix: 'corp:eu:'}], "
             "introspection: [{url: https://b/i, client_id: n, "
             'client_secret: "${env:T}", prefix: "corp:"}]}',
-            "pass for others",
+            "be confused",
         ),
         ("identity: {certificates: [{name: a, san: b}]}", "tls.client_ca"),
         (
             "{tls: {certificate: c, key: k, client_ca: ca}, "
             "identity: {certificates: [{name: parent, san: b}]}}",
-            "the node itself",
+            "reserved for the node",
         ),
         (
             "identity: {introspection: [{url: http://a.example/i, client_id: n, "
             'client_secret: "${env:T}"}]}',
-            "plain http",
+            "http is not allowed",
         ),
         ("identity: {introspection: [{url: https://a/i, client_id: n, client_secret: open}]}", ""),
         ("identity: {local_scopes: [everything]}", ""),

@@ -94,7 +94,7 @@ MISTAKES = {
         '1:1: listen: "99999" is not a port; use a number from 0 to 65535'
     ),
     "listen: 0.0.0.0:8420": (
-        "1:1: listen: 0.0.0.0:8420 can be reached from other machines, and no token is set; "
+        "1:1: listen: 0.0.0.0:8420 is reachable from other machines, and there is no token; "
         'add this line: tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
     ),
     "path: mcp": (
@@ -162,15 +162,15 @@ MISTAKES = {
         '2:22: servers.a.segment: "A" is not a segment; use 1 to 63 of a-z, 0-9, _ and -'
     ),
     "servers:\n  My Server: http://x\n  my-server: http://y": (
-        '3:3: servers.my-server: the segment "my-server" is already that of the server '
-        '"My Server"; add segment: with another name'
+        '3:3: servers.my-server: the server "My Server" already has the segment '
+        '"my-server"; add segment: with another name'
     ),
     "servers:\n  a: http://x\n  b: {url: http://y, segment: a}": (
-        '3:22: servers.b.segment: the segment "a" is already that of the server "a"; '
+        '3:22: servers.b.segment: the server "a" already has the segment "a"; '
         "add segment: with another name"
     ),
     "servers:\n  日本: http://x": (
-        '2:3: servers."\\u65e5\\u672c": no segment can be made from this key; '
+        '2:3: servers."\\u65e5\\u672c": this key cannot be converted to a segment; '
         "add segment: NAME, of a-z, 0-9, _ and -"
     ),
     "servers:\n  a: {url: http://x, expose: transparent}\n  b: http://y": (
@@ -225,7 +225,7 @@ MISTAKES = {
     ),
     "tokens: [~]": "1:10: tokens[0]: there is nothing here; write its keys",
     'tokens: [{name: a, token: "${env:A}"}, {name: a, token: "${env:B}"}]': (
-        '1:41: tokens[1].name: another token is called "a"; give each its own name'
+        '1:41: tokens[1].name: another token has the name "a"; use unique names'
     ),
     # YAML itself.
     "servers:\n\ta: b": "2:1: a tab stands where YAML needs spaces; use spaces",
@@ -309,7 +309,7 @@ listen: 0.0.0.0:1
         'f.yaml:6:5: servers.a.comand: unknown key; did you mean "command"?',
         "f.yaml:7:3: servers.b: this key is already set on line 4; keep one of the two",
         'f.yaml:8:1: names: "none" is not one of the choices; write auto, dotted or safe',
-        "f.yaml:9:1: listen: 0.0.0.0:1 can be reached from other machines, and no token is set; "
+        "f.yaml:9:1: listen: 0.0.0.0:1 is reachable from other machines, and there is no token; "
         'add this line: tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]',
     ]
 

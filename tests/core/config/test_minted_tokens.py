@@ -40,8 +40,8 @@ def test_good_ones(server: dict[str, Any]) -> None:
         ({"command": "shop", "minted_tokens": True}, "is for a server with url"),
         ({**HERE, "transport": "sse"}, "cannot be sent over sse"),
         ({**HERE, "headers": {"authorization": "${env:X}"}}, "has an Authorization"),
-        ({**HERE, "oauth": {}}, "signs in to this server already"),
-        ({**HERE, "url": "http://shop.example.com/mcp"}, "this is not https"),
+        ({**HERE, "oauth": {}}, "signs in to this server (oauth)"),
+        ({**HERE, "url": "http://shop.example.com/mcp"}, "http is not allowed"),
     ],
 )
 def test_what_does_not_go_with_it(server: dict[str, Any], said: str) -> None:

@@ -66,8 +66,8 @@ def test_good_ones(oauth: Any) -> None:
             {"client_id": "me", "client_secret": "literal"},
             ["oauth.client_secret: the secret itself must not stand here"],
         ),
-        ({"client_secret": "${env:X}"}, ["oauth.client_secret: client_secret is nothing without"]),
-        ({"private_key": "${env:X}"}, ["oauth.private_key: private_key is nothing without"]),
+        ({"client_secret": "${env:X}"}, ["oauth.client_secret: client_secret needs client_id"]),
+        ({"private_key": "${env:X}"}, ["oauth.private_key: private_key needs client_id"]),
         (
             {**SECRET, "private_key": "${env:X}"},
             ["oauth.private_key: a client has either client_secret or private_key"],
@@ -79,10 +79,16 @@ def test_good_ones(oauth: Any) -> None:
         ),
         ({"redirect_port": 70000}, ["oauth.redirect_port: this is not a port"]),
         ({"redirect_port": -1}, ["oauth.redirect_port: this must be at least 0"]),
-        ({"issuer": "http://login.example.com"}, ["oauth.issuer: secrets go there, and this is"]),
+        ({"issuer": "http://login.example.com"}, ["oauth.issuer: secrets are sent there"]),
         ({"issuer": "login.example.com"}, ["oauth.issuer: this is not a URL"]),
-        ({"client_metadata_url": "http://e.com/x"}, ["oauth.client_metadata_url: a client id"]),
-        ({"client_metadata_url": "https://e.com/"}, ["oauth.client_metadata_url: a client id"]),
+        (
+            {"client_metadata_url": "http://e.com/x"},
+            ["oauth.client_metadata_url: the URL of a client id"],
+        ),
+        (
+            {"client_metadata_url": "https://e.com/"},
+            ["oauth.client_metadata_url: the URL of a client id"],
+        ),
     ],
 )
 def test_mistakes(oauth: Any, found: list[str]) -> None:
@@ -94,7 +100,7 @@ def test_mistakes(oauth: Any, found: list[str]) -> None:
 
 def test_what_does_not_go_together() -> None:
     assert problems({}, headers={"Authorization": "x"}) == [
-        "servers.jira.oauth: this server has an Authorization among its headers already"
+        "servers.jira.oauth: `headers` of this server already has an Authorization header"
     ]
     spawned = {"servers": {"jira": {"command": "run", "oauth": {}}}}
     assert not VALIDATOR.is_valid(spawned)

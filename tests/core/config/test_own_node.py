@@ -74,7 +74,7 @@ def test_a_config_whose_server_is_the_node_is_refused(text: str, line: int, path
         parse_config(text)
     (problem,) = caught.value.problems
     assert (problem.line, problem.path) == (line, path)
-    assert "the node's own address" in problem.message
+    assert "the address of this node" in problem.message
 
 
 def test_what_is_not_enabled_or_elsewhere_is_fine() -> None:
@@ -85,7 +85,7 @@ def test_what_is_not_enabled_or_elsewhere_is_fine() -> None:
 def test_an_address_from_elsewhere_is_looked_at_too() -> None:
     servers = {"me": ServerConfig(url="http://localhost:9/mcp")}
     check_not_self(Config(servers=servers))
-    with pytest.raises(ConfigError, match=r"servers\.me: this is the node's own address"):
+    with pytest.raises(ConfigError, match=r"servers\.me: this is the address of this node"):
         check_not_self(Config(servers=servers, listen="127.0.0.1:9"))
 
 

@@ -36,37 +36,38 @@ def rule(text: str) -> str:
 
 MISTAKES = {
     "policy:\n  rules:\n    - {name: a, then: deny}\n    - {name: a, then: allow}\n": (
-        '4:8: policy.rules[1].name: another rule is called "a"; give each its own name'
+        '4:8: policy.rules[1].name: another rule has the name "a"; use unique names'
     ),
     "policy:\n  rules:\n    - {name: 'default:safe', then: deny}\n": (
-        "3:8: policy.rules[0].name: names with default: are the node's own; choose another name"
+        "3:8: policy.rules[0].name: names with default: are reserved for the node; "
+        "choose another name"
     ),
     rule("when: 'args.x >'"): (
-        "3:29: policy.rules[0].when: this condition ends too early; "
-        "write what follows the last operator"
+        "3:29: policy.rules[0].when: this condition is incomplete; "
+        "add the operand after the last operator"
     ),
     rule("when: 'amount > 3'"): (
         "3:29: policy.rules[0].when: unknown name amount in this condition; "
         "a condition can use args, tool, caller, roles, scopes, effect, server"
     ),
     rule("when: 'size(roles)'"): (
-        "3:29: policy.rules[0].when: this expression gives int, not true or false; "
-        "compare it with something"
+        "3:29: policy.rules[0].when: this condition returns int, not true or false; "
+        "compare it with a value"
     ),
     rule("when: '\"yes\"'"): (
-        "3:29: policy.rules[0].when: this expression gives string, not true or false; "
-        "compare it with something"
+        "3:29: policy.rules[0].when: this condition returns string, not true or false; "
+        "compare it with a value"
     ),
     rule("kinds: ['resources/read']"): (
-        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "3:37: policy.rules[0].kinds[0]: this can never match: requests of callers are "
         "mcp/request:METHOD; write mcp/request:resources/read"
     ),
     rule("kinds: ['mcp/response:*']"): (
-        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "3:37: policy.rules[0].kinds[0]: this can never match: requests of callers are "
         "mcp/request:METHOD; write mcp/request:*"
     ),
     rule("kinds: [chat]"): (
-        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "3:37: policy.rules[0].kinds[0]: this can never match: requests of callers are "
         "mcp/request:METHOD; write mcp/request:*"
     ),
     rule("kinds: ['mcp/request:ping', 'system/presence']"): (
@@ -78,12 +79,13 @@ MISTAKES = {
         "write one such as mcp/request:resources/*"
     ),
     rule("kinds: ['mcp/request:resources/*'], effects: [mutating]"): (
-        "3:65: policy.rules[0].effects: effects is about tool calls, and kinds leaves them out; "
+        "3:65: policy.rules[0].effects: effects only applies to tool calls, "
+        "and kinds excludes them; "
         "remove one of the two"
     ),
     "policy:\n  rules:\n    - {name: a, then: confirm, kinds: ['mcp/request:*']}\n": (
-        "3:40: policy.rules[0].kinds[0]: only tool calls can wait for a human, and this is "
-        "confirm for others, too; write mcp/request:tools/call, or then: deny"
+        "3:40: policy.rules[0].kinds[0]: only tool calls can wait for approval, and this applies "
+        "confirm to others; write mcp/request:tools/call, or then: deny"
     ),
     rule("annotations: {readOnlyHint: [true]}"): (
         "3:43: policy.rules[0].annotations.readOnlyHint: expected one value, found a list; "
@@ -118,12 +120,12 @@ def test_the_words_for_a_mistake(text: str, said: str) -> None:
 
 
 LEARNED = {
-    "policy: {learned: [{name: a, then: allow, tools: []}]}": "it is about no tool",
-    "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "tools that were decided about",
+    "policy: {learned: [{name: a, then: allow, tools: []}]}": "the rule has no tool",
+    "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "learned rules have no globs",
     "policy: {learned: [{name: a, then: confirm, tools: [x.y]}]}": "policy.learned[0].then",
     "policy: {learned: [{name: a, then: allow, tools: [x.y], when: '1 +'}]}": "when",
     "policy:\n  rules: [{name: a, then: deny}]\n"
-    "  learned: [{name: a, then: allow, tools: [x.y]}]": "another rule is called",
+    "  learned: [{name: a, then: allow, tools: [x.y]}]": "another rule has the name",
 }
 
 

@@ -199,7 +199,7 @@ def test_a_deadline_that_passes(over: Over) -> None:
         call = one.start("hold")
         await far.until_held(1)
         call.exchange.expire()
-        with pytest.raises(InterlockError, match="did not answer tools/call in time") as caught:
+        with pytest.raises(InterlockError, match="did not respond to tools/call in time") as caught:
             await within(call)
         assert caught.value.failure is DEADLINE_EXCEEDED
         await far.until_told_to_stop()

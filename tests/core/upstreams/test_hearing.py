@@ -274,9 +274,9 @@ def test_the_pauses_between_streams() -> None:
     assert reopen_delay(backoff, 100.0) == 1
     assert reopen_delay(backoff, 0.0, 5.0) == 5
     assert reopen_delay(backoff, 0.0, 5.0) == 10
-    assert reopen_delay(backoff, 0.0, 5.0, properly=True) == 5
-    assert reopen_delay(backoff, 0.0, 0.0, properly=True) == 0.05
-    assert reopen_delay(backoff, 0.0, 1e9, properly=True) == 60
+    assert reopen_delay(backoff, 0.0, 5.0, is_clean_end=True) == 5
+    assert reopen_delay(backoff, 0.0, 0.0, is_clean_end=True) == 0.05
+    assert reopen_delay(backoff, 0.0, 1e9, is_clean_end=True) == 60
 
 
 # -- watching on the session wire
@@ -328,7 +328,7 @@ def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyP
 
                 server.habit = habit
                 monkeypatch.setattr(hearing, "RESPONSE_TIMEOUT_SECONDS", 0.02)
-                with pytest.raises(InterlockError, match="did not answer resources/subscribe"):
+                with pytest.raises(InterlockError, match="did not respond to resources/subscribe"):
                     await within(one.hearing.watch("silent:one"))
                 assert one.hearing.watched == ("old:one",)
 
@@ -438,7 +438,7 @@ def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
             async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
                 await one.until(lambda: one.updated)
                 await within(one.hearing.wait_open())
-                with pytest.raises(InterlockError, match="does not tell when no:one changes"):
+                with pytest.raises(InterlockError, match="does not report changes of no:one"):
                     await within(one.hearing.watch("no:one"))
                 assert one.hearing.watched == ("old:one",)
                 # What was there is still there.

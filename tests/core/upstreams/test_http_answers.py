@@ -178,27 +178,27 @@ def test_bytes_on_an_idle_connection_end_it() -> None:
 
 
 WRONG: list[tuple[Shape, Failure, bool, str]] = [
-    (shapes.not_http, UPSTREAM_LOST, True, "is not HTTP"),
-    (shapes.not_http_at_the_end, UPSTREAM_LOST, True, "is not HTTP"),
-    (shapes.upgrade, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.not_http, UPSTREAM_LOST, True, "is not valid HTTP"),
+    (shapes.not_http_at_the_end, UPSTREAM_LOST, True, "is not valid HTTP"),
+    (shapes.upgrade, UPSTREAM_LOST, True, "is not valid HTTP"),
     (shapes.not_json, UPSTREAM_PROTOCOL, True, "not MCP"),
-    (shapes.nothing, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.not_utf8, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.wrong_id, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.text_id, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.no_id, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.a_notification, UPSTREAM_PROTOCOL, True, "not asked"),
-    (shapes.a_list, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.nothing, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.not_utf8, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.wrong_id, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.text_id, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.no_id, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.a_notification, UPSTREAM_PROTOCOL, True, "does not match"),
+    (shapes.a_list, UPSTREAM_PROTOCOL, True, "does not match"),
     (shapes.accepted, UPSTREAM_PROTOCOL, True, "HTTP 202"),
     (shapes.no_content, UPSTREAM_PROTOCOL, True, "HTTP 204"),
-    (shapes.stream_without_answer, UPSTREAM_LOST, True, "without an answer"),
+    (shapes.stream_without_answer, UPSTREAM_LOST, True, "without a response"),
     (shapes.stream_cut, UPSTREAM_LOST, True, "closed the connection"),
-    (shapes.half_an_event, UPSTREAM_LOST, True, "without an answer"),
+    (shapes.half_an_event, UPSTREAM_LOST, True, "without a response"),
     (shapes.too_short, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.too_short_in_chunks, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.reset, UPSTREAM_LOST, True, "closed the connection"),
     (shapes.just_a_head, UPSTREAM_LOST, True, "closed the connection"),
-    (shapes.endless_headers, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.endless_headers, UPSTREAM_LOST, True, "is not valid HTTP"),
     (shapes.server_error, UPSTREAM_PROTOCOL, True, "HTTP 500"),
     (shapes.bad_gateway, UPSTREAM_PROTOCOL, True, "HTTP 502"),
     # Whoever refuses has read it, and may have acted on it: it is not sent again.
@@ -248,7 +248,7 @@ def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
             return True
 
         server.habit = habit
-        with pytest.raises(UpstreamLostError, match="not asked"):
+        with pytest.raises(UpstreamLostError, match="does not match"):
             await within(one.start("echo"))
         assert await one.text("release") == "1"
         assert text(await within(held)) == "mine"

@@ -236,8 +236,8 @@ def test_refused_then_coming_up(loop: str, free_port: int) -> None:
             await one.until(lambda: one.naps.sleeping)
             assert one.states == [State.FAILED]
             assert one.supervisor.problem == (
-                f"Cannot connect to up at 127.0.0.1:{free_port}: the connection was refused. "
-                "Is it running?"
+                f"Cannot connect to up at 127.0.0.1:{free_port}: connection refused. "
+                "Start the server, or correct `url`."
             )
             server = Streamable("stateless")
             await server.start(free_port)
@@ -257,7 +257,9 @@ def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
-            assert one.supervisor.problem.endswith("was refused. Is it running?")
+            assert one.supervisor.problem.endswith(
+                "connection refused. Start the server, or correct `url`."
+            )
 
     run(body, loop=loop)
     several = OSError(
@@ -302,9 +304,9 @@ def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        (f"http://{'a' * 70}.test/mcp", "its host name is not a valid one."),
-        ("http://127.0.0.1:99999/mcp", "its URL is not valid"),
-        ("http://[::1:2/mcp", "its URL is not valid"),
+        (f"http://{'a' * 70}.test/mcp", "the host name in `url` is invalid."),
+        ("http://127.0.0.1:99999/mcp", "`url` is invalid"),
+        ("http://[::1:2/mcp", "`url` is invalid"),
     ],
 )
 def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
@@ -444,7 +446,7 @@ def test_tls_spoken_to_a_server_that_waits_for_something_else(
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
                 assert one.supervisor.problem is not None
-                assert one.supervisor.problem.endswith(": it did not answer.")
+                assert one.supervisor.problem.endswith(": no response within 0.1 s.")
 
     run(body, loop=loop)
 

@@ -165,7 +165,7 @@ def test_a_server_that_speaks_only_what_nobody_knows() -> None:
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
                 assert one.supervisor.problem is not None
-                assert "speaks only MCP 2031-01-01, 7" in one.supervisor.problem
+                assert "supports only MCP 2031-01-01, 7" in one.supervisor.problem
         assert [request.rpc for request in server.requests] == ["server/discover"]
 
     run(body)
@@ -174,8 +174,8 @@ def test_a_server_that_speaks_only_what_nobody_knows() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("401 Unauthorized", "refused the node's credentials (HTTP 401)"),
-        ("403 Forbidden", "refused the node's credentials (HTTP 403)"),
+        ("401 Unauthorized", "rejected the credentials (HTTP 401)"),
+        ("403 Forbidden", "rejected the credentials (HTTP 403)"),
         ("429 Too Many Requests", "HTTP 429"),
         ("500 Internal Server Error", "HTTP 500"),
         ("503 Service Unavailable", "HTTP 503"),
@@ -221,7 +221,7 @@ def test_a_server_that_never_answers_the_probe() -> None:
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
                 assert one.supervisor.problem is not None
-                assert "did not get ready within 0.1 s" in one.supervisor.problem
+                assert "was not ready within 0.1 s" in one.supervisor.problem
                 await server.until(lambda: server.open_connections == 0)
 
     run(body)
@@ -278,7 +278,7 @@ def test_a_redirect_on_the_same_server_is_followed(eras: str, status: str) -> No
         ("//evil.test/mcp", "redirects to another server"),
         ("http://127.0.0.1:99999/", "redirects to another server"),
         ("http://[/", "redirects to another server"),
-        ("/mcp", "redirects in a circle"),
+        ("/mcp", "redirects in a loop"),
     ],
 )
 def test_a_redirect_to_elsewhere_is_refused(location: str, words: str) -> None:

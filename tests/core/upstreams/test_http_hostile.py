@@ -106,9 +106,9 @@ def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes,
 def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch, "WITHIN", 2 * PATIENCE)
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2 * PATIENCE)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
-    pieces = fetch.LONGEST // PIECE + 1
+    pieces = fetch.MAX_RESPONSE_BYTES // PIECE + 1
 
     async def body() -> None:
         # The server waits after that much, so only the limit can end the request.

@@ -51,11 +51,11 @@ def test_the_official_server_of_old(loop: str) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
-        ("http://127.0.0.2:1/messages", "an endpoint on another server, which is refused"),
-        ("//evil.test/messages", "an endpoint on another server, which is refused"),
+        ("http://127.0.0.2:1/messages", "an endpoint on another server, which is not allowed"),
+        ("//evil.test/messages", "an endpoint on another server, which is not allowed"),
         ("https://127.0.0.1:{port}/messages", "an endpoint on another server"),
-        ("http://127.0.0.1:99999/", "an endpoint that is no address"),
-        ("http://[/", "an endpoint that is no address"),
+        ("http://127.0.0.1:99999/", "an invalid endpoint URL"),
+        ("http://[/", "an invalid endpoint URL"),
     ],
 )
 def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> None:
@@ -116,7 +116,7 @@ def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> Non
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
                 assert one.supervisor.problem is not None
-                assert "named no endpoint" in one.supervisor.problem
+                assert "sent no `endpoint` event" in one.supervisor.problem
                 await server.until(lambda: server.open_connections == 0)
 
     run(body)
@@ -136,7 +136,7 @@ def test_neither_wire_is_there() -> None:
             async with kept(ServerConfig(url=server.url())) as one:
                 one.naps.hold()
                 await one.until(lambda: one.naps.sleeping)
-                assert one.supervisor.problem == "up answered with HTTP 404."
+                assert one.supervisor.problem == "up responded with HTTP 404."
         assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
     run(body)

@@ -163,8 +163,8 @@ def failing(code: int = -32603, message: str = "out of order") -> dict[str, Any]
 
 TROUBLES = {
     "an error": (failing(), "could not list its {words}: out of order"),
-    "no list": ({"first": {"{member}": 5}}, "answered `{verb}` with nonsense"),
-    "a bad cursor": ({"first": {"nextCursor": 5}}, "answered `{verb}` with nonsense"),
+    "no list": ({"first": {"{member}": 5}}, "sent an invalid result of `{verb}`"),
+    "a bad cursor": ({"first": {"nextCursor": 5}}, "sent an invalid result of `{verb}`"),
 }
 WORDS = {
     "tools/list": ("tools", "tools"),

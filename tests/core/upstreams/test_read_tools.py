@@ -68,7 +68,7 @@ def test_a_search_ends_when_the_list_cannot_be_read(how: str) -> None:
                 await within(over)
                 # Nobody keeps on trying for a caller that has had its answer.
                 if how == "fails":
-                    assert not one.supervisor._list_reader._wanted.is_set()
+                    assert not one.supervisor._list_reader._requested.is_set()
             assert search(one) is None
 
     run(body)

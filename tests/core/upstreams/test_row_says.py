@@ -105,13 +105,13 @@ def test_a_leaf_that_names_the_request_is_believed() -> None:
 class _Ear:
     """A session that notes what it is told."""
 
-    client, owner, alive = SESSION, "operator", True
+    client, owner, is_alive = SESSION, "operator", True
     log_level: str | None = None
 
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def tell(self, method: str, params: Any) -> None:
+    def send_notification(self, method: str, params: Any) -> None:
         self.told.append(json.loads(bytes(params))["data"])
 
 

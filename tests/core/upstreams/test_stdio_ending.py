@@ -205,7 +205,7 @@ def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -
             "up", ["sh", "-c", "exit 3"], env={}, cwd=None, stderr=deque(), mask=Mask()
         )
         async with asyncio.timeout(PATIENCE):
-            while not link._lost:  # noqa: ASYNC110 - nobody announces it
+            while not link._is_lost:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
         peer = UpstreamClient("up", link, OWN_INFO)
         try:

@@ -99,8 +99,8 @@ def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatc
         (ServerConfig(command="no-such-program-here"), "was not found"),
         (ServerConfig(command="true", cwd="/no/such/folder"), "the folder '/no/such/folder'"),
         (ServerConfig(command="/etc/passwd"), "Permission denied"),
-        (ServerConfig(command="'unclosed"), "its command line"),
-        (ServerConfig(command="  "), "its command line is empty"),
+        (ServerConfig(command="'unclosed"), "invalid `command`"),
+        (ServerConfig(command="  "), "`command` is empty"),
         (ServerConfig(command="true", args=["a\0b"]), "null byte"),
         (ServerConfig(command="true", env={"A": "${env:NOT_SET_ANYWHERE}"}), "NOT_SET_ANYWHERE"),
     ],
@@ -124,7 +124,7 @@ def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatc
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
-            assert "did not get ready within 0.2 s" in one.supervisor.problem
+            assert "was not ready within 0.2 s" in one.supervisor.problem
             assert "start_timeout" in one.supervisor.problem
 
     run(body)

@@ -102,7 +102,7 @@ def test_a_revision_that_nobody_knows_is_a_reason() -> None:
             one.naps.hold()
             await one.until(lambda: one.naps.sleeping)
             assert one.supervisor.problem is not None
-            assert "wants MCP 1999-01-01" in one.supervisor.problem
+            assert "requires MCP 1999-01-01" in one.supervisor.problem
 
     run(body)
 

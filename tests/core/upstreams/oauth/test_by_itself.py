@@ -187,7 +187,7 @@ def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
         world.server.habit = never
         async with world.node(browser=browser) as one:
             await one.until(lambda: len(one.naps.taken) > 5)
-            assert "which it was asked for already" in (one.supervisor.problem or "")
+            assert "which was requested already" in (one.supervisor.problem or "")
         assert len(browser.pages) == 1
 
     at_home(tmp_path, body)
@@ -208,7 +208,7 @@ def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
         world.authority.refreshable = False
         async with world.node(browser=browser) as one:
             await within(world.naps.fallen())
-            assert "needs you to sign in again" in (one.supervisor.problem or "")
+            assert "requires a sign-in again" in (one.supervisor.problem or "")
         assert len(browser.pages) <= 3
 
     at_home(tmp_path, body)
@@ -269,9 +269,7 @@ def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
             world.server.url = lambda path="/mcp": url  # type: ignore[method-assign,misc]
             async with world.node(transport="sse") as one:
                 await one.state(State.FAILED)
-                assert one.supervisor.problem == (
-                    "up needs you to sign in: run `interlock login up`"
-                )
+                assert one.supervisor.problem == ("up requires a sign-in. Run `interlock login up`")
 
     at_home(tmp_path, body)
 

@@ -77,7 +77,7 @@ def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
 def test_a_server_that_wants_no_sign_in(tmp_path: Path) -> None:
     async def body(world: Entrance) -> None:
         world.server.prm_path = None
-        assert "does it want OAuth at all?" in await world.refused()
+        assert "Check whether it supports OAuth." in await world.refused()
 
     at_the_entrance(tmp_path, body)
 
@@ -116,7 +116,7 @@ def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
 def test_metadata_of_another_resource(tmp_path: Path) -> None:
     async def body(world: Entrance) -> None:
         world.server.prm = {"resource": "https://evil.example.com/mcp"}
-        assert "speak of another resource (https://evil.example.com/mcp)" in await world.refused()
+        assert "describe another resource (https://evil.example.com/mcp)" in await world.refused()
         assert not world.authority.asked
 
     at_the_entrance(tmp_path, body)
@@ -130,7 +130,7 @@ def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
             named = other.url("/.well-known/oauth-protected-resource/mcp")
             challenge = BearerChallenge(resource_metadata=named)
             occasion = SignInRequest(world.server.url(), OAuthConfig(), challenge)
-            with pytest.raises(SignInProblem, match="speak of another resource"):
+            with pytest.raises(SignInProblem, match="describe another resource"):
                 await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
             other.prm = {"resource": world.server.url()}
             grant = await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
@@ -145,7 +145,7 @@ def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
         authority = world.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
         why = await world.refused()
-        assert "are those of" in why
+        assert "belong to" in why
         assert not world.browser.pages
         assert not authority.to("/register")
 
@@ -159,7 +159,7 @@ def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
 def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> None:
     async def body(world: Entrance) -> None:
         world.authority.metadata |= methods
-        assert "does not say that it supports PKCE (S256)" in await world.refused()
+        assert "does not declare PKCE (S256)" in await world.refused()
         assert not world.browser.pages
 
     at_the_entrance(tmp_path, body)
@@ -193,7 +193,7 @@ def test_an_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
     async def body(world: Entrance) -> None:
         world.server.prm = {"authorization_servers": [issuer]}
         why = await world.refused()
-        assert "not https" in why or "no usable address" in why
+        assert "not https" in why or "invalid URL" in why
 
     at_the_entrance(tmp_path, body)
 
@@ -227,7 +227,7 @@ def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) ->
     [
         ("iss", "https://evil.example.com", "from another authorization server"),
         ("state", "forged", "belongs to another sign-in"),
-        ("consents", False, "refused in the browser"),
+        ("consents", False, "denied in the browser"),
     ],
 )
 def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str) -> None:
@@ -244,7 +244,7 @@ def test_a_promised_issuer_that_does_not_come(tmp_path: Path) -> None:
     async def body(world: Entrance) -> None:
         world.authority.iss = None
         world.authority.metadata["authorization_response_iss_parameter_supported"] = True
-        assert "as that server promises" in await world.refused()
+        assert "promises to send it" in await world.refused()
         assert not world.authority.to("/token")
 
     at_the_entrance(tmp_path, body)

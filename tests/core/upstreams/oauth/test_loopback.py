@@ -51,7 +51,7 @@ def test_there_and_back() -> None:
         assert await within(shown) == PAGE
         answer = await get(browser, "/callback?code=c&state=right&iss=x")
         assert answer.startswith("HTTP/1.1 200 OK")
-        assert "close this page" in answer
+        assert "Close this page" in answer
         assert "Referrer-Policy: no-referrer" in answer
         assert await within(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
         # Once is enough.
@@ -117,7 +117,7 @@ def test_nobody_comes_back() -> None:
             return
 
         browser = await LoopbackBrowser(show, timeout=0.01).open()
-        with pytest.raises(SignInProblem, match="nobody came back"):
+        with pytest.raises(SignInProblem, match="no redirect from the browser"):
             await browser.visit(PAGE)
         await browser.close()
 
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken() -> None:
 
 def test_only_loopback_is_listened_on() -> None:
     async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
-        assert browser._way_back.hosts() <= {"127.0.0.1", "::1"}
-        assert "127.0.0.1" in browser._way_back.hosts()
+        assert browser._callback.hosts() <= {"127.0.0.1", "::1"}
+        assert "127.0.0.1" in browser._callback.hosts()
 
     opened(body)

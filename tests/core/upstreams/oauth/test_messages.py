@@ -38,7 +38,7 @@ def client(method: str = "none", secret: str = "", client_id: str = "me") -> Reg
         "registered",
         client_id,
         ISSUER,
-        method=method,
+        auth_method=method,
         client_secret=secret,
         redirect_uri="http://localhost:1/callback",
     )
@@ -118,7 +118,7 @@ def test_what_stands_in_the_form(method: str, fields: dict[str, Any]) -> None:
 
 
 def test_a_way_that_nobody_knows() -> None:
-    with pytest.raises(SignInProblem, match="a way it does not know"):
+    with pytest.raises(SignInProblem, match="the node does not support"):
         token_request(client("tls_client_auth"), ISSUER, {}, grant_type="client_credentials")
 
 
@@ -168,10 +168,10 @@ def test_a_signed_assertion(algorithm: str) -> None:
 
 
 def test_a_key_that_does_not_fit() -> None:
-    with pytest.raises(SignInProblem, match=r"can sign with ES256, and the authorization server"):
+    with pytest.raises(SignInProblem, match=r"supports ES256, and the authorization server"):
         assertion("ES256", ["RS256"])
     for key in ("", "no key", pem(KEYS["ES256"])[:-40]):
-        with pytest.raises(SignInProblem, match="no private key in PEM form"):
+        with pytest.raises(SignInProblem, match="not a private key in PEM form"):
             token_request(client("private_key_jwt"), ISSUER, {}, grant_type="x", private_key=key)
 
 

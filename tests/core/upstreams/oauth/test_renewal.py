@@ -316,7 +316,7 @@ def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
             await one.ready()
             world.authority.expire()
             del world.authority.clients[before.client.client_id]
-            with pytest.raises(UpstreamLostError, match="sign in again"):
+            with pytest.raises(UpstreamLostError, match="sign-in again"):
                 await one.result("echo", {"text": "hi"})
             after = await world.log_in()
             assert after.client.client_id in world.authority.clients
@@ -346,7 +346,7 @@ def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
 
             world.server.habit = stubborn
             calls = len(world.server.requests)
-            with pytest.raises(UpstreamLostError, match="goes on refusing"):
+            with pytest.raises(UpstreamLostError, match="rejected new credentials"):
                 await one.result("echo", {"text": "hi"})
             assert len(world.server.requests) - calls == 2
             assert len(world.authority.token_requests("refresh_token")) == 1

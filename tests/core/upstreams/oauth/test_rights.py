@@ -33,8 +33,8 @@ def test_more_rights_take_a_human(tmp_path: Path) -> None:
                 with pytest.raises(UpstreamLostError) as caught:
                     await one.result("echo", {"text": "hi"})
                 assert caught.value.message == (
-                    "up wants more rights for this (write): run `interlock login up`, "
-                    "and call again."
+                    "up requires more scopes for this call (write). Run `interlock login up`, "
+                    "then repeat the call."
                 )
             # The rest goes on as before.
             assert one.supervisor.state is State.READY
@@ -54,7 +54,7 @@ def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
         world.authority.tokens[grant.access_token].scope = ""
         async with world.node(scopes=["admin"]) as one:
             await one.ready()
-            with pytest.raises(UpstreamLostError, match="which it was asked for already"):
+            with pytest.raises(UpstreamLostError, match="which was requested already"):
                 await one.result("echo", {"text": "hi"})
 
     at_home(tmp_path, body)
@@ -71,7 +71,7 @@ def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
                 return True
 
             world.server.habit = never
-            with pytest.raises(UpstreamLostError, match=r"refuses this \(HTTP 403\)"):
+            with pytest.raises(UpstreamLostError, match=r"rejected the call \(HTTP 403\)"):
                 await one.result("echo", {"text": "hi"})
         assert not world.authority.token_requests("refresh_token")
 
@@ -90,7 +90,7 @@ def test_a_403_without_a_token(tmp_path: Path) -> None:
         async with world.node() as one:
             await one.state(State.FAILED)
             assert one.supervisor.problem == (
-                "up refused the node's credentials (HTTP 403): check the `headers` of this server."
+                "up rejected the credentials (HTTP 403). Check `headers` of this server."
             )
         # One that asks for scopes asks for a sign-in.
         challenge = 'Bearer error="insufficient_scope", scope="a"'
@@ -175,7 +175,7 @@ def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
             one.supervisor.begin()
             await one.state(State.FAILED)
             assert one.supervisor.problem is not None
-            assert "check the `headers`" in one.supervisor.problem
+            assert "Check `headers`" in one.supervisor.problem
             assert "login" not in one.supervisor.problem
             await one.supervisor.end()
         assert not world.server.seen_tokens
@@ -193,7 +193,7 @@ def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
         async with world.node() as one:
             await one.state(State.FAILED)
             assert one.supervisor.problem is not None
-            assert "check the `headers` of this server or, if it wants" in one.supervisor.problem
+            assert "Check `headers` of this server or, if it requires" in one.supervisor.problem
 
     at_home(tmp_path, body)
 
@@ -245,8 +245,8 @@ def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
         bearer.on_rejected(401, b"Bearer", b"", settle)
         bearer.on_rejected(401, b"Basic", b"", settle)
         assert told == [
-            "up wants a token, and is reached over plain http: use its https URL.",
-            "up refused the node's credentials (HTTP 401): check the `headers` of this server.",
+            "up requires a token, but its URL is plain http. Set `url` to its https URL.",
+            "up rejected the credentials (HTTP 401). Check `headers` of this server.",
         ]
         await world.log_in()
         assert await bearer.prepare(server, lambda _: None) is None

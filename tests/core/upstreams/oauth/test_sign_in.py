@@ -68,17 +68,17 @@ def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
         (Reply(403, b"no"), "did not register this node (HTTP 403)"),
         (
             Reply(201, {"client_id": "x", "token_endpoint_auth_method": "tls_client_auth"}),
-            "a way to",
+            "authentication method",
         ),
         (
             Reply(201, {"client_id": "x", "token_endpoint_auth_method": "private_key_jwt"}),
-            "a way to",
+            "authentication method",
         ),
         (
             Reply(201, {"client_id": "x", "token_endpoint_auth_method": "client_secret_post"}),
-            "without giving it a secret",
+            "without a client secret",
         ),
-        (Reply(200, b"<html>"), "something that is no client"),
+        (Reply(200, b"<html>"), "is not a client"),
     ],
 )
 def test_a_registration_that_is_of_no_use(tmp_path: Path, reply: Reply, words: str) -> None:

@@ -22,8 +22,8 @@ from tests.core.upstreams.harness import Kept, run, within
 from tests.core.upstreams.oauth.authority import Authority, Protected, Wanderer
 
 NOW = 1_000_000.0
-NEEDED = "up needs you to sign in: run `interlock login up`"
-AGAIN = "up needs you to sign in again: run `interlock login up`"
+NEEDED = "up requires a sign-in. Run `interlock login up`"
+AGAIN = "up requires a sign-in again. Run `interlock login up`"
 
 
 class Entrance:

@@ -181,8 +181,8 @@ async def _discover(request: SignInRequest, fetch: Fetch) -> Discovery:
         # The client id and secret belong to the previous issuer: no other server must get them.
         raise SignInProblem(
             f"its authorization server changed from {previous.issuer} to "
-            f"{discovery.server.issuer}, but oauth.client_id belongs to the first. If the change is "
-            "correct, set oauth.issuer to the new one."
+            f"{discovery.server.issuer}, but oauth.client_id belongs to the first. If the change "
+            "is correct, set oauth.issuer to the new one."
         )
     return discovery
 
