@@ -16,8 +16,8 @@ ISSUER = "{issuer: https://a.example}"
     [
         (f"identity: {{issuers: [{ISSUER}, {ISSUER}]}}", "listed twice"),
         ("identity: {issuers: [{issuer: x}]}", "cannot be fetched"),
-        ("identity: {issuers: [{issuer: http://a.example}]}", "http is not allowed"),
-        ("identity: {issuers: [{issuer: x, jwks_url: http://a.example/k}]}", "http is not allowed"),
+        ("identity: {issuers: [{issuer: http://a.example}]}", "cannot be fetched"),
+        ("identity: {issuers: [{issuer: x, jwks_url: http://a.example/k}]}", "cannot be fetched"),
         ("identity: {issuers: [{issuer: x, jwks_url: https://a/k, jwks_file: f}]}", "remove one"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: []}]}", "no signature"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: [HS256]}]}", "HS256"),

@@ -37,7 +37,7 @@ def rewrite_uris(call: Call, outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """Return the outcome with the URIs that its caller sees. Never raises."""
     rewrite = _REWRITERS.get(call.method)
     if (
-        change is None
+        rewrite is None
         or not snapshot.has_collisions(call.upstream)
         or b'"uri"' not in outcome.result
     ):

@@ -188,7 +188,9 @@ class ResourceSubscriptions:
                         if route is not None and self._supports_subscriptions(route.upstream):
                             request = _subscribe_call(call, uri, route.upstream, route.upstream_uri)
                             self._authorize(request)
-                            await self.subscribe(subscriber, call, route.upstream, route.upstream_uri)
+                            await self.subscribe(
+                                subscriber, call, route.upstream, route.upstream_uri
+                            )
                             subscribed.append(uri)
                     except InterlockError as error:
                         _log.info("resource %.200r: cannot subscribe: %s", uri, error.message)

@@ -180,7 +180,7 @@ class KeySet:
             body = await loop.run_in_executor(None, self._file.read_bytes)
         else:
             url = self._url or await self._published()
-            if not is_secure(url, loopback=self._url is not None or is_local(self.issuer)):
+            if not is_secure(url, allow_loopback=self._url is not None or is_local(self.issuer)):
                 raise ValueError("the address of its keys is not https")
             body = (await self._get(url)).body
         if len(body) > LONGEST:
