@@ -22,7 +22,7 @@ from interlock.terminal.options import read_duration
 KeyValueArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUE",
+        metavar="[KEY=VALUE]...",
         help="Arguments of the tool: key=value, key=@file or key:=JSON.",
         show_default=False,
     ),

@@ -366,7 +366,7 @@ def grant(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATTERN",
+            metavar="[PATTERN]...",
             help="Kinds that it may send from now on, such as 'mcp/request:tools/*'.",
             show_default=False,
         ),
