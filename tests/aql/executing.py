@@ -125,7 +125,7 @@ class Bench:
         self.executions = Executions(
             self.rig.pipeline,
             self.store,
-            operation_catalog=lambda: self.operation_catalog,
+            operation_catalog=lambda: self.operation_catalog,  # type: ignore[return-value]
             wall_clock=lambda: self.now,
             settings=ExecutionsConfig(**settings),
             concurrent=concurrent,

@@ -115,7 +115,9 @@ def test_null_takes_a_field_away() -> None:
         changed = await desk("update_note", id=made["id"], input=change)
         assert "body" not in changed
         assert changed["metadata"] == {
-            key: value for key, value in FULL["metadata"].items() if key != "priority"
+            key: value
+            for key, value in FULL["metadata"].items()  # type: ignore[attr-defined]
+            if key != "priority"
         }
         assert changed["tags"] == FULL["tags"]
 

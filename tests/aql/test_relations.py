@@ -37,7 +37,9 @@ class Desk(Bench):
         super().__init__()
         listing = ListResponder(CursorCodec(b"k" * 32))
         self.relations = Relations(
-            lambda: self.operation_catalog, self.rig.authorizer, self.executions
+            lambda: self.operation_catalog,  # type: ignore[return-value]
+            self.rig.authorizer,
+            self.executions,
         )
         [self.native] = relation_natives(self.relations, lambda: listing)
 

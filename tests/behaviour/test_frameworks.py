@@ -66,7 +66,7 @@ class ModelApi(ThreadingHTTPServer):
         [name] = [name for name in self.offered if name.endswith("add")]
         call = {"name": name, "arguments": json.dumps({"a": 2, "b": 3})}
         calls = [{"id": "call_1", "type": "function", "function": call}]
-        said = {"role": "assistant", "content": None, "tool_calls": calls}
+        said = {"role": "assistant", "content": None, "tool_calls": calls}  # type: ignore[dict-item]
         return 200, _completion(said, "tool_calls")
 
 

@@ -335,7 +335,7 @@ def test_the_upstream_hears_of_a_call_that_is_given_up(start: Any, mode: str, er
         if era == "session":
             heard = lambda: shop.heard_of("notifications/cancelled", requestId=held)  # noqa: E731
         else:
-            heard = lambda: held in shop.hung_up  # noqa: E731
+            heard = lambda: held in shop.hung_up  # type: ignore[return-value]  # noqa: E731
         await asyncio.to_thread(shop.wait_for, heard, "the cancellation")
 
     with_client(node, mode, body)

@@ -59,7 +59,7 @@ class Desk:
 
     def run(self, *arguments: str) -> Result:
         command, *more = arguments
-        return CliRunner().invoke(audit, [command, *more, "--config", str(self.config)])
+        return CliRunner().invoke(audit, [command, *more, "--config", str(self.config)])  # type: ignore[return-value]
 
     def found(self, *arguments: str) -> list[int]:
         done = self.run("search", *arguments, "--json")

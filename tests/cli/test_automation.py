@@ -267,8 +267,8 @@ def test_what_is_not_there_is_said(desk: Desk, world: World) -> None:
     assert "no-rules.yaml: there is no such file" in desk("replay", "no-rules.yaml", code=3)
     desk.config.unlink()
     said = world.run_here("automation", "revert", "x")
-    assert said.returncode == 3
-    assert "--config" in said.stderr
+    assert said.returncode == 3  # type: ignore[attr-defined]
+    assert "--config" in said.stderr  # type: ignore[attr-defined]
 
 
 def test_nothing_of_strangers_takes_over_the_terminal(desk: Desk) -> None:

@@ -35,7 +35,7 @@ class Shell:
         self._runner = CliRunner()
 
     def run(self, command: str, *arguments: str) -> Result:
-        return self._runner.invoke(token, [command, *arguments, *self._config])
+        return self._runner.invoke(token, [command, *arguments, *self._config])  # type: ignore[return-value]
 
     def create(self, *arguments: str) -> str:
         result = self.run("create", *arguments)

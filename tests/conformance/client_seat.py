@@ -190,12 +190,12 @@ class Seat:
     def _oauth(self, scenario: str, context: dict[str, Any]) -> dict[str, Any]:
         known = {name: context[name] for name in ("client_id", "issuer") if name in context}
         if "private_key_pem" in self._secrets:
-            known["private_key"] = "${env:private_key_pem}"
+            known["private_key"] = "${env:private_key_pem}"  # type: ignore[index]
         elif "client_secret" in self._secrets:
-            known["client_secret"] = "${env:client_secret}"
+            known["client_secret"] = "${env:client_secret}"  # type: ignore[index]
         if "client-credentials" in scenario:
-            return {"grant": "client_credentials", **known}
-        return {"client_metadata_url": CLIENT_DOCUMENT, **known}
+            return {"grant": "client_credentials", **known}  # type: ignore[dict-item]
+        return {"client_metadata_url": CLIENT_DOCUMENT, **known}  # type: ignore[dict-item]
 
     def start(self) -> RunningNode:
         """The node, once it serves the server's tools. Raises SignInFailedError."""

@@ -31,7 +31,7 @@ from mcp.types import (
     SamplingMessage,
     TextContent,
 )
-from mcp_everything_server import server as everything
+from mcp_everything_server import server as everything  # type: ignore[import-not-found]
 from pydantic import BaseModel
 
 SESSION = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

@@ -357,4 +357,4 @@ def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: A
         assert decision.message
         assert decision.error().failure is decision.failure
     prices = [one.driver.cost.units_per_call for one in decision.order if one.driver.cost]
-    assert prices == sorted(prices)
+    assert prices == sorted(prices)  # type: ignore[type-var]

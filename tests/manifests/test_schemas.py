@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import jsonschema_rs
 import pytest
 import yaml

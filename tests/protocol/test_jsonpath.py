@@ -55,7 +55,7 @@ ROWS = {
         ("$.rows[*].tags[*]", ["x", "y"]),
         ("$.rows[?(@.kind=='b')].id", [2]),
         ("$.rows[?@.kind=='b'].id", [2]),
-        ('$.rows[?@["kind"] == "b"]', [ROWS["rows"][1]]),
+        ('$.rows[?@["kind"] == "b"]', [ROWS["rows"][1]]),  # type: ignore[index]
         ("$.rows[?@.id==1].kind", ["a", "a"]),
         ("$.rows[?@.id==1.0].kind", ["a", "a"]),
         ("$.rows[?@.id==10e-1].kind", ["a", "a"]),

@@ -10,7 +10,7 @@ from socket import SHUT_WR
 
 import pytest
 
-from interlock.channels.websocket import CLOSING
+from interlock.channels.websocket import CLOSING  # type: ignore[attr-defined]
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.websocket import Pong, close_frame, ping_frame, pong_frame
 from interlock.topics.config import TopicConfig

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.channels.websocket import CLOSING
+from interlock.channels.websocket import CLOSING  # type: ignore[attr-defined]
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.protocol.websocket import (
     Close,

@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# It runs in an environment that has the frameworks.
 """An agent of one LLM framework, as its documentation shows it: `agent.py FRAMEWORK NODE MODEL`.
 
 NODE is the URL of an MCP server, MODEL the base URL of a model API. Runs in the environment of

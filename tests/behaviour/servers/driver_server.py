@@ -218,7 +218,7 @@ class Server:
         return text("{}")
 
     def do_forget(self, given: dict[str, Any], *_: Any) -> Any:
-        self.prompts = [one for one in self.prompts if one["name"] != given["name"]]
+        self.prompts = [one for one in self.prompts if one["name"] != given["name"]]  # type: ignore[index]
         self.send({"method": "notifications/prompts/list_changed"})
         return text("{}")
 

@@ -33,7 +33,7 @@ def test_the_levels_rise() -> None:
     assert set(LEVELS.values()) == set(EffectLevel)
 
 
-def annotations(
+def hinted(
     read: bool | None = None, destroy: bool | None = None, again: bool | None = None
 ) -> Annotations:
     return Annotations(read_only_hint=read, destructive_hint=destroy, idempotent_hint=again)
@@ -45,25 +45,25 @@ def annotations(
         # nothing said: it may change things, and is never repeated
         (None, True, MUTATING, False, "default"),
         (None, False, MUTATING, False, "default"),
-        (annotations(), True, MUTATING, False, "default"),
+        (hinted(), True, MUTATING, False, "default"),
         # a hint that lowers the level counts only where hints are trusted
-        (annotations(read=True), True, READ_ONLY, True, "annotations"),
-        (annotations(read=True), False, MUTATING, False, "default"),
-        (annotations(destroy=False), True, ADDITIVE, False, "annotations"),
-        (annotations(destroy=False), False, MUTATING, False, "default"),
+        (hinted(read=True), True, READ_ONLY, True, "annotations"),
+        (hinted(read=True), False, MUTATING, False, "default"),
+        (hinted(destroy=False), True, ADDITIVE, False, "annotations"),
+        (hinted(destroy=False), False, MUTATING, False, "default"),
         # one that raises it counts from anybody
-        (annotations(destroy=True), True, IRREVERSIBLE, False, "annotations"),
-        (annotations(destroy=True), False, IRREVERSIBLE, False, "annotations"),
-        (annotations(read=False, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (hinted(destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (hinted(destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        (hinted(read=False, destroy=True), True, IRREVERSIBLE, False, "annotations"),
         # contradictions: the worse counts
-        (annotations(read=True, destroy=True), True, IRREVERSIBLE, False, "annotations"),
-        (annotations(read=True, destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        (hinted(read=True, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (hinted(read=True, destroy=True), False, IRREVERSIBLE, False, "annotations"),
         # doing it twice
-        (annotations(again=True), True, MUTATING, True, "default"),
-        (annotations(again=True), False, MUTATING, False, "default"),
-        (annotations(destroy=False, again=True), True, ADDITIVE, True, "annotations"),
-        (annotations(destroy=True, again=True), True, IRREVERSIBLE, True, "annotations"),
-        (annotations(read=False), True, MUTATING, False, "default"),
+        (hinted(again=True), True, MUTATING, True, "default"),
+        (hinted(again=True), False, MUTATING, False, "default"),
+        (hinted(destroy=False, again=True), True, ADDITIVE, True, "annotations"),
+        (hinted(destroy=True, again=True), True, IRREVERSIBLE, True, "annotations"),
+        (hinted(read=False), True, MUTATING, False, "default"),
     ],
 )
 def test_the_table(
@@ -83,7 +83,7 @@ def test_a_tool_that_says_nothing_is_unknown() -> None:
 
 @pytest.mark.parametrize("word", ["read_only", "additive", "mutating", "irreversible"])
 @pytest.mark.parametrize("trusted", [True, False])
-@pytest.mark.parametrize("given_hints", [None, annotations(read=True), annotations(destroy=True)])
+@pytest.mark.parametrize("given_hints", [None, hinted(read=True), hinted(destroy=True)])
 def test_the_config_has_the_last_word(
     word: str, trusted: bool, given_hints: Annotations | None
 ) -> None:

@@ -162,13 +162,13 @@ def test_every_field_is_there_and_described() -> None:
         ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig,
         TlsConfig, *(definition.struct for definition in section_definitions()),
     ]  # fmt: skip
-    schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}
+    schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}  # type: ignore[attr-defined]
     for struct, schema in {Config: SCHEMA, **schemas}.items():
         assert set(schema["properties"]) == set(fields_of(struct))
         assert schema["additionalProperties"] is False
         for name, field in schema["properties"].items():
             refers = any("$ref" in choice for choice in field.get("anyOf", []))
-            assert field.get("description") or refers, f"{struct.__name__}.{name}"
+            assert field.get("description") or refers, f"{struct.__name__}.{name}"  # type: ignore[attr-defined]
 
 
 def test_defaults_are_written_as_a_person_would() -> None:

@@ -25,7 +25,7 @@ def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     head = head_of(path)
     lines = b"".join(gzip.decompress(one.read_bytes()) for one in archived_pages(path))
-    decoded = [journal_retention.msgspec.json.decode(line) for line in lines.splitlines()]
+    decoded = [journal_retention.msgspec.json.decode(line) for line in lines.splitlines()]  # type: ignore[attr-defined]
     times = [one[0] for page in decoded for one in page["entries"] if one[2] != "journal"] + [
         row.time_ns for row in JournalReader(path).read(limit=1000) if row.face != "journal"
     ]

@@ -140,6 +140,6 @@ def test_destructive_tool_is_never_suggested() -> None:
         )
     )
     # Nearer to the one that may be suggested; as near as to both; nearer to the other.
-    assert unknown("disk.wipe_dsh", catalog).data["near"] == ["disk.wipe_dish"]
+    assert unknown("disk.wipe_dsh", catalog).data["near"] == ["disk.wipe_dish"]  # type: ignore[index]
     for typo in ("disk.wipe_dsk", "disk.wipe_disks"):
-        assert unknown(typo, catalog).data["near"] == []
+        assert unknown(typo, catalog).data["near"] == []  # type: ignore[index]

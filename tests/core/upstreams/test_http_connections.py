@@ -98,14 +98,14 @@ def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
                 held = one.start("hold", {"text": "late"})
                 await server.until(lambda: server.toolbox.held)
                 (message, send), request = (
-                    server.toolbox.held[held.exchange.id],
+                    server.toolbox.held[held.exchange.id],  # type: ignore[attr-defined]
                     server.requests[-1],
                 )
                 if how == "abandon":
                     held.exchange.abandon("The caller is gone.")
                 else:
                     held.exchange.expire()
-                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])
+                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
                 send(server.toolbox._text(message, "late"))
                 for number in range(5):
                     assert await one.text("echo", text=str(number)) == str(number)

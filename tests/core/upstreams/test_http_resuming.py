@@ -261,12 +261,12 @@ def test_the_stateless_wire_has_no_such_thing() -> None:
 def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
     async def body(one: Kept, server: Leaving) -> None:
         sent = one.start("hold")
-        carried = sent.exchange.carrier
+        carried = sent.exchange.carrier  # type: ignore[attr-defined]
         await server.until(lambda: server.posts)
-        while sent.exchange.carrier is carried:
+        while sent.exchange.carrier is carried:  # type: ignore[attr-defined]
             # The end of the stream is on its way; a call behind it tells when it has come.
             await one.text("echo", text="x")
-        timer = sent.exchange.carrier.timer
+        timer = sent.exchange.carrier.timer  # type: ignore[attr-defined]
         sent.exchange.abandon("enough")
         assert timer.cancelled()
         await server.until(lambda: server.toolbox.cancelled == [server.id])

@@ -79,7 +79,7 @@ def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
                     [one, one],
                     [one, file],
                 ):
-                    numbers = [each.fileno() for each in wrong]
+                    numbers = [each.fileno() for each in wrong]  # type: ignore[attr-defined]
                     assert await handed_over(tmp_path / "door", numbers) == b"", wrong
                 assert await handed_over(tmp_path / "door", [], b"") == b""
                 # It is still there for those who do as they should.
@@ -103,7 +103,7 @@ def test_somebody_who_only_waits_is_let_go(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module.os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(door_module.os, "geteuid", lambda: 4711)  # type: ignore[attr-defined]
 
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as one:

@@ -107,7 +107,7 @@ def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
     assert own == [os.fsencode(tmp_path / "node")]
     covered = [os.fsdecode(path) for path in plan["read_only"]]
     for needed in (sys.prefix, sys.executable, __import__("interlock").__file__):
-        real = os.path.realpath(needed)
+        real = os.path.realpath(needed)  # type: ignore[type-var]
         assert any(f"{real}/".startswith(f"{path}/") for path in covered), needed
     assert plan["network"] is True
     assert plan["root"] is (os.geteuid() == 0)

@@ -447,4 +447,4 @@ def test_decorators_need_no_parentheses() -> None:
     assert tools.offers("tools/call", "sum")
     assert tools.offers("prompts/get", "greet")
     with pytest.raises(TypeError, match="name='sum'"):
-        participant.tool("sum")  # type: ignore[type-var]
+        participant.tool("sum")  # type: ignore[call-overload]

@@ -140,7 +140,7 @@ def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> Non
 
                 raise PendingIdentity(settle)
 
-        table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])
+        table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])  # type: ignore[list-item]
         payload = await ada.answered(ada.request("initialize"))
         assert payload["result"]["serverInfo"]["name"] == "interlock"
         table.close()

@@ -17,7 +17,7 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.topics import recorder
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch
-from interlock.topics.recorder import (
+from interlock.topics.recorder import (  # type: ignore[attr-defined]
     AT_ONCE,
     LEFT_OUT,
     MOST_KEPT,

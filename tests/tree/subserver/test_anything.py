@@ -29,7 +29,7 @@ WAYS = st.sampled_from(
      {"x-mcpax-route": ["else", "echo"], "x-mcpax-cursor": 0}, {"x-mcpax-cursor": 0},
      {"x-mcpax-route": 5, "x-mcpax-cursor": "x"}, {"progressToken": "p"}]
 )  # fmt: skip
-METAS = WAYS.map(lambda way: {**STATELESS, **way}) | WAYS | st.sampled_from([5, None, []])
+METAS = WAYS.map(lambda way: {**STATELESS, **way}) | WAYS | st.sampled_from([5, None, []])  # type: ignore[dict-item]
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 PARAMS = st.fixed_dictionaries(
     {},

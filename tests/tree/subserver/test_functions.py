@@ -45,7 +45,7 @@ def called(function: Any, arguments: Any, report: Any = None) -> ToolResult:
 
 
 def test_the_schema_is_the_signature() -> None:
-    def everything(
+    def everything(  # type: ignore[no-untyped-def]
         name: str,
         count: Annotated[int, Meta(ge=1, description="How many.")] = 1,
         ratio: float | None = None,

@@ -30,16 +30,16 @@ def history() -> tuple[tuple[bytes, str], ...]:
     """Ada enrols, then bea by ada, cleo by bea's passkey, ada is removed by cleo, dora by cleo."""
     ada, bea, cleo, dora = PEOPLE
     steps = [
-        ([ada.enrolled], [], None),
-        ([bea.enrolled], [], ada),
-        ([cleo.enrolled], [], bea),
-        ([], [ada.enrolled.id], cleo),
-        ([dora.enrolled], [], cleo),
+        ([ada.enrolled], [], None),  # type: ignore[attr-defined]
+        ([bea.enrolled], [], ada),  # type: ignore[attr-defined]
+        ([cleo.enrolled], [], bea),  # type: ignore[attr-defined]
+        ([], [ada.enrolled.id], cleo),  # type: ignore[attr-defined]
+        ([dora.enrolled], [], cleo),  # type: ignore[attr-defined]
     ]
     rows: Rows = []
     for number, (enrol, remove, signer) in enumerate(steps):
         draft = verify_chain(rows).draft(time=float(number), enrol=enrol, remove=remove)
-        rows.append((draft.entry, "" if signer is None else signer.sign(draft)))
+        rows.append((draft.entry, "" if signer is None else signer.sign(draft)))  # type: ignore[attr-defined]
     return tuple(rows)
 
 
@@ -111,7 +111,7 @@ def test_a_signature_about_something_else_does_not_count(change: dict[str, str])
 def test_a_removed_operator_signs_no_more() -> None:
     ada = PEOPLE[0]
     draft = verify_chain(history()).draft(time=9.0, enrol=[STRANGER.enrolled])
-    chain = verify_chain([*history(), (draft.entry, ada.sign(draft))])
+    chain = verify_chain([*history(), (draft.entry, ada.sign(draft))])  # type: ignore[attr-defined]
     assert (names(chain), bool(chain.problem)) == (["bea", "cleo", "dora"], True)
 
 
@@ -185,7 +185,7 @@ def test_shuffled_chains_never_show_more_than_they_should() -> None:
         random.Random(seed).shuffle(rows)
         chain = verify_chain(rows)
         assert rows == list(history()) or chain.problem
-        assert {one.name for one in chain.operators} <= {one.name for one in PEOPLE}
+        assert {one.name for one in chain.operators} <= {one.name for one in PEOPLE}  # type: ignore[attr-defined]
         assert all(isinstance(one, Enrolment) for one in chain.operators)
 
 

@@ -195,7 +195,7 @@ class HttpServer:
         # A client that leaves is noticed while it waits.
         gone = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait([gone, answer.done], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([gone, answer.done], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from toolbox import STATELESS, Death, Message, Send, Toolbox, error, notification, result, tool
+from toolbox import STATELESS, Death, Message, Send, Toolbox, error, notification, result, tool  # type: ignore[import-not-found]
 
 GARBAGE = (
     b"Listening on stdio...\n",
@@ -66,7 +66,7 @@ class StdioServer(Toolbox):
         self.late_probe: Message | None = None
         own = ("environ", "where", "family", "mute", "deaf", "twice", "strangers", "ask", "huge",
                "talk", "null", "batch", "pid", "wordless", "moody")  # fmt: skip
-        self.tools += [tool(name) for name in own]
+        self.tools += [tool(name) for name in own]  # type: ignore[has-type]
         if options.many:
             self.tools = [tool(f"tool_{number}") for number in range(options.many)]
         if options.pages:
