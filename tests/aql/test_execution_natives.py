@@ -288,8 +288,8 @@ def everything() -> list[BuiltinOperation]:
                 *note_natives(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
                 *reach_natives(ResourceReader(desk.rig.pipeline), lambda: LISTING),
                 *relation_natives(
-                    Relations(lambda: desk.operation_catalog, desk.rig.authorizer),
-                    lambda: LISTING,  # type: ignore[return-value]
+                    Relations(lambda: desk.operation_catalog, desk.rig.authorizer),  # type: ignore[return-value]
+                    lambda: LISTING,
                 ),
             ]
         finally:
