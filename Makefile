@@ -63,6 +63,17 @@ test: $(DEV) peers frameworks ## everything that must hold: lint, types, layers,
 	@echo "· spec coverage"
 	@$(BIN)/python -m tools.spec_coverage --check
 
+# Tests that start few programs, without the rest: an answer within three minutes.
+CHECKED := tests/aql tests/automation tests/channels tests/contracts tests/core tests/manifests \
+	tests/primitives tests/protocol tests/tools tests/topics tests/tree tests/trust
+
+.PHONY: check
+check: $(DEV) ## the fast part of test: lint, types, layers, and the tests that start few programs
+	@$(MAKE) --no-print-directory lint
+	@echo "· pytest"
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=check \
+		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(CHECKED) $(ARGS)
+
 # Once, beside the type checker, which uses one processor: otherwise each worker compiles every test.
 .PHONY: compile-tests
 compile-tests: $(DEV)

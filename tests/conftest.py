@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import settings
 from interlock.app.features import load_features
 from tests import ports
 from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
+from tests.support import async_tests
 
 # `make test` uses "ci": the same examples every time, so that a failure can be repeated. It tries
 # half as many as usual; a test that needs more sets its own number.
+# `make check` tries few of them.
 # A bare `pytest` uses "dev": new examples every time. No profile has a deadline: machines are busy.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=50)
+settings.register_profile("check", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
 
@@ -47,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     begin with the longest files at the end."""
     built = {feature.name for feature in load_features()}
     for item in items:
+        async_tests.add_checks(item)
         for mark in item.iter_markers("feature"):
             for name in set(mark.args) - built:
                 item.add_marker(pytest.mark.skip(reason=f"this build has no {name}"))
@@ -90,6 +95,21 @@ def pytest_runtest_protocol(
         gc.collect()
         gc.freeze()
     return done
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return async_tests.loop_factories(item)
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail on processes and files that a test leaves behind."""
+    from tests.core.upstreams.harness import leak_check
+
+    with leak_check():
+        yield
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import uvloop
 from msgspec import Raw
 
 from interlock.core.call import (
@@ -40,15 +39,12 @@ from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from tests.patience import PATIENCE
+from tests.support.async_tests import LOOPS, checked
 
 T = TypeVar("T")
 
 SERVERS = Path(__file__).parent / "servers"
 OWN_INFO = b'{"name":"interlock-test","version":"0"}'
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "uvloop": uvloop.new_event_loop,
-    "asyncio": asyncio.new_event_loop,
-}
 
 
 # -- running
@@ -58,44 +54,38 @@ SETTLING: set[Callable[[], None]] = set()
 files are not those of whoever asked."""
 
 
+@contextmanager
+def leak_check() -> Iterator[None]:
+    """Fail on processes and files that are left behind."""
+    _open_what_stays_open()
+    # What earlier tests left to the collector must not go in between.
+    gc.collect()
+    _settle()
+    files, running = open_files(), set(children())
+    try:
+        yield
+        gc.collect()
+    finally:
+        left_running = _end_children(set(children()) - running)
+    _settle()
+    now = open_files()
+    assert now == files, f"{now} instead of {files}"
+    assert not left_running, left_running
+
+
 def run(
     body: Callable[[], Coroutine[Any, Any, None]],
     *,
     loop: str = "uvloop",
     seconds: float = 2 * PATIENCE,
 ) -> None:
-    """Run a test's body on a loop. Fails on tasks, processes and files left behind, and on
-    anything that the loop itself had to complain about.
+    """Run a coroutine on a loop. Fails on tasks, processes and files that are left behind, and on
+    errors that the loop reports.
     """
-    _open_what_stays_open()
-    # What earlier tests left to the collector must not go in between.
-    gc.collect()
-    _settle()
-    files, running, troubles = open_files(), set(children()), []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: troubles.append(context)
-        )
-        async with asyncio.timeout(seconds):
-            await body()
-        if left := other_tasks():
-            # What was cancelled a moment ago needs a turn of the loop to end.
-            _, left = await asyncio.wait(left, timeout=PATIENCE)
-        assert not left, left
-
-    try:
-        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-            runner.run(main())
-            gc.collect()
-            runner.run(asyncio.sleep(0))
-    finally:
-        left_running = _end_children(set(children()) - running)
-    assert not troubles, troubles
-    _settle()
-    now = open_files()
-    assert now == files, f"{now} instead of {files}"
-    assert not left_running, left_running
+    with leak_check(), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(checked(body, seconds)())
+        gc.collect()
+        runner.run(asyncio.sleep(0))
 
 
 def _end_children(pids: set[int]) -> list[str]:
