@@ -26,7 +26,7 @@ from bench.report import console, note, show_bars, show_table
 from bench.task_sentences import TASKS, TaskSentence
 from interlock.aql.config import AqlConfig
 from interlock.aql.operations import Operation, OperationCatalogBuilder, OperationSnapshot
-from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
+from interlock.aql.search.embeddings import EmbeddingSearcher, find_model_loader, texts_of
 from interlock.aql.search.searcher import LexicalSearcher, Searcher
 from interlock.core.catalog.offering import read_offering
 from interlock.core.catalog.snapshot import Snapshot
@@ -118,7 +118,7 @@ def ways_of(book: OperationSnapshot) -> dict[str, Find]:
     """Every way of searching that there is here."""
     lexical = LexicalSearcher(lambda: book)
     ways: dict[str, Find] = {"plain BM25": PlainBm25(book.all()).find, "words": found_by(lexical)}
-    load = installed()
+    load = find_model_loader()
     if load is None:
         note("The extra `embeddings` is not installed: words only.")
         return ways
@@ -159,7 +159,7 @@ def book_of(servers: Iterable[Listed]) -> OperationSnapshot:
         for one in servers
     ]
     snapshot = Snapshot(1, offerings, page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return OperationCatalogBuilder(AqlConfig()).at(snapshot)
+    return OperationCatalogBuilder(AqlConfig()).build(snapshot)
 
 
 def right(operation: Operation, task: TaskSentence) -> bool:

@@ -180,17 +180,17 @@ def do_by_operations(said: Said, client: Client, view: str, task: Task) -> bool:
 
 
 def operation_name(tool: str) -> str:
-    from interlock.aql.operations import snake
+    from interlock.aql.operations import to_snake_case
 
-    return "_".join(snake(part) for part in tool.split("."))
+    return "_".join(to_snake_case(part) for part in tool.split("."))
 
 
 def shaped(arguments: dict[str, Any], detail: dict[str, Any]) -> dict[str, Any]:
     """The same arguments in AQL's shape: an update takes what it changes in `input`."""
-    from interlock.aql.operations import snake
+    from interlock.aql.operations import to_snake_case
 
     known = {one["name"] for one in detail["parameters"]}
-    flat = {snake(key): value for key, value in arguments.items()}
+    flat = {to_snake_case(key): value for key, value in arguments.items()}
     if "input" not in known:
         return flat
     outside = {key: value for key, value in flat.items() if key in known}

@@ -45,16 +45,16 @@ class Wrapping:
         if error is not None:
             if error.failure.name == "cancelled":
                 return outcome, error
-            written = envelope.failure(code_of(error), error.message, error.data)
+            written = envelope.write_failure(code_of(error), error.message, error.data)
         else:
             assert outcome is not None
             data = envelope.data_of(outcome.result)
             written = (
-                envelope.failure("INTERNAL_ERROR", "It failed.")
+                envelope.write_failure("INTERNAL_ERROR", "It failed.")
                 if data.failed
-                else envelope.success(data.raw)
+                else envelope.write_success(data.raw)
             )
-        return Outcome(envelope.as_tool_result(written), call.client.era), None
+        return Outcome(envelope.write_tool_result(written), call.client.era), None
 
 
 class BookOfTools:
@@ -65,13 +65,13 @@ class BookOfTools:
         self._all = {
             tool.canonical.replace(".", "_"): Operation(
                 name=tool.canonical.replace(".", "_"),
-                local=tool.upstream_name,
+                local_name=tool.upstream_name,
                 canonical=tool.canonical,
                 server=tool.segment,
                 category=Category.READ if tool.effect_name == "read_only" else Category.EXECUTE,
                 danger=Danger.REVERSIBLE,
                 tool=tool,
-                sign=lambda _: _SIGNATURE,
+                build_signature=lambda _: _SIGNATURE,
                 description=tool.description,
             )
             for tool in tools
@@ -80,13 +80,13 @@ class BookOfTools:
     def find(self, name: str) -> Operation | None:
         return self._all.get(name)
 
-    def of(self, tool: Tool) -> Operation:
+    def for_tool(self, tool: Tool) -> Operation:
         return self._all[tool.canonical.replace(".", "_")]
 
     def all(self) -> list[Operation]:
         return list(self._all.values())
 
-    def near(self, name: str, most: int = 5) -> list[str]:
+    def find_similar(self, name: str, most: int = 5) -> list[str]:
         return sorted(self._all)[:most]
 
 

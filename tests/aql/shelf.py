@@ -114,7 +114,7 @@ def snapshot(*offerings: Offering, natives: tuple[BuiltinOperation, ...] = ()) -
 def operation_catalog(
     *offerings: Offering, natives: tuple[BuiltinOperation, ...] = (), **settings: Any
 ) -> OperationSnapshot:
-    return OperationCatalogBuilder(config(**settings), natives).at(
+    return OperationCatalogBuilder(config(**settings), natives).build(
         snapshot(*offerings, natives=natives)
     )
 
@@ -150,13 +150,13 @@ class Asking:
             warn=lambda _, code, message, details: self.warnings.append((code, message, details)),
             **more,
         )
-        self.natives = (*self.introspection.natives(), *natives)
-        self.operations.configure(config or AqlConfig(), self.natives)
-        self.snapshot = snapshot(*offerings, natives=self.natives)
+        self.builtin_operations = (*self.introspection.builtin_operations(), *natives)
+        self.operations.configure(config or AqlConfig(), self.builtin_operations)
+        self.snapshot = snapshot(*offerings, natives=self.builtin_operations)
 
     @property
     def operation_catalog(self) -> OperationSnapshot:
-        return self.operations.at(self.snapshot)
+        return self.operations.build(self.snapshot)
 
     def __call__(self, query: Any = "operations", /, **params: Any) -> dict[str, Any]:
         found = self.operation_catalog.find("introspect")

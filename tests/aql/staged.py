@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from interlock.aql.batch import BatchRunner
-from interlock.aql.builtin_operations import BuiltinUpstream, hidden
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden_operation
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import ConfirmationTokens, confirming_natives
+from interlock.aql.confirmation_tokens import ConfirmationTokens, confirmation_operations
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.executions import Executions
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from interlock.aql.operations import BuiltinOperation, OperationCatalogBuilder
 from interlock.aql.preview import Preview
 from interlock.aql.read_modify_write import ReadModifyWrite
 from interlock.aql.request import AqlRequest
 from interlock.aql.response_writer import ResponseWriter
 from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, AqlStage
-from interlock.aql.view import ViewListBuilder, choose
+from interlock.aql.view import ViewListBuilder, choose_view
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
@@ -133,7 +133,7 @@ class Staged:
                 clock=rig.clock,
                 wall_clock=lambda: gated.wall,
             )
-            listed += confirming_natives(tokens)
+            listed += confirmation_operations(tokens)
         catalog_builder.configure(self.config, listed)
         self.tokens = tokens
         self.batches = BatchRunner(self.pipeline, self.config, self._find)
@@ -143,12 +143,12 @@ class Staged:
         self.own = BuiltinUpstream(
             listed,
             [
-                hidden(BATCH, self.batches.run, "Several operations."),
-                hidden(PREVIEW, Preview(self.authorizer), "What would be done."),
-                hidden(START, self._start, "What goes on by itself."),
-                hidden(MERGE, merging.run, "An update that keeps what it does not name."),
+                hidden_operation(BATCH, self.batches.run, "Several operations."),
+                hidden_operation(PREVIEW, Preview(self.authorizer), "What would be done."),
+                hidden_operation(START, self._start, "What goes on by itself."),
+                hidden_operation(MERGE, merging.run, "An update that keeps what it does not name."),
             ],
-            find=lambda name: self.stage.operation_catalog().own(name),
+            find=lambda name: self.stage.operation_catalog().find_builtin(name),
         )
         self.teller = ResponseWriter(
             self.config,
@@ -163,11 +163,11 @@ class Staged:
             host=self.pipeline,
             catalog_builder=catalog_builder,
             catalog=rig.catalog,
-            own=self.own,
+            builtin_upstream=self.own,
             authorizer=self.authorizer,
             listing=ViewListBuilder(b"{}"),
             response_writer=self.teller,
-            choose=choose,
+            choose_view=choose_view,
             tokens=tokens,
         )
         self.pipeline.install_operations(self.stage)
@@ -206,7 +206,7 @@ class Staged:
             wall_clock=lambda: 1_700_000_000.0,
             settings=self.config.executions,
             concurrent=8,
-            again=self.stage.again,
+            prepare_retry=self.stage.prepare_retry,
         )
         return self.executions
 
@@ -244,7 +244,7 @@ class Staged:
         if not envelope["success"]:
             assert set(envelope) == {"success", "error"}
             assert set(envelope["error"]) <= {"code", "message", "details"}
-            assert lawful(envelope["error"]["message"]), envelope["error"]["message"]
+            assert is_safe_message(envelope["error"]["message"]), envelope["error"]["message"]
 
     def ask(self, endpoint: str, arguments: Any, **fields: Any) -> dict[str, Any]:
         """The answer to a request that is answered at once."""

@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from interlock.aql.code_channels import AlertChannel, CommandChannel, channels_of, desktop
+from interlock.aql.code_channels import (
+    AlertChannel,
+    CommandChannel,
+    install_channels,
+    make_desktop_channel,
+)
 from interlock.aql.config import ChannelConfig
 from interlock.aql.safety.codes import VerificationCodes
 from tests.patience import PATIENCE
@@ -48,16 +53,16 @@ def test_a_command_reads_the_code_and_nobody_else_does(
         codes = VerificationCodes()
         command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
         environ = {**os.environ, "TO": "ops@example.org"}
-        [channel] = channels_of([command], codes, environ, tmp_path)
+        [channel] = install_channels([command], codes, environ, tmp_path)
         # Where there is another way, a desk shows nothing unless it is said so.
-        assert not codes.at_desk
-        codes.draw("the-challenge", "The agent of ada wants to do “x”.")
+        assert not codes.shown_at_terminal
+        codes.create("the-challenge", "The agent of ada wants to do “x”.")
         assert codes.reveal("the-challenge") is None
-        await channel.settle()
+        await channel.wait_written()
         import json
 
         said, argv, environment = json.loads((tmp_path / "heard").read_text())
-        codes.at_desk = True
+        codes.shown_at_terminal = True
         code = codes.reveal("the-challenge")
         assert code is not None
         assert code in said
@@ -78,12 +83,12 @@ def test_a_command_that_fails_is_said_without_its_code(
         channels = [
             CommandChannel(["/nowhere/at/all"], {}),
             CommandChannel([sys.executable, "-c", "raise SystemExit(3)"], {}),
-            CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {}, within=0.5),
+            CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {}, timeout=0.5),
         ]
         for channel in channels:
             channel.show("id", "SECRETCODE", "sentence")
         for channel in channels:
-            await channel.settle()
+            await channel.wait_written()
 
     run(test())
     assert len(caplog.records) == 3
@@ -138,20 +143,24 @@ def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
         )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         display = {"DISPLAY": ":0", "PATH": os.environ["PATH"]}
-        assert desktop({}, lambda _: str(program)) is None
-        assert desktop(display, lambda _: None) is None
-        window = desktop(display, lambda name: str(program) if name == "zenity" else None)
+        assert make_desktop_channel({}, lambda _: str(program)) is None
+        assert make_desktop_channel(display, lambda _: None) is None
+        window = make_desktop_channel(
+            display, lambda name: str(program) if name == "zenity" else None
+        )
         assert window is not None
         window.show("id", "SECRETCODE", "sentence")
-        await window.settle()
+        await window.wait_written()
         heard = (tmp_path / "program.in").read_text()
         assert "SECRETCODE" in heard.partition("[")[0]
         assert "SECRETCODE" not in heard.partition("[")[2]
         (tmp_path / "program.in").unlink()
-        knock = desktop(display, lambda name: str(program) if name == "notify-send" else None)
+        knock = make_desktop_channel(
+            display, lambda name: str(program) if name == "notify-send" else None
+        )
         assert isinstance(knock, AlertChannel)
         knock.show("id", "SECRETCODE", "sentence")
-        await knock.settle()
+        await knock.wait_written()
         assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
 
     run(test())
@@ -159,8 +168,8 @@ def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
 
 def test_where_no_window_can_be_opened_operators_look_for_themselves(tmp_path: Path) -> None:
     codes = VerificationCodes()
-    made = channels_of([ChannelConfig(kind="desktop")], codes, {}, tmp_path)
+    made = install_channels([ChannelConfig(kind="desktop")], codes, {}, tmp_path)
     assert made == []
-    assert codes.at_desk
-    channels_of([ChannelConfig(kind="terminal")], codes, {}, tmp_path)
-    assert codes.at_desk
+    assert codes.shown_at_terminal
+    install_channels([ChannelConfig(kind="terminal")], codes, {}, tmp_path)
+    assert codes.shown_at_terminal

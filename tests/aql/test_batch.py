@@ -422,7 +422,7 @@ def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
     async def run() -> None:
         node = staged()
         looked: list[str] = []
-        near = OperationSnapshot.near
+        near = OperationSnapshot.find_similar
 
         def counted(operation_catalog: OperationSnapshot, name: str, most: int = 5) -> list[str]:
             looked.append(name)

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from interlock.aql import error_mapping
 from interlock.aql.language.envelope import is_error
-from interlock.aql.language.errors import ROW, AqlError, lawful
+from interlock.aql.language.errors import FAILURE_BY_CODE, AqlError, is_safe_message
 from interlock.core.call import RelayedError, UpstreamLostError, UpstreamResponseError
 from interlock.errors import (
     DEADLINE_EXCEEDED,
@@ -46,10 +46,10 @@ def said(text: str, **members: Any) -> bytes:
 @pytest.mark.spec("AQ-ERR-6.1-1")
 @pytest.mark.parametrize(("status", "code"), STATUSES.items())
 def test_a_status_has_a_code(status: int, code: str) -> None:
-    assert error_mapping.of_status(status) == code
+    assert error_mapping.code_of_status(status) == code
     gone = UpstreamLostError(UPSTREAM_UNAVAILABLE, "It said so.", was_sent=False, status=status)
-    assert error_mapping.of_error(gone)[0] == code
-    assert error_mapping.of_error(gone)[2]["http_status"] == status
+    assert error_mapping.map_error(gone)[0] == code
+    assert error_mapping.map_error(gone)[2]["http_status"] == status
 
 
 @pytest.mark.spec("AQ-ERR-4.9-1")
@@ -65,10 +65,10 @@ def test_a_status_has_a_code(status: int, code: str) -> None:
 )
 @pytest.mark.parametrize("status", [403, 404, 503])
 def test_a_server_says_its_status_in_many_ways(result: Any, status: int) -> None:
-    code, message, details = error_mapping.of_result(result(status))
+    code, message, details = error_mapping.map_result(result(status))
     assert code == STATUSES[status]
     assert details["http_status"] == status
-    assert lawful(message)
+    assert is_safe_message(message)
 
 
 @pytest.mark.spec("AQ-ERR-7-1")
@@ -89,24 +89,24 @@ def test_a_server_says_its_status_in_many_ways(result: Any, status: int) -> None
     ],
 )
 def test_words_of_a_server_are_cues(text: str, code: str) -> None:
-    assert error_mapping.of_result(said(text))[0] == code
+    assert error_mapping.map_result(said(text))[0] == code
 
 
 def test_a_stack_trace_stays_out() -> None:
     java = "Boom: it broke\n    at com.x.Y.z(Y.java:7)\n    at com.x.A.b(A.java:9)"
     python = 'Traceback (most recent call last):\n  File "/src/x.py", line 1\nValueError: bad name'
     for text, kept in ((java, "Boom: it broke"), (python, "ValueError: bad name")):
-        code, message, details = error_mapping.of_result(said(text))
+        code, message, details = error_mapping.map_result(said(text))
         assert code == "INTERNAL_ERROR"
         assert details["upstream_error"] == kept
-        assert lawful(message)
+        assert is_safe_message(message)
 
 
 def test_what_a_server_lets_slip_is_masked_and_cut() -> None:
     text = "failed with token=sk-abcdefghijklmnopqrstuvwxyz " + "x" * 5_000
-    details = error_mapping.of_result(said(text))[2]
+    details = error_mapping.map_result(said(text))[2]
     assert "sk-abc" not in details["upstream_error"]
-    assert len(details["upstream_error"]) <= error_mapping.MOST_UPSTREAM
+    assert len(details["upstream_error"]) <= error_mapping.MAX_UPSTREAM_TEXT
 
 
 @pytest.mark.parametrize(
@@ -117,29 +117,30 @@ def test_what_a_server_lets_slip_is_masked_and_cut() -> None:
     ],
 )  # fmt: skip
 def test_a_result_that_is_none_is_still_a_failure(result: bytes) -> None:
-    assert error_mapping.of_result(result)[0] == "INTERNAL_ERROR"
+    assert error_mapping.map_result(result)[0] == "INTERNAL_ERROR"
 
 
 def test_an_error_of_the_server() -> None:
-    code, message, details = error_mapping.of_error(UpstreamResponseError(-32602, "bad x", None))
+    code, message, details = error_mapping.map_error(UpstreamResponseError(-32602, "bad x", None))
     assert (code, details["upstream_code"]) == ("VALIDATION_INVALID_TYPE", -32602)
     assert details["upstream_error"] == "bad x"
-    assert lawful(message)
+    assert is_safe_message(message)
     data = Raw(b'{"status":404}')
     assert (
-        error_mapping.of_error(UpstreamResponseError(-32000, "no", data))[0] == "NOT_FOUND_RESOURCE"
+        error_mapping.map_error(UpstreamResponseError(-32000, "no", data))[0]
+        == "NOT_FOUND_RESOURCE"
     )
-    assert error_mapping.of_error(UpstreamResponseError(1, "x", Raw(b"{")))[0] == "INTERNAL_ERROR"
+    assert error_mapping.map_error(UpstreamResponseError(1, "x", Raw(b"{")))[0] == "INTERNAL_ERROR"
 
 
 def test_who_may_not_is_told_what_is_missing() -> None:
     error = InterlockError(FORBIDDEN, "clerk lacks the scope write:x.", {"missing": ["write:x"]})
-    code, _, details = error_mapping.of_error(error)
+    code, _, details = error_mapping.map_error(error)
     assert (code, details["required_scope"]) == ("PERMISSION_DENIED", "write:x")
-    code, message, details = error_mapping.of_error(
+    code, message, details = error_mapping.map_error(
         InterlockError(DENIED, "That is not allowed at night.")
     )
-    assert lawful(message)
+    assert is_safe_message(message)
     assert details["reason"] == "That is not allowed at night."
 
 
@@ -147,8 +148,8 @@ def test_who_may_not_is_told_what_is_missing() -> None:
 @pytest.mark.spec("AQ-OPS-8.1-1")
 def test_every_row_of_the_table_has_a_lawful_answer() -> None:
     for row in all_failures():
-        code, message, _ = error_mapping.of_error(InterlockError(row, "Look at this, at once."))
-        assert lawful(message), row.name
+        code, message, _ = error_mapping.map_error(InterlockError(row, "Look at this, at once."))
+        assert is_safe_message(message), row.name
         assert message
         assert code.startswith(
             ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_")
@@ -157,29 +158,31 @@ def test_every_row_of_the_table_has_a_lawful_answer() -> None:
 
 @pytest.mark.spec("AQ-ERR-7-1")
 def test_the_numbers_of_mcp_are_paired_with_the_codes() -> None:
-    for code, row in ROW.items():
+    for code, row in FAILURE_BY_CODE.items():
         error = AqlError(code, "x")
         assert error.failure is row
-        assert error_mapping.of_error(error)[0] == code
+        assert error_mapping.map_error(error)[0] == code
 
 
 @pytest.mark.spec("AQ-MCP-4.1-2")
 def test_what_is_marked_as_an_error_of_mcp() -> None:
-    for code in ROW:
+    for code in FAILURE_BY_CODE:
         assert is_error(code) is (code == "INTERNAL_ERROR")
         assert is_error(code, "mcp") is True
     assert is_error("SOMETHING_NEW") is True
 
 
 def test_a_deadline_of_a_node_below() -> None:
-    code, _, details = error_mapping.of_error(RelayedError(DEADLINE_EXCEEDED, "late", {"hop": "x"}))
+    code, _, details = error_mapping.map_error(
+        RelayedError(DEADLINE_EXCEEDED, "late", {"hop": "x"})
+    )
     assert (code, details) == ("INTERNAL_ERROR", {"hop": "x"})
 
 
 @given(st.text(max_size=400))
 def test_whatever_a_server_says(text: str) -> None:
-    code, message, details = error_mapping.of_result(said(text))
-    assert lawful(message)
+    code, message, details = error_mapping.map_result(said(text))
+    assert is_safe_message(message)
     assert code
-    assert len(details.get("upstream_error", "")) <= error_mapping.MOST_UPSTREAM
+    assert len(details.get("upstream_error", "")) <= error_mapping.MAX_UPSTREAM_TEXT
     json.dumps(details)

@@ -20,7 +20,7 @@ def test_the_nodes_own_come_first_and_can_be_found() -> None:
         offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect"))
     )
     assert [one.name for one in found.all()] == ["introspect", "zap_it", "s_get_x"]
-    assert found.of(found.all()[2].tool) is found.find("s_get_x")
+    assert found.for_tool(found.all()[2].tool) is found.find("s_get_x")
     assert found.find("nothing") is None
     assert found.find("") is None
 
@@ -29,15 +29,15 @@ def test_steps_of_the_language_are_no_operations() -> None:
     found = operation_catalog(natives=(native("batch"), native("introspect")))
     assert [one.name for one in found.all()] == ["introspect"]
     assert found.find("batch") is None
-    assert found.own("batch").name == "batch"  # type: ignore[union-attr]
-    assert found.own("introspect") is found.find("introspect")
-    assert found.own("nothing") is None
+    assert found.find_builtin("batch").name == "batch"  # type: ignore[union-attr]
+    assert found.find_builtin("introspect") is found.find("introspect")
+    assert found.find_builtin("nothing") is None
     # Also where the book was told nothing of them: they can be judged, and not be named.
     known = OperationCatalogBuilder(AqlConfig(), (native("introspect"),))
-    found = known.at(merged(posted(native("batch", Category.EXECUTE), native("introspect"))))
+    found = known.build(merged(posted(native("batch", Category.EXECUTE), native("introspect"))))
     assert len(found.all()) == 1
     step = next(one for one in found.snapshot.by_name.values() if one.upstream_name == "batch")
-    assert found.of(step).name == ""
+    assert found.for_tool(step).name == ""
     assert found.find("") is None
 
 
@@ -48,19 +48,19 @@ def test_what_is_withheld_is_found_and_not_listed() -> None:
     catalog.hide_tools(BUILTIN_KEY, frozenset({"aql.introspect"}))
     catalog.publish(offer("s", ["get_x", "get_y"]))
     catalog.hide_tools("s", frozenset({"s.get_y"}))
-    found = OperationCatalogBuilder(AqlConfig(), (own,)).at(catalog.current)
+    found = OperationCatalogBuilder(AqlConfig(), (own,)).build(catalog.current)
     assert [one.name for one in found.all()] == ["introspect", "s_get_x"]
     held = found.find("s_get_y")
     assert held is not None
-    assert found.of(held.tool) is held
+    assert found.for_tool(held.tool) is held
 
 
 def test_an_operation_stays_itself_while_its_tool_does() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     one, other = offer("a", ["get_x"]), offer("b", ["get_x"])
-    first = operations.at(merged(one, other))
+    first = operations.build(merged(one, other))
     signature = first.find("a_get_x").signature  # type: ignore[union-attr]
-    second = operations.at(merged(one, offer("b", ["get_x", "get_y"])))
+    second = operations.build(merged(one, offer("b", ["get_x", "get_y"])))
     assert second is not first
     assert second.number != first.number
     assert second.find("a_get_x") is first.find("a_get_x")
@@ -71,10 +71,10 @@ def test_an_operation_stays_itself_while_its_tool_does() -> None:
 def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     snapshot = merged(offer("a", ["get_x"]))
-    first = operations.at(snapshot)
-    assert operations.at(snapshot) is first
+    first = operations.build(snapshot)
+    assert operations.build(snapshot) is first
     operations.configure(config(operations={"a.*": {"name": "mine"}}))
-    second = operations.at(snapshot)
+    second = operations.build(snapshot)
     assert second.find("mine") is not None
     assert second.number != first.number
 
@@ -82,8 +82,8 @@ def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
 def test_a_new_collider_renames_who_is_there() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     here = offer("a", ["b_c"])
-    assert operations.at(merged(here)).find("a_b_c") is not None
-    found = operations.at(merged(here, offer("a_b", ["c"])))
+    assert operations.build(merged(here)).find("a_b_c") is not None
+    found = operations.build(merged(here, offer("a_b", ["c"])))
     assert found.find("a_b_c") is None
     assert len({one.name for one in found.all()}) == 2
 
@@ -94,23 +94,28 @@ def test_what_somebody_may_have_meant() -> None:
         offer("jira", ["create_issue"]),
         natives=(native("introspect"),),
     )
-    assert found.near("github_create_isue")[0] == "github_create_issue"
-    assert set(found.near("create_issue")[:2]) == {"github_create_issue", "jira_create_issue"}
-    assert found.near("github.create_issue")[0] == "github_create_issue"
-    assert found.near("github__list_issues")[0] == "github_list_issues"
-    assert found.near("GitHub.CreatePullRequest")[0] == "github_create_pull_request"
-    assert found.near("introspct")[0] == "introspect"
-    assert found.near("") == []
-    assert found.near("日本語") == []
-    assert found.near("x" * 100_000) == []
-    assert len(found.near("create", most=2)) <= 2
+    assert found.find_similar("github_create_isue")[0] == "github_create_issue"
+    assert set(found.find_similar("create_issue")[:2]) == {
+        "github_create_issue",
+        "jira_create_issue",
+    }
+    assert found.find_similar("github.create_issue")[0] == "github_create_issue"
+    assert found.find_similar("github__list_issues")[0] == "github_list_issues"
+    assert found.find_similar("GitHub.CreatePullRequest")[0] == "github_create_pull_request"
+    assert found.find_similar("introspct")[0] == "introspect"
+    assert found.find_similar("") == []
+    assert found.find_similar("日本語") == []
+    assert found.find_similar("x" * 100_000) == []
+    assert len(found.find_similar("create", limit=2)) <= 2
 
 
 def test_nobody_is_told_names_that_it_does_not_see() -> None:
     found = operation_catalog(offer("a", ["get_secret"]), offer("b", ["get_secret"]))
-    seen = found.near("get_secret", sees=lambda tool: tool.upstream == "b")
+    seen = found.find_similar("get_secret", sees=lambda tool: tool.upstream == "b")
     assert seen == ["b_get_secret"]
-    assert found.near("a.get_secret", sees=lambda tool: tool.upstream == "b") == ["b_get_secret"]
+    assert found.find_similar("a.get_secret", sees=lambda tool: tool.upstream == "b") == [
+        "b_get_secret"
+    ]
 
 
 def test_twice_as_many_tools_are_twice_the_work() -> None:
@@ -123,7 +128,7 @@ def test_twice_as_many_tools_are_twice_the_work() -> None:
         snapshot = merged(*offerings)
         found: list[Any] = []
         lines = lines_run(
-            lambda: found.extend(OperationCatalogBuilder(AqlConfig()).at(snapshot).all())
+            lambda: found.extend(OperationCatalogBuilder(AqlConfig()).build(snapshot).all())
         )
         assert len(found) == 50 * servers
         return lines

@@ -56,7 +56,7 @@ def definitions() -> list[dict[str, Any]]:
 def exported() -> dict[str, Any]:
     offering = offer("acme", [json.dumps(one).encode() for one in definitions()])
     config = AqlConfig()
-    made = bundle.export(offering, OperationCatalogBuilder(config).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(config).build(merged(offering)))
     again: dict[str, Any] = json.loads(json.dumps(made))
     return again
 
@@ -83,7 +83,7 @@ def test_it_holds_the_list_and_the_operations(exported: dict[str, Any]) -> None:
 
 @pytest.mark.spec("AQ-DB-1-1")
 def test_read_again_it_gives_the_same_operations(exported: dict[str, Any]) -> None:
-    again = bundle.read(exported)
+    again = bundle.read_bundle(exported)
     made = {one.name: (one.category.value, one.danger.label) for one in again.all()}
     assert made == {
         one["operation_name"]: (one["endpoint"], one["danger_level"])
@@ -112,7 +112,7 @@ def test_what_the_operator_says_is_an_override() -> None:
 
     offering = offer("acme", ["frobnicate"])
     config = AqlConfig(operations={"acme.*": OperationConfig(category="READ", name="look")})
-    made = bundle.export(offering, OperationCatalogBuilder(config).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(config).build(merged(offering)))
     one = made["normalized_bundle"]["operations"][0]
     assert (one["operation_name"], one["endpoint"]) == ("look", "READ")
     sources = one["provenance"]["inference_sources"]
@@ -124,11 +124,11 @@ def test_words_that_the_node_wrote_over_are_given_back() -> None:
         {"name": "x", "description": "Its own.", "inputSchema": {"type": "object"}}
     ).encode()
     offering = offer("acme", [raw], descriptions={"x": "The operator's."})
-    made = bundle.export(offering, OperationCatalogBuilder(AqlConfig()).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(AqlConfig()).build(merged(offering)))
     assert made["raw_capture"]["tools"] == [json.loads(raw)]
 
 
 @pytest.mark.parametrize("wrong", [{}, {"source": 1}, {"source": {}, "raw_capture": {"tools": 3}}])
 def test_what_is_no_bundle_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no discovery bundle"):
-        bundle.read(wrong)
+        bundle.read_bundle(wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.aql import operations as categories
-from interlock.aql.operations import judge
+from interlock.aql.operations import classify
 from interlock.core.catalog.effects import UNKNOWN_EFFECT, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
 from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
@@ -41,10 +41,10 @@ KNOWN = {
 @pytest.mark.spec("AQ-8.1-1", "AQ-8.2-1", "AQ-CRU-6.1-1")
 def test_known_tools_are_classified_as_they_were_reviewed() -> None:
     wrong = {
-        name: judge(name, UNKNOWN_EFFECT).category.value
+        name: classify(name, UNKNOWN_EFFECT).category.value
         for category, names in KNOWN.items()
         for name in names.split()
-        if judge(name, UNKNOWN_EFFECT).category is not category
+        if classify(name, UNKNOWN_EFFECT).category is not category
     }
     assert sum(len(names.split()) for names in KNOWN.values()) >= 60
     assert wrong == {}
@@ -61,7 +61,7 @@ def test_every_verb_of_the_draft_is_known() -> None:
     }
     for category, words in verbs.items():
         for word in words.split():
-            assert judge(f"{word}_thing", UNKNOWN_EFFECT).category is category, word
+            assert classify(f"{word}_thing", UNKNOWN_EFFECT).category is category, word
 
 
 @pytest.mark.spec("AQ-8.1-2")
@@ -103,7 +103,7 @@ def test_every_verb_of_the_draft_is_known() -> None:
 def test_effects_and_verbs_together(
     name: str, effect: Effect, category: Category, confidence: str, needs_review: bool
 ) -> None:
-    judged = judge(name, effect)
+    judged = classify(name, effect)
     assert (judged.category, judged.confidence, judged.needs_review) == (
         category, confidence, needs_review,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
     sent = only(tool("send_email", {"to": NEEDED, "text": STRING}))
     assert sent.category is Category.EXECUTE
     assert "outside" in sent.origins["category_reason"]
-    assert judge("get_or_create_user", UNKNOWN_EFFECT).category is Category.CREATE
+    assert classify("get_or_create_user", UNKNOWN_EFFECT).category is Category.CREATE
 
 
 @pytest.mark.spec("AQ-CRU-6.3-1")
@@ -187,16 +187,20 @@ def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
     ],
 )
 def test_the_decision_tree(name: str, effect: Effect, category: Category) -> None:
-    assert judge(name, effect).category is category
+    assert classify(name, effect).category is category
 
 
 @pytest.mark.spec("AQ-8.5.1-2")
 def test_methods_of_http_have_categories() -> None:
-    assert categories.of_method("post") is Category.CREATE
-    assert categories.of_method("GET") is Category.READ
-    assert categories.of_method("PUT") is categories.of_method("PATCH") is Category.UPDATE
-    assert categories.of_method("DELETE") is Category.DELETE
-    assert categories.of_method("TRACE") is Category.EXECUTE
+    assert categories.category_of_http_method("post") is Category.CREATE
+    assert categories.category_of_http_method("GET") is Category.READ
+    assert (
+        categories.category_of_http_method("PUT")
+        is categories.category_of_http_method("PATCH")
+        is Category.UPDATE
+    )
+    assert categories.category_of_http_method("DELETE") is Category.DELETE
+    assert categories.category_of_http_method("TRACE") is Category.EXECUTE
 
 
 def test_a_servers_own_name_in_front_of_its_tools_does_not_count() -> None:

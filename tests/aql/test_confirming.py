@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import MOST, WINDOW, expiry, hidden, token_of
-from interlock.aql.language.errors import lawful
+from interlock.aql.confirmation_tokens import (
+    MAX_ATTEMPTS,
+    WINDOW_SECONDS,
+    approval_timeout,
+    mask_token,
+    to_token,
+)
+from interlock.aql.language.errors import is_safe_message
 from interlock.aql.request import AqlRequest
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
@@ -114,7 +120,7 @@ def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> No
         assert 8 <= len(token) <= 80
         assert re.fullmatch(r"20..-..-..T..:..:..Z", details["expires_at"])
         assert details["url"].startswith("https://node/approvals/")
-        assert lawful(error["message"])
+        assert is_safe_message(error["message"])
         assert desk.node.sent == []
         # To ask again is to be told the same.
         assert (await desk.held(view=view))["confirmation_token"] == token
@@ -165,7 +171,7 @@ def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
             desk.noted(word) for word in ("TOKEN_ISSUED", "TOKEN_VALIDATED", "TOKEN_REJECTED")
         )
         for one in (issued, validated, rejected, desk.noted("CONFIRMATION_GRANTED")):
-            assert one[:2] == [f"token:{hidden(token)}", "tool:hub.delete_repo"]
+            assert one[:2] == [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
         # Each failure has its reason, and what did not fail has none.
         assert rejected[-1] == "TOKEN_ALREADY_USED"
         assert issued == validated == rejected[:-1]
@@ -241,11 +247,11 @@ def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-3.1-1")
 @pytest.mark.spec("AQ-TOK-2.2-1")
 def test_tokens_are_random_and_have_one_form() -> None:
-    tokens = {token_of(new_id()) for _ in range(1_000)}
+    tokens = {to_token(new_id()) for _ in range(1_000)}
     assert len(tokens) == 1_000
     for token in tokens:
         assert re.fullmatch(r"conf_[A-Za-z0-9_-]{33}", token)
-        assert hidden(token) == token[:7] + "…"
+        assert mask_token(token) == token[:7] + "…"
 
 
 @pytest.mark.spec("AQ-TOK-6.2-1")
@@ -262,7 +268,7 @@ def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:
             token.swapcase(),
             "conf_" + token[5:].swapcase(),
             token[5:],
-            token_of(new_id()),
+            to_token(new_id()),
             "conf_",
             "conf_" + "a" * 64,
             "quota_continue_" + token[5:],
@@ -294,7 +300,7 @@ def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) -> Non
         error = other["error"]
         assert error["code"] == "TOKEN_SCOPE_MISMATCH"
         assert error["details"] == {
-            "token": hidden(token),
+            "token": mask_token(token),
             "token_operation": "hub_delete_repo",
             "requested_operation": "hub_delete_repo",
         }
@@ -322,7 +328,7 @@ def test_a_token_expires(tmp_path: Path) -> None:
         error = answer["error"]
         assert error["code"] == "TOKEN_EXPIRED"
         assert set(error["details"]) == {"token", "expired_at", "current_time"}
-        assert error["details"]["token"] == hidden(token)
+        assert error["details"]["token"] == mask_token(token)
         assert "TOKEN_REVOKED" not in desk.words()
         desk.gate.close()
 
@@ -341,7 +347,7 @@ def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
         desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
         desk.gate.approvals.policy_changed()
         await revoked.wait()
-        about = [f"token:{hidden(token)}", "tool:hub.delete_repo"]
+        about = [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
         assert desk.noted("TOKEN_REVOKED")[:2] == about
         assert len(desk.noted("TOKEN_REVOKED")) > len(about), "it says why"
         answer = await desk.ask({**REPO, "confirmation_token": token})
@@ -374,16 +380,16 @@ def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
         token = (await desk.held())["confirmation_token"]
         codes = []
         for _ in range(100):
-            answer = await desk.ask({**REPO, "confirmation_token": token_of(new_id())})
+            answer = await desk.ask({**REPO, "confirmation_token": to_token(new_id())})
             codes.append(answer["error"]["code"])
-        assert codes[:MOST] == ["TOKEN_INVALID"] * MOST
-        assert set(codes[MOST:]) == {"RATE_LIMIT_EXCEEDED"}
+        assert codes[:MAX_ATTEMPTS] == ["TOKEN_INVALID"] * MAX_ATTEMPTS
+        assert set(codes[MAX_ATTEMPTS:]) == {"RATE_LIMIT_EXCEEDED"}
         limited = await desk.ask({**REPO, "confirmation_token": token})
         assert limited["error"]["details"]["retry_after_seconds"] > 0
         # Others are not the worse for it, and it passes.
         fine = await desk.ask({**REPO, "confirmation_token": "conf_x"}, by="b")
         assert fine["error"]["code"] == "TOKEN_INVALID"
-        desk.gate.pass_time(WINDOW + 1)
+        desk.gate.pass_time(WINDOW_SECONDS + 1)
         answer = await desk.ask({**REPO, "confirmation_token": token})
         assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
         desk.gate.close()
@@ -398,11 +404,11 @@ def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
         operation = desk.node.stage.find("hub_delete_repo", FIVE)
         assert operation is not None
         call = tool_call(operation_request=AqlRequest(operation, FIVE, None))
-        assert expiry(call, 300.0) == 300.0
+        assert approval_timeout(call, 300.0) == 300.0
         operation.danger = Danger.FORBIDDEN
-        assert expiry(call, 300.0) == 120.0
-        assert expiry(call, 60.0) == 60.0
-        assert expiry(tool_call(), 300.0) == 300.0
+        assert approval_timeout(call, 300.0) == 120.0
+        assert approval_timeout(call, 60.0) == 60.0
+        assert approval_timeout(tool_call(), 300.0) == 300.0
         desk.gate.close()
 
     going(run)

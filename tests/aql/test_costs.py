@@ -8,11 +8,7 @@ from msgspec import Raw
 
 from interlock.aql import view
 from interlock.aql.commands.operations import build_listing
-from interlock.core.catalog.token_costs import (
-    count_definition_tokens,
-    count_tool_tokens,
-    estimate_tokens,
-)
+from interlock.core.catalog.token_costs import count_definition_tokens, count_tool_tokens, count_tool_tokens
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.shelf import NEEDED, operation_catalog, tool
@@ -43,7 +39,7 @@ def test_everybody_is_told_the_same() -> None:
     shelf = build_listing([Raw(one) for one in listed], CONFIG, [])
     by_operations = sum(count_definition_tokens(raw) for raw in shelf.plain)
     face = views().by_name("aql")
-    by_adapter_info = view.cost(face, shelf.operation_catalog, None)["plain"]
+    by_adapter_info = view.token_costs(face, shelf.operation_catalog, None)["plain"]
     by_auto = sum(count_tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
     assert by_tools == by_operations == by_adapter_info == by_auto
 
@@ -56,7 +52,7 @@ def test_a_view_is_counted_as_its_tools_are() -> None:
         for one in view.endpoints(face, found, None)
     ]
     counted = sum(
-        estimate_tokens(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
+        count_tool_tokens(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
         for one in shown
     )
-    assert view.cost(face, found, None)["view"] == counted
+    assert view.token_costs(face, found, None)["view"] == counted

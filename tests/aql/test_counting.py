@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.usage_counters import CounterRow, CounterStore, Period, SlidingCounter, period
+from interlock.aql.usage_counters import (
+    CounterRow,
+    CounterStore,
+    Period,
+    SlidingCounter,
+    current_period,
+)
 from interlock.errors import InterlockError
 
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
@@ -65,25 +71,25 @@ def test_no_stretch_of_time_ever_holds_more_than_the_limit(
     now, made = NOON, []
     for ahead, back in steps:
         now += ahead * length / 20
-        if window.look(now) < limit:
+        if window.count_at(now) < limit:
             mark = window.add(now)
             if back:
-                window.give_back(mark)
+                window.refund(mark)
             else:
                 made.append(now)
         else:
             wait = window.wait(now, limit)
             assert 0 < wait <= length * 1.1
         assert sum(1 for one in made if one > now - length) <= limit
-    assert window.look(now + 2 * length) == 0
+    assert window.count_at(now + 2 * length) == 0
 
 
 def test_a_clock_that_is_set_back_forgets_nothing() -> None:
     window = SlidingCounter("k", 60.0, None)
     window.add(NOON)
     window.add(NOON - 3600)
-    assert window.look(NOON - 3600) == 2
-    assert window.look(NOON + 62) == 0
+    assert window.count_at(NOON - 3600) == 2
+    assert window.count_at(NOON + 62) == 0
 
 
 @pytest.mark.parametrize(
@@ -97,6 +103,6 @@ def test_a_clock_that_is_set_back_forgets_nothing() -> None:
 )
 def test_periods_are_those_of_the_calendar(per: str, start: str, end: str) -> None:
     wanted = [int(datetime.fromisoformat(one + "+00:00").timestamp()) for one in (start, end)]
-    assert period(per, NOON) == Period(*wanted)
+    assert current_period(per, NOON) == Period(*wanted)
     december = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-    assert period("month", december).end == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+    assert current_period("month", december).end == datetime(2027, 1, 1, tzinfo=UTC).timestamp()

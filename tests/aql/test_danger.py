@@ -7,7 +7,7 @@ import pytest
 
 from interlock.aql import danger
 from interlock.aql.config import AqlConfig
-from interlock.aql.danger import TRUST, level, matrix
+from interlock.aql.danger import TRUST_LEVELS, classify_danger, verdict_of
 from interlock.aql.operations import OperationCatalogBuilder, ServerTrust
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
@@ -48,7 +48,7 @@ def test_destructive_is_what_is_irreversible(
     name: str, category: Category, effect: EffectLevel
 ) -> None:
     held = effect is EffectLevel.IRREVERSIBLE
-    assert (level(name, category, effect)[0] >= Danger.DESTRUCTIVE) is held
+    assert (classify_danger(name, category, effect)[0] >= Danger.DESTRUCTIVE) is held
 
 
 @pytest.mark.spec("AQ-DNG-6.1-1", "AQ-DNG-5.1-1")
@@ -81,7 +81,7 @@ def test_destructive_is_what_is_irreversible(
     ],
 )
 def test_names_tell(name: str, expected: Danger | None) -> None:
-    assert danger.by_name(name) is expected
+    assert danger.danger_of_name(name) is expected
 
 
 @pytest.mark.spec("AQ-DNG-5.1-1")
@@ -98,10 +98,15 @@ def test_patterns_match_the_local_name() -> None:
 
 
 def test_what_cannot_be_undone_is_destructive_and_reading_is_safe_only_if_that_is_known() -> None:
-    assert level("make_thing", Category.CREATE, EffectLevel.IRREVERSIBLE)[0] is Danger.DESTRUCTIVE
-    assert level("fetch_thing", Category.READ, MUTATING)[0] is Danger.REVERSIBLE
-    assert level("get_thing", Category.READ, MUTATING)[0] is Danger.SAFE
-    assert level("drop_x", Category.DELETE, EffectLevel.IRREVERSIBLE)[0] is Danger.FORBIDDEN
+    assert (
+        classify_danger("make_thing", Category.CREATE, EffectLevel.IRREVERSIBLE)[0]
+        is Danger.DESTRUCTIVE
+    )
+    assert classify_danger("fetch_thing", Category.READ, MUTATING)[0] is Danger.REVERSIBLE
+    assert classify_danger("get_thing", Category.READ, MUTATING)[0] is Danger.SAFE
+    assert (
+        classify_danger("drop_x", Category.DELETE, EffectLevel.IRREVERSIBLE)[0] is Danger.FORBIDDEN
+    )
 
 
 @pytest.mark.spec("AQ-DNG-4.1-1")
@@ -114,7 +119,9 @@ def test_the_matrix() -> None:
         [d, d, d, c, a],
         [d, d, d, d, c],
     ]
-    assert [[matrix(one, trust) for trust in TRUST] for one in sorted(Danger)] == expected
+    assert [
+        [verdict_of(one, trust) for trust in TRUST_LEVELS] for one in sorted(Danger)
+    ] == expected
 
 
 # -- trust
@@ -122,7 +129,7 @@ def test_the_matrix() -> None:
 
 @pytest.mark.spec("AQ-TRU-2.1-1")
 def test_trust_has_five_levels_and_the_config_knows_no_other() -> None:
-    assert TRUST == ("untested", "generated", "validated", "community_reviewed", "certified")
+    assert TRUST_LEVELS == ("untested", "generated", "validated", "community_reviewed", "certified")
     with pytest.raises(msgspec.ValidationError, match="certifed"):
         msgspec.convert({"trust": {"s": "certifed"}}, AqlConfig)
 
@@ -178,9 +185,9 @@ def test_a_server_that_breaks_what_it_promised_is_trusted_less(
     now: dict[str, object], what: str | None
 ) -> None:
     trusting = ServerTrust({"s": "certified"}, wall_clock=lambda: 3)
-    operations = OperationCatalogBuilder(AqlConfig(), on_break=trusting.broke)
-    operations.at(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))
-    operations.at(merged(offer("s", [tool("create_x", now)])))
+    operations = OperationCatalogBuilder(AqlConfig(), on_break=trusting.demote)
+    operations.build(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))
+    operations.build(merged(offer("s", [tool("create_x", now)])))
     if what is None:
         assert trusting("s") == "certified"
         assert trusting.history("s") == []

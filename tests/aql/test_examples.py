@@ -17,7 +17,7 @@ from tests.core.catalog.offers import definition
 
 def made(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:
     """An example for a tool with this schema."""
-    request = introspection.request(only(definition(name, inputSchema=schema)))
+    request = introspection.example_request(only(definition(name, inputSchema=schema)))
     assert request["operation"] == f"s_{name}"
     params: dict[str, Any] = request["params"]
     return params
@@ -78,15 +78,15 @@ def test_a_server_may_give_examples_itself() -> None:
 def test_an_update_changes_something() -> None:
     found = only(tool("update_issue", {"issue_id": NEEDED, "title": STRING, "body": STRING}))
     assert found.category is Category.UPDATE
-    assert introspection.params(found) == {"issue_id": "id", "input": {"title": "title"}}
+    assert introspection.example_params(found) == {"issue_id": "id", "input": {"title": "title"}}
     found = only(tool("set_state", {"id": NEEDED, "state": NEEDED}))
-    assert introspection.params(found) == {"id": "id", "input": {"state": "state"}}
+    assert introspection.example_params(found) == {"id": "id", "input": {"state": "state"}}
 
 
 def test_the_nodes_own_give_theirs() -> None:
     own = native("introspect", example={"query": "operations"})
     (one,) = operation_catalog(natives=(own,)).all()
-    assert introspection.request(one) == {
+    assert introspection.example_request(one) == {
         "operation": "introspect",
         "params": {"query": "operations"},
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.aql.executions import as_it_stands
-from interlock.aql.language.errors import lawful
+from interlock.aql.executions import current_error
+from interlock.aql.language.errors import is_safe_message
 
 ERROR = {
     "code": "CONFIRMATION_REQUIRED",
@@ -32,10 +32,10 @@ def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str)
         asked.append(id)
         return state
 
-    told = as_it_stands(ERROR, "s_x", state_of)
+    told = current_error(ERROR, "s_x", state_of)
     assert asked == ["abc"]
     assert says in told["message"]
-    assert lawful(told["message"])
+    assert is_safe_message(told["message"])
     assert "send the same request" not in told["message"].lower()
     assert told["details"].get("approval", "") == state
     assert told["details"]["continue_with"] == "retry_execution"
@@ -45,9 +45,9 @@ def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str)
 
 def test_the_page_is_named_where_there_is_one() -> None:
     error = {**ERROR, "details": {"confirmation_token": "conf_abc", "url": "https://n/approvals/1"}}
-    assert "https://n/approvals/1" in as_it_stands(error, "s_x", lambda _: "")["message"]
+    assert "https://n/approvals/1" in current_error(error, "s_x", lambda _: "")["message"]
 
 
 def test_other_failures_are_told_as_they_are() -> None:
     other = {"code": "INTERNAL_ERROR", "message": "No.", "details": {}}
-    assert as_it_stands(other, "s_x", lambda _: "done") is other
+    assert current_error(other, "s_x", lambda _: "done") is other

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.execution_operations import execution_natives
+from interlock.aql.execution_operations import execution_operations
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_natives
+from interlock.aql.notes import Notes, NoteStore, note_operations
 from interlock.aql.operations import BuiltinOperation, Parameter
-from interlock.aql.relations import Relations, relation_natives
+from interlock.aql.relations import Relations, relation_operations
 from interlock.aql.request import BuiltinResponse
-from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.resource_operations import ResourceReader, resource_operations
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.pipeline.tasks import TaskIds, TaskReference
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
@@ -40,8 +40,8 @@ class Desk(Bench):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        natives = execution_natives(self.executions, lambda: LISTING, lambda: self.now)
-        self.natives = {one.name: one for one in natives}
+        natives = execution_operations(self.executions, lambda: LISTING, lambda: self.now)
+        self.builtin_operations = {one.name: one for one in natives}
         self._ids = TaskIds(b"s" * 64)
         self.tasks = ExecutionTasks(self.executions, self._seal)
 
@@ -50,7 +50,7 @@ class Desk(Bench):
         return self._ids.seal(TaskReference(BUILTIN_KEY, id, is_local=True), call.caller.name)
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
-        answer = self.natives[name].answer(self.asked(params, caller))
+        answer = self.builtin_operations[name].answer(self.asked(params, caller))
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def data(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
@@ -60,7 +60,7 @@ class Desk(Bench):
     async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
             await self(name, caller, **params)
-        assert lawful(refused.value.message), refused.value.message
+        assert is_safe_message(refused.value.message), refused.value.message
         return refused.value
 
 
@@ -158,7 +158,7 @@ def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
         answer = await desk("list_executions", first=5_000)
         [warning] = answer.warnings
         assert warning.code == "VALIDATION_TRUNCATED_WARNING"
-        assert lawful(warning.message)
+        assert is_safe_message(warning.message)
 
     at_desk(test)
 
@@ -196,7 +196,7 @@ def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
         answer = await desk("retry_execution", execution_id=id)
         [warning] = answer.warnings
         assert warning.severity == "high"
-        assert lawful(warning.message)
+        assert is_safe_message(warning.message)
         assert answer.data["status"] == "running"
 
     at_desk(test)
@@ -284,12 +284,11 @@ def everything() -> list[BuiltinOperation]:
         store = NoteStore(None, deliver=lambda run: run())
         try:
             return [
-                *desk.natives.values(),
-                *note_natives(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
-                *reach_natives(ResourceReader(desk.rig.pipeline), lambda: LISTING),
-                *relation_natives(
-                    Relations(lambda: desk.operation_catalog, desk.rig.authorizer),  # type: ignore[return-value]
-                    lambda: LISTING,
+                *desk.builtin_operations.values(),
+                *note_operations(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
+                *resource_operations(ResourceReader(desk.rig.pipeline), lambda: LISTING),
+                *relation_operations(
+                    Relations(lambda: desk.operation_catalog, desk.rig.authorizer), lambda: LISTING
                 ),
             ]
         finally:
@@ -325,7 +324,7 @@ def test_a_parameter_means_the_same_wherever_it_stands() -> None:
     own = {"id", "name", "query"}
     for native in EVERYTHING:
         for one in native.parameters:
-            assert one.name == one.own
+            assert one.name == one.upstream_name
             known = seen.setdefault(one.name, one)
             assert known.type == one.type
             if one.name not in own:

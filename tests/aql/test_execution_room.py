@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.aql import executions
-from interlock.aql.executions import may_be_retried
+from interlock.aql.executions import is_retryable
 from interlock.aql.language.errors import AqlError
 from interlock.core.call import Call, principal
 from interlock.trust.policy.decision import Decision
@@ -40,7 +40,7 @@ def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path)
 
 def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "MOST_OF_ONE", 5_000)
-    monkeypatch.setattr("interlock.aql.executions.MOST_OF_ONE", 5_000)
+    monkeypatch.setattr("interlock.aql.executions.MAX_CALLER_BYTES", 5_000)
 
     async def test(bench: Bench) -> None:
         other = (await bench.start(arguments=LONG, caller=GUARD))["execution_id"]
@@ -50,11 +50,11 @@ def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None
             ids.append((await bench.start(arguments=LONG))["execution_id"])
             bench.last.answer_error(-32000, "no")
         # The oldest went, of nobody but who has too much.
-        left = [one.id for one in bench.executions.of(OWNER)]
+        left = [one.id for one in bench.executions.all_of(OWNER)]
         assert left == ids[-len(left) :]
         assert 3 <= len(left) <= 4
         assert bench.executions.find(principal(GUARD), other)
-        assert 0 < bench.executions._storage_budget.of(OWNER) <= 5_000
+        assert 0 < bench.executions._storage_budget.bytes_of(OWNER) <= 5_000
         # What runs is never forgotten, and no more is begun than fits.
         for _ in range(4):
             await bench.start(arguments=LONG)
@@ -77,10 +77,10 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
             else:
                 bench.executions.cancel(OWNER, id)
         room = bench.executions._storage_budget
-        assert room.total == room.of(OWNER) > 1_000
+        assert room.total == room.bytes_of(OWNER) > 1_000
         bench.now += 61
-        assert bench.executions.of(OWNER) == []
-        assert (room.total, room.of(OWNER)) == (0, 0)
+        assert bench.executions.all_of(OWNER) == []
+        assert (room.total, room.bytes_of(OWNER)) == (0, 0)
 
     with_bench(test, keep=60.0)
 
@@ -93,7 +93,7 @@ def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> N
             await bench.start(arguments=LONG, caller=caller)
             bench.last.answer_error(-32000, "no")
         assert bench.executions._storage_budget.total <= 3_500
-        assert len(bench.executions.of(OWNER)) < 3
+        assert len(bench.executions.all_of(OWNER)) < 3
 
     with_bench(test)
 
@@ -110,7 +110,7 @@ def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_what_may_be_tried_again(code: str, again: bool) -> None:
-    assert may_be_retried({"code": code}) is again
+    assert is_retryable({"code": code}) is again
 
 
 def _refusing(error: AqlError) -> Callable[[Call, Decision], Decision]:

@@ -19,14 +19,14 @@ from hypothesis.stateful import (
 
 from interlock.aql.execution_states import (
     LIFECYCLE,
-    MOVES,
     TERMINAL,
+    TRANSITIONS,
     ExecutionEvent,
     ExecutionState,
-    after,
     diagram,
+    next_state_of,
 )
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Call, principal
 from tests.aql.executing import CLERK, Bench
 from tests.core.pipeline.rig import ScriptedExchange
@@ -47,30 +47,30 @@ def test_there_are_five_states() -> None:
 
 @pytest.mark.spec("AQ-8.4.2-1")
 def test_what_is_not_in_the_table_cannot_happen() -> None:
-    assert {(before.value, then.value) for (before, _), then in MOVES.items()} == ALLOWED
+    assert {(before.value, then.value) for (before, _), then in TRANSITIONS.items()} == ALLOWED
     for state, event in product(ExecutionState, ExecutionEvent):
-        if (state, event) in MOVES:
-            assert after(state, event) is MOVES[state, event]
+        if (state, event) in TRANSITIONS:
+            assert next_state_of(state, event) is TRANSITIONS[state, event]
             continue
         with pytest.raises(AqlError) as refused:
-            after(state, event)
+            next_state_of(state, event)
         assert refused.value.code == "CONFLICT_INVALID_STATE"
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
     # The draft's drawing has this edge, its list has not.
     with pytest.raises(AqlError):
-        after(ExecutionState.FAILED, ExecutionEvent.CANCEL)
+        next_state_of(ExecutionState.FAILED, ExecutionEvent.CANCEL)
 
 
 @pytest.mark.spec("AQ-8.4.4-2")
 @pytest.mark.parametrize("state", [state for state in ExecutionState if state not in TERMINAL])
 def test_what_has_not_ended_can_be_cancelled(state: ExecutionState) -> None:
-    assert after(state, ExecutionEvent.CANCEL) is ExecutionState.CANCELLED
+    assert next_state_of(state, ExecutionEvent.CANCEL) is ExecutionState.CANCELLED
 
 
 def test_the_drawing_has_every_transition() -> None:
     drawn = diagram()
     assert all(f"{before} --> {then}" in drawn for before, then in ALLOWED)
-    assert drawn.count("-->") == len(MOVES) + 1 + len(TERMINAL)
+    assert drawn.count("-->") == len(TRANSITIONS) + 1 + len(TERMINAL)
 
 
 class Lives(RuleBasedStateMachine):
@@ -148,9 +148,9 @@ class Lives(RuleBasedStateMachine):
     @rule(id=consumes(started))
     def answer_of_an_earlier_attempt(self, id: str) -> None:
         """An answer that comes for a call which is over changes nothing."""
-        live = self.bench.executions.known(id)
+        live = self.bench.executions.find_by_id(id)
         assert live is not None
-        self.bench.executions._over(live, Call("tools/call", "test", *self._who()), None, None)
+        self.bench.executions._on_done(live, Call("tools/call", "test", *self._who()), None, None)
 
     def _who(self) -> tuple[Any, Any]:
         asked = self.bench.asked().call
@@ -159,11 +159,13 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def is_as_expected(self) -> None:
-        shown = {record.id: record.status.value for record in self.bench.executions.of(self.owner)}
+        shown = {
+            record.id: record.status.value for record in self.bench.executions.all_of(self.owner)
+        }
         assert shown == self.expected
         under_way = sum(1 for state in shown.values() if state == "running")
         assert self.bench.rig.under_way == under_way
-        for record in self.bench.executions.of(self.owner):
+        for record in self.bench.executions.all_of(self.owner):
             assert (record.finished is not None) == (record.status in TERMINAL)
             assert (record.error is not None) == (record.status is ExecutionState.FAILED)
 

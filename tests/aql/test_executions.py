@@ -13,8 +13,8 @@ import pytest
 
 from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution
-from interlock.aql.executions import data_in, may_have_been_done, moved
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.executions import data_in, may_have_taken_effect, read_progress
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Caller, principal
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import PROGRESS
@@ -55,7 +55,7 @@ def test_it_is_answered_at_once_and_completes_later() -> None:
         assert bench.last.call.name == "s.build"
         bench.now += 5
         bench.last.answer(content=[], structuredContent={"built": 7})
-        ended = bench.executions.shown(record(bench, id))
+        ended = bench.executions.describe(record(bench, id))
         assert ended["status"] == "completed"
         assert ended["finished_at"] == "2023-11-14T22:13:25.000Z"
         assert "error" not in ended
@@ -72,7 +72,7 @@ def test_a_failed_one_says_why() -> None:
     async def test(bench: Bench) -> None:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "The disk is gone.")
-        shown = bench.executions.shown(record(bench, id))
+        shown = bench.executions.describe(record(bench, id))
         assert shown["status"] == "failed"
         assert shown["error"]["code"] == "INTERNAL_ERROR"
         assert shown["error"]["message"] == "The disk is gone."
@@ -113,7 +113,7 @@ def test_what_is_still_being_written_down_can_be_cancelled() -> None:
     async def test(bench: Bench) -> None:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
-        [one] = bench.executions.of(OWNER)
+        [one] = bench.executions.all_of(OWNER)
         assert one.status is ExecutionState.PENDING
         bench.executions.cancel(OWNER, one.id)
         assert (await starting)["status"] == "cancelled"
@@ -131,7 +131,7 @@ def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        [one] = bench.executions.of(OWNER)
+        [one] = bench.executions.all_of(OWNER)
         assert one.status is ExecutionState.CANCELLED
         assert not bench.server.started
 
@@ -179,8 +179,8 @@ def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
         bench.last.answer_error(-32000, "no")
         _, doubtful = await bench.executions.retry(bench.asked(), id)
         assert not doubtful, "reading twice is reading once"
-        assert not may_have_been_done({"code": "PERMISSION_DENIED"})
-        assert not may_have_been_done({"code": "CONFIRMATION_REQUIRED"})
+        assert not may_have_taken_effect({"code": "PERMISSION_DENIED"})
+        assert not may_have_taken_effect({"code": "CONFIRMATION_REQUIRED"})
 
     with_bench(test)
 
@@ -212,7 +212,7 @@ def test_another_caller_learns_nothing(other: Caller) -> None:
             assert refused.value.code == "NOT_FOUND_RESOURCE"
             refusals.append(refused.value.message.replace(wanted, "…"))
         assert refusals[0] == refusals[1]
-        assert bench.executions.of(principal(other)) == []
+        assert bench.executions.all_of(principal(other)) == []
         with pytest.raises(AqlError):
             bench.executions.cancel(principal(other), id)
         with pytest.raises(AqlError):
@@ -305,7 +305,7 @@ def test_progress_is_shown_and_never_goes_back() -> None:
     ],
 )  # fmt: skip
 def test_progress_that_says_nothing_is_not_shown(said: Any) -> None:
-    assert moved(None, json.dumps(said).encode()) is None
+    assert read_progress(None, json.dumps(said).encode()) is None
 
 
 def test_a_caller_may_not_have_too_many_under_way() -> None:
@@ -315,7 +315,7 @@ def test_a_caller_may_not_have_too_many_under_way() -> None:
         with pytest.raises(AqlError) as refused:
             await bench.start()
         assert refused.value.code == "RATE_LIMIT_EXCEEDED"
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
         await bench.start(caller=GUARD)
         bench.server.started[0].answer(content=[])
         await bench.start()
@@ -329,9 +329,9 @@ def test_the_oldest_are_forgotten() -> None:
         for _ in range(4):
             ids.append((await bench.start())["execution_id"])
             bench.last.answer(content=[])
-        assert [one.id for one in bench.executions.of(OWNER)] == ids[1:]
+        assert [one.id for one in bench.executions.all_of(OWNER)] == ids[1:]
         bench.now += 61
-        assert bench.executions.of(OWNER) == []
+        assert bench.executions.all_of(OWNER) == []
         await bench.settle()
         assert bench.store._file.at_once(_statuses) == {}
 
@@ -376,11 +376,11 @@ def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path)
 
     async def later(bench: Bench) -> None:
         bench.executions.load()
-        shown = bench.executions.shown(record(bench, ids[0]))
+        shown = bench.executions.describe(record(bench, ids[0]))
         assert shown["status"] == "failed"
         assert shown["error"]["details"] == {"reason": "lost"}
         assert shown["started_at"] == "2023-11-14T22:13:20.000Z"
-        assert lawful(shown["error"]["message"])
+        assert is_safe_message(shown["error"]["message"])
         again, doubtful = await bench.executions.retry(bench.asked(), ids[0])
         assert again["status"] == "running"
         assert doubtful
@@ -401,10 +401,10 @@ def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
         with pytest.raises(InterlockError) as refused:
             await bench.start(arguments={"text": "x" * 9_000})
         assert refused.value.failure.name == "journal_unavailable"
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
         assert str(tmp_path) not in refused.value.message
         assert len(bench.server.started) == 1, "it never left"
-        assert len(bench.executions.of(OWNER)) == 1
+        assert len(bench.executions.all_of(OWNER)) == 1
         assert "full" in bench.store.reason
 
     with_bench(test, path)
@@ -460,10 +460,10 @@ def test_input_that_nobody_can_give_ends_it() -> None:
         from interlock.protocol.mcp import Era
 
         needed = b'{"resultType":"input_required","inputRequests":{}}'
-        bench.executions._over(live, call, Outcome(needed, Era.STATELESS), None)
+        bench.executions._on_done(live, call, Outcome(needed, Era.STATELESS), None)
         error = record(bench, id).error
         assert error is not None
         assert error["code"] == "CONFLICT_INVALID_STATE"
-        assert lawful(error["message"])
+        assert is_safe_message(error["message"])
 
     with_bench(test)

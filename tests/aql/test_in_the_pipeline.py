@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from interlock.aql import view as surface
-from interlock.aql.builtin_operations import BuiltinUpstream, hidden
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden_operation
 from interlock.aql.introspection import IntrospectOperation
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from interlock.aql.operations import FEATURES, OperationCatalogBuilder
 from interlock.aql.preview import Preview
 from interlock.aql.request import AqlWarning
@@ -63,10 +63,10 @@ class Standing:
             parameters=(parameter("id", required=True), parameter("kind", default="small")),
             free=True,
         )
-        natives = (*introspection.natives(), spying)
+        natives = (*introspection.builtin_operations(), spying)
         self.own = BuiltinUpstream(
             natives,
-            (hidden(PREVIEW, Preview(authorizer), "Looks at a call."),),
+            (hidden_operation(PREVIEW, Preview(authorizer), "Looks at a call."),),
             find=lambda name: self.stage.operation_catalog().find(name),
         )
         self.catalog_builder.configure(said, natives)
@@ -80,13 +80,13 @@ class Standing:
             host=pipeline,
             catalog_builder=self.catalog_builder,
             catalog=catalog,
-            own=self.own,
+            builtin_upstream=self.own,
             authorizer=authorizer,
             listing=ViewListBuilder(b"{}"),
             response_writer=ResponseWriter(
                 said, clock=self.rig.clock, cursors=cursors, settings=self.catalog_builder.settings
             ),
-            choose=surface.choose,
+            choose_view=surface.choose_view,
         )
         pipeline.install_operations(self.stage)
 
@@ -178,7 +178,7 @@ def test_what_is_missing_is_named_with_its_type_and_meaning(node: Standing) -> N
                 answer = node.send(details["mcpTool"], {**request, "params": left})
                 assert answer["error"]["code"] == "VALIDATION_MISSING_PARAM"
                 assert f"'{one['name']}'" in answer["error"]["message"]
-                assert lawful(answer["error"]["message"])
+                assert is_safe_message(answer["error"]["message"])
 
 
 @pytest.mark.spec("AQ-INT-8.2.1-1")
@@ -303,7 +303,7 @@ def test_no_error_tells_what_the_node_is_made_of(node: Standing) -> None:
     for answer in said:
         assert answer["success"] is False
         message = answer["error"]["message"]
-        assert lawful(message)
+        assert is_safe_message(message)
         assert not re.search(r"Traceback|Error\(|\.py\b|<class|msgspec|object at", message)
 
 

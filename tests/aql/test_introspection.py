@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.introspection import IN_DETAIL, QUERIES, SHORTENED
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.introspection import DETAILED_MATCHES, QUERIES, SHORTENED
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.operations import AFTER, FIRST
 from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import SPEC_VERSION
@@ -47,7 +47,7 @@ def test_another_query_is_refused_with_those_there_are(ask: Asking, query: Any) 
         ask(query)
     assert caught.value.code == "INVALID_QUERY_TYPE"
     assert all(one in caught.value.message for one in QUERIES)
-    assert lawful(caught.value.message)
+    assert is_safe_message(caught.value.message)
 
 
 def test_introspect_is_a_reading_operation_with_a_query(ask: Asking) -> None:
@@ -85,8 +85,8 @@ def test_one_question_is_enough_to_call_something(ask: Asking) -> None:
     assert [one["name"] for one in best["parameters"] if one["required"]] == [
         "owner", "repo", "title",
     ]  # fmt: skip
-    assert sum("parameters" in one for one in data["operations"]) <= IN_DETAIL
-    for line in data["operations"][IN_DETAIL:]:
+    assert sum("parameters" in one for one in data["operations"]) <= DETAILED_MATCHES
+    for line in data["operations"][DETAILED_MATCHES:]:
         valid(LINE, line)
 
 
@@ -180,7 +180,7 @@ def test_a_cursor_of_something_else_is_refused(ask: Asking, change: str) -> None
     with pytest.raises(AqlError) as caught:
         ask(query, **params)
     assert caught.value.code == "VALIDATION_INVALID_TYPE"
-    assert lawful(caught.value.message)
+    assert is_safe_message(caught.value.message)
 
 
 def test_a_list_that_is_too_long_has_pages_by_itself() -> None:
@@ -192,7 +192,7 @@ def test_a_list_that_is_too_long_has_pages_by_itself() -> None:
     ((code, message, details),) = ask.warnings
     assert code == SHORTENED
     assert details["total"] == 301
-    assert lawful(message)
+    assert is_safe_message(message)
     after = ask(first=100, after=data["pageInfo"]["endCursor"])
     assert after["operations"][0]["name"] not in {one["name"] for one in data["operations"]}
 
@@ -221,7 +221,7 @@ def test_reports_are_given_by_who_knows() -> None:
 def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
     assert "github_create_issue" in {one["name"] for one in ask()["operations"]}
     changed = offer("github", [tool("create_issue", {"headline": NEEDED})])
-    ask.snapshot = snapshot(changed, natives=ask.natives)
+    ask.snapshot = snapshot(changed, natives=ask.builtin_operations)
     found = ask(name="github_create_issue")["operation"]
     (required,) = [one for one in found["parameters"] if one["required"]]
     assert required["name"] == "headline"

@@ -39,7 +39,7 @@ def store(path: Path | None = None) -> ExecutionStore:
 
 
 def the_only(executions: Executions) -> Execution:
-    [live] = executions._all.values()
+    [live] = executions._executions.values()
     return live.record
 
 
@@ -169,7 +169,7 @@ def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) -> Non
         if not answer["success"]:
             assert answer["error"]["code"] == "VALIDATION_INVALID_VALUE"
             assert "A-B-C" not in json.dumps(answer)
-            assert executions._all == {}
+            assert executions._executions == {}
         kept.close()
 
     going(run)

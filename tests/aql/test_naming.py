@@ -36,7 +36,7 @@ def names(*offerings: object, **settings: object) -> dict[str, str]:
     ],
 )
 def test_snake(text: str, expected: str) -> None:
-    assert naming.snake(text) == expected
+    assert naming.to_snake_case(text) == expected
 
 
 @pytest.mark.spec("AQ-8.5-1")
@@ -76,10 +76,10 @@ def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
         offer("github", ["introspect"]),
         natives=(native("introspect"), own),
     )
-    assert found.find("introspect").native is not None  # type: ignore[union-attr]
+    assert found.find("introspect").builtin is not None  # type: ignore[union-attr]
     assert found.find("execute_agent") is None
     assert found.find("execute_agent_tool").canonical == "execute.agent"  # type: ignore[union-attr]
-    assert found.find("list_notes").native is own  # type: ignore[union-attr]
+    assert found.find("list_notes").builtin is own  # type: ignore[union-attr]
     assert found.find("list_notes_tool").canonical == "list.notes"  # type: ignore[union-attr]
     assert found.find("github_introspect").canonical == "github.introspect"  # type: ignore[union-attr]
 
@@ -128,7 +128,7 @@ def test_in_a_face_of_one_namespace_local_names_mean_something() -> None:
     assert found.find_in("github_create_issue", inside) is one
     assert found.name_in(one, inside) == "create_issue"
     assert found.find_in("jira_create_issue", inside) is None
-    assert found.find_in("introspect", inside).native is not None  # type: ignore[union-attr]
+    assert found.find_in("introspect", inside).builtin is not None  # type: ignore[union-attr]
     other = found.find("github_introspect")
     assert other is not None
     assert found.name_in(other, inside) == "github_introspect"
@@ -161,7 +161,7 @@ def test_names_are_lawful_unique_and_do_not_depend_on_the_order(
 
 @pytest.mark.spec("AQ-4.3-3")
 def test_a_lawful_key_keeps_its_name_and_others_get_a_number() -> None:
-    assert naming.parameters(["userId", "user_id", "per-page"]) == {
+    assert naming.derive_parameter_names(["userId", "user_id", "per-page"]) == {
         "userId": "user_id_2",
         "user_id": "user_id",
         "per-page": "per_page",
@@ -170,7 +170,9 @@ def test_a_lawful_key_keeps_its_name_and_others_get_a_number() -> None:
 
 @pytest.mark.spec("AQ-4.2-2")
 def test_keys_that_mean_something_else_or_nothing_get_another_name() -> None:
-    found = naming.parameters(["_meta", "2fa", "", "日本", "__proto__", "operation", "größe"])
+    found = naming.derive_parameter_names(
+        ["_meta", "2fa", "", "日本", "__proto__", "operation", "größe"]
+    )
     assert found["_meta"] == "x_meta"
     assert found["2fa"] == "p_2fa"
     assert found["__proto__"] == "x_proto"
@@ -184,7 +186,7 @@ def test_keys_that_mean_something_else_or_nothing_get_another_name() -> None:
 @pytest.mark.spec("AQ-4.3-1")
 @given(st.lists(st.text(max_size=40), max_size=30, unique=True))
 def test_parameter_names_are_lawful_and_unique(keys: list[str]) -> None:
-    found = naming.parameters(keys)
+    found = naming.derive_parameter_names(keys)
     assert list(found) == keys
     assert all(LAWFUL.match(name) for name in found.values())
     assert len(set(found.values())) == len(keys)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import BODY_BYTES, MOST_TAGS, Notes, NoteStore, note_natives
+from interlock.aql.notes import MAX_BODY_BYTES, MAX_TAGS, Notes, NoteStore, note_operations
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, Caller
@@ -28,15 +28,15 @@ class Desk:
         self.store = NoteStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
         self.notes = Notes(self.store, lambda: self.now)
         listing = ListResponder(CursorCodec(b"k" * 32))
-        self.natives: dict[str, BuiltinOperation] = {
-            one.name: one for one in note_natives(self.notes, lambda: listing, lambda: self.now)
+        self.builtin_operations: dict[str, BuiltinOperation] = {
+            one.name: one for one in note_operations(self.notes, lambda: listing, lambda: self.now)
         }
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=FACE)
         call.caller = caller
         asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
-        answer = self.natives[name].answer(asked)
+        answer = self.builtin_operations[name].answer(asked)
         if isinstance(answer, Awaitable):
             answer = await answer
         return answer.data if isinstance(answer, BuiltinResponse) else answer
@@ -44,7 +44,7 @@ class Desk:
     async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
             await self(name, caller, **params)
-        assert lawful(refused.value.message), refused.value.message
+        assert is_safe_message(refused.value.message), refused.value.message
         return refused.value
 
 
@@ -250,10 +250,10 @@ def test_another_caller_learns_nothing() -> None:
 @pytest.mark.parametrize(
     ("params", "limit"),
     [
-        ({"title": "t", "body": "x" * (BODY_BYTES + 1)}, "body"),
-        ({"title": "t", "body": "ä" * (BODY_BYTES // 2 + 1)}, "body"),
+        ({"title": "t", "body": "x" * (MAX_BODY_BYTES + 1)}, "body"),
+        ({"title": "t", "body": "ä" * (MAX_BODY_BYTES // 2 + 1)}, "body"),
         ({"title": "x" * 201}, "title"),
-        ({"title": "t", "tags": ["x"] * (MOST_TAGS + 1)}, "tags"),
+        ({"title": "t", "tags": ["x"] * (MAX_TAGS + 1)}, "tags"),
         ({"title": "t", "tags": ["x" * 101]}, "tags"),
         ({"title": "t", "metadata": {"x": "y" * 20_000}}, "metadata"),
     ],
@@ -271,11 +271,11 @@ def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit: str)
 
 def test_the_largest_body_is_kept() -> None:
     async def test(desk: Desk) -> None:
-        made = await desk("create_note", title="t", body="x" * BODY_BYTES)
-        assert len((await desk("get_note", id=made["id"]))["body"]) == BODY_BYTES
+        made = await desk("create_note", title="t", body="x" * MAX_BODY_BYTES)
+        assert len((await desk("get_note", id=made["id"]))["body"]) == MAX_BODY_BYTES
         # Merged, it would be too large in other ways; by itself it is as large as it may be.
         refused = await desk.refused(
-            "update_note", id=made["id"], input={"body": "x" * (BODY_BYTES + 1)}
+            "update_note", id=made["id"], input={"body": "x" * (MAX_BODY_BYTES + 1)}
         )
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
 
@@ -294,7 +294,7 @@ def test_updates_cannot_grow_a_note_past_its_limits() -> None:
 
 
 def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.aql.notes.MOST", 2)
+    monkeypatch.setattr("interlock.aql.notes.MAX_NOTES", 2)
 
     async def test(desk: Desk) -> None:
         for title in ("a", "b"):

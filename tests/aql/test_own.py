@@ -61,7 +61,7 @@ def test_it_gets_what_was_asked_with_defaults() -> None:
     [one] = asked
     assert one.params == {"name": "you", "times": 2}
     assert one.operation.name == "greet"
-    assert one.face is FIVE
+    assert one.operation_view is FIVE
     assert one.call is not None
     assert one.call.caller is not None
     [entry] = node.journal.entries

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.aql.builtin_operations import BuiltinUpstream, hidden
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden_operation
 from interlock.aql.config import AqlConfig
-from interlock.aql.execution_operations import execution_natives
+from interlock.aql.execution_operations import execution_operations
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_natives
+from interlock.aql.notes import Notes, NoteStore, note_operations
 from interlock.aql.operations import OperationCatalogBuilder
-from interlock.aql.relations import Relations, relation_natives
+from interlock.aql.relations import Relations, relation_operations
 from interlock.aql.request import AqlRequest
-from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.resource_operations import ResourceReader, resource_operations
 from interlock.aql.response_writer import ResponseWriter
 from interlock.aql.stage import START, AqlStage
 from interlock.aql.view import ViewListBuilder
@@ -77,18 +77,18 @@ class View:
         listing = ListResponder(cursors)
         clock = self.rig.clock
         natives = [
-            *execution_natives(self.executions, lambda: listing, clock),
-            *note_natives(Notes(self._stores[1], clock), lambda: listing, clock),
-            *reach_natives(ResourceReader(pipeline), lambda: listing),
-            *relation_natives(
+            *execution_operations(self.executions, lambda: listing, clock),
+            *note_operations(Notes(self._stores[1], clock), lambda: listing, clock),
+            *resource_operations(ResourceReader(pipeline), lambda: listing),
+            *relation_operations(
                 Relations(lambda: self.stage.operation_catalog(), authorizer, self.executions),
                 lambda: listing,
             ),
         ]
         own = BuiltinUpstream(
             natives,
-            [hidden(START, self._start, "Lets it go on.")],
-            find=lambda name: self.stage.operation_catalog().own(name),
+            [hidden_operation(START, self._start, "Lets it go on.")],
+            find=lambda name: self.stage.operation_catalog().find_builtin(name),
         )
         catalog_builder = OperationCatalogBuilder(config, natives)
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
@@ -99,7 +99,7 @@ class View:
             host=pipeline,
             catalog_builder=catalog_builder,
             catalog=catalog,
-            own=own,
+            builtin_upstream=own,
             authorizer=authorizer,
             listing=ViewListBuilder(b"{}"),
             response_writer=ResponseWriter(
@@ -229,7 +229,7 @@ def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
         params = {} if operation.startswith("list") else {"execution_id": "exec_1"}
         refused = await view.error(operation, {**params, "_async": True})
         assert refused["code"] == "VALIDATION_INVALID_VALUE"
-        assert view.executions._all == {}
+        assert view.executions._executions == {}
 
     in_view(test)
 

@@ -21,7 +21,7 @@ def taking(schema: Any, name: str = "run_it") -> Operation:
 
 def test_a_plain_schema_passes_as_it_is() -> None:
     found = only(tool("create_issue", {"owner": NEEDED, "title": STRING})).signature
-    assert found.same
+    assert found.is_unchanged
     assert found.names == {"owner", "title"}
     assert found.required == {"owner"}
     assert found.aliases == {}
@@ -32,11 +32,11 @@ def test_a_plain_schema_passes_as_it_is() -> None:
 def test_keys_are_renamed_and_their_own_spelling_is_understood() -> None:
     found = only(tool("create_x", {"userId": NEEDED, "user_id": STRING, "per-page": STRING}))
     signature = found.signature
-    assert not signature.same
+    assert not signature.is_unchanged
     assert signature.names == {"user_id_2", "user_id", "per_page"}
     assert signature.required == {"user_id_2"}
     assert signature.aliases == {"userId": "user_id_2", "per-page": "per_page"}
-    assert [one.own for one in signature.parameters] == ["userId", "user_id", "per-page"]
+    assert [one.upstream_name for one in signature.parameters] == ["userId", "user_id", "per-page"]
     strict = operation_catalog(
         offer("s", [tool("create_x", {"userId": NEEDED})]), aliases=False
     ).all()[0]
@@ -64,7 +64,7 @@ def test_natives_have_the_parameters_they_say() -> None:
     listing = found.find("list_things")
     assert listing is not None
     assert listing.signature.names == {"first", "kind"}
-    assert listing.signature.same
+    assert listing.signature.is_unchanged
     assert listing.signature.features == {"fields", "preset"}
     gated = found.find("execute_agent")
     assert gated is not None
@@ -81,7 +81,7 @@ def test_secrets_are_known_by_their_names() -> None:
     schemas["x"] = {"type": "string", "format": "password"}
     schemas |= {"max_tokens": STRING, "page_token": STRING, "tokens": STRING, "title": STRING}
     found = only(tool("create_x", schemas)).signature.parameters
-    assert [one.own for one in found if one.sensitive] == list(secret)
+    assert [one.upstream_name for one in found if one.sensitive] == list(secret)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_alternatives_in_circles_end() -> None:
 
 def test_a_thousand_parameters_and_no_more() -> None:
     found = taking({"type": "object", "properties": {f"p{n}": STRING for n in range(3_000)}})
-    assert len(found.signature.names) == parameters.MOST
+    assert len(found.signature.names) == parameters.MAX_PARAMETERS
 
 
 def test_a_schema_of_five_thousand_levels_breaks_nothing() -> None:
@@ -189,7 +189,7 @@ def test_a_schema_of_five_thousand_levels_breaks_nothing() -> None:
 def test_keys_that_mean_something_to_the_language_are_only_parameters() -> None:
     keys = ["", "operation", "params", "operations", "__proto__", "constructor", "größe", "\u202e"]
     found = taking({"type": "object", "properties": dict.fromkeys(keys, STRING)}).signature
-    assert [one.own for one in found.parameters] == keys
+    assert [one.upstream_name for one in found.parameters] == keys
     assert {"operation", "params", "operations"} <= found.names
 
 

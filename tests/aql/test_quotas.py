@@ -17,7 +17,7 @@ from interlock.aql.error_mapping import ErrorReport
 from interlock.aql.language import errors as aql_errors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Operation
-from interlock.aql.quotas import CONTINUE, QuotaApproval, Quotas, quota_natives
+from interlock.aql.quotas import CONTINUE, QuotaApproval, Quotas, quota_operations
 from interlock.aql.request import AqlRequest, AqlWarning
 from interlock.aql.usage_counters import CounterStore
 from interlock.core.call import (
@@ -75,7 +75,7 @@ class Desk:
             self.wall,
             hidden=lambda: own.hidden[CONTINUE] if asks else None,
         )
-        own = BuiltinUpstream([], quota_natives(self.quotas))
+        own = BuiltinUpstream([], quota_operations(self.quotas))
         own.offering()
         self.made: list[Call] = []
 
@@ -96,7 +96,7 @@ class Desk:
     def refused(self, *arguments: Any, **more: Any) -> AqlError:
         with pytest.raises(AqlError) as caught:
             self.call(*arguments, **more)
-        assert aql_errors.lawful(caught.value.message)
+        assert aql_errors.is_safe_message(caught.value.message)
         return caught.value
 
     def ended(
@@ -115,7 +115,7 @@ class Desk:
         call = tool_call("aql.continue_quota")
         call.approval_id = approval
         asked = AqlRequest(operation(), PLAIN_VIEW, None, json.loads(pause.arguments), call)
-        [native] = quota_natives(self.quotas)
+        [native] = quota_operations(self.quotas)
         return native.answer(asked)
 
     def status(self, caller: Caller = CLERK) -> dict[str, Any]:
@@ -162,9 +162,9 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
         "CONFIRMATION_REQUIRED", "m",
         {"operation": "x", "confirmation_token": "conf_abc", "expires_at": "2026-02-04T12:40:00Z"},
     )  # fmt: skip
-    shown = desk.quotas.paused(waits, required)
+    shown = desk.quotas.report_pause(waits, required)
     assert shown.code == "RATE_LIMIT_QUOTA_PAUSE"
-    assert aql_errors.lawful(shown.message)
+    assert aql_errors.is_safe_message(shown.message)
     assert set(shown.details) == {
         "metric", "current", "pause_threshold", "hard_stop_threshold", "confirmation_token",
         "expires_at",

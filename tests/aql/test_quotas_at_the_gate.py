@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.quotas import CONTINUE, Quotas, quota_natives
+from interlock.aql.quotas import CONTINUE, Quotas, quota_operations
 from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
 from interlock.protocol.aql_terms import BUILTIN_KEY
@@ -43,7 +43,7 @@ class Desk:
             lambda: gate.wall,
             hidden=lambda: own.hidden.get(CONTINUE),
         )
-        own._hidden |= {one.name: one for one in quota_natives(self.quotas)}
+        own._hidden |= {one.name: one for one in quota_operations(self.quotas)}
         offering = own.offering()
         self.node.rig.catalog.publish(offering)
         self.node.rig.catalog.hide_tools(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
 from interlock.aql.request import AqlRequest, BuiltinResponse
-from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.resource_operations import ResourceReader, resource_operations
 from interlock.core.call import Call, Caller
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
@@ -43,8 +43,8 @@ class Desk:
         if not empty:
             self.rig.upstreams["s"].capabilities = {"resources": {}, "prompts": {}}
         listing = ListResponder(CursorCodec(b"k" * 32))
-        natives = reach_natives(ResourceReader(self.rig.pipeline), lambda: listing)
-        self.natives = {one.name: one for one in natives}
+        natives = resource_operations(ResourceReader(self.rig.pipeline), lambda: listing)
+        self.builtin_operations = {one.name: one for one in natives}
 
     def call(self, operation: str, /, **params: Any) -> asyncio.Task[Any]:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=FACE)
@@ -52,7 +52,7 @@ class Desk:
         asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
 
         async def answer() -> Any:
-            answer = await self.natives[operation].answer(asked)
+            answer = await self.builtin_operations[operation].answer(asked)
             return answer.data if isinstance(answer, BuiltinResponse) else answer
 
         return asyncio.ensure_future(answer())
@@ -129,7 +129,7 @@ def test_a_list_is_walked_to_its_end() -> None:
         found = await ResourceReader(Paged()).resources(parent)
         assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
         assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
-        assert desk.natives
+        assert desk.builtin_operations
 
     asyncio.run(test())
 
@@ -168,7 +168,7 @@ def test_what_there_is_not_is_not_found(name: str, params: dict[str, Any], empty
         with pytest.raises(AqlError) as refused:
             await asking
         assert refused.value.code == "NOT_FOUND_RESOURCE"
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
 
     at_desk(test, empty=empty)
 
@@ -216,7 +216,7 @@ def test_an_input_that_is_needed_first_is_told() -> None:
         with pytest.raises(AqlError) as refused:
             await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
         assert refused.value.code == "CONFLICT_INVALID_STATE"
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
 
     asyncio.run(test())
 

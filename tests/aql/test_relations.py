@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
 from interlock.aql.relations import (
-    MOST_DRAWN,
-    MOST_NODES,
+    MAX_GRAPH_EDGES,
+    MAX_NODES,
     Edge,
     Element,
     RelationGraph,
     Relations,
-    relation_natives,
+    relation_operations,
 )
 from interlock.aql.request import BuiltinResponse
 from interlock.core.call import Caller
@@ -41,10 +41,10 @@ class Desk(Bench):
             self.rig.authorizer,
             self.executions,
         )
-        [self.native] = relation_natives(self.relations, lambda: listing)
+        [self.builtin] = relation_operations(self.relations, lambda: listing)
 
     def answer(self, caller: Caller = CLERK, **params: Any) -> BuiltinResponse:
-        answer: BuiltinResponse = self.native.answer(self.asked(params, caller))
+        answer: BuiltinResponse = self.builtin.answer(self.asked(params, caller))
         return answer
 
     def query(self, caller: Caller = CLERK, **params: Any) -> Any:
@@ -53,7 +53,7 @@ class Desk(Bench):
     def refused(self, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
             self.query(**params)
-        assert lawful(refused.value.message)
+        assert is_safe_message(refused.value.message)
         return refused.value
 
 
@@ -117,10 +117,10 @@ def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> Non
         ]
 
     graph = RelationGraph([*of("a"), *of("b")])
-    edges, nodes, _ = graph.around(Element("server", "a"), "both", None, 5)
+    edges, nodes, _ = graph.find_around(Element("server", "a"), "both", None, 5)
     assert {one.name for one in nodes} == {"a", "a_x", "default:safe"}
     assert len(edges) == 3
-    _, nodes, _ = graph.around(Element("policy", "default:safe"), "both", None, 5)
+    _, nodes, _ = graph.find_around(Element("policy", "default:safe"), "both", None, 5)
     assert {one.name for one in nodes} == {"a", "a_x", "b", "b_x", "default:safe"}
 
 
@@ -145,8 +145,8 @@ def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
     async def test(desk: Desk) -> None:
         desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[method-assign]
         answer = desk.answer(root=SERVER)
-        assert len(answer.data["graph"]["edges"]) == MOST_DRAWN
-        assert len(ids(answer.data)) == MOST_DRAWN + 1
+        assert len(answer.data["graph"]["edges"]) == MAX_GRAPH_EDGES
+        assert len(ids(answer.data)) == MAX_GRAPH_EDGES + 1
         assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
 
     at_desk(test)
@@ -221,13 +221,15 @@ def test_a_graph_that_is_too_large_is_cut() -> None:
     graph = RelationGraph(
         Edge(root, "composes", Element("operation", f"o{number}")) for number in range(5_000)
     )
-    edges, nodes, cut = graph.around(root, "both", None, 3)
+    edges, nodes, cut = graph.find_around(root, "both", None, 3)
     assert cut
-    assert len(nodes) == MOST_NODES
-    assert len(edges) == MOST_NODES - 1
+    assert len(nodes) == MAX_NODES
+    assert len(edges) == MAX_NODES - 1
 
 
 def test_an_element_beside_itself_ends() -> None:
     root = Element("policy", "p")
-    edges, nodes, cut = RelationGraph([Edge(root, "extends", root)]).around(root, "both", None, 10)
+    edges, nodes, cut = RelationGraph([Edge(root, "extends", root)]).find_around(
+        root, "both", None, 10
+    )
     assert (len(edges), list(nodes), cut) == (1, [root], False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.danger import TRUST, Trust, matrix
-from interlock.aql.decision_steps import DangerStep, journalled, least_trust
+from interlock.aql.danger import TRUST_LEVELS, Trust, verdict_of
+from interlock.aql.decision_steps import DangerStep, journal_observer, minimum_trust
 from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import OperationSnapshot, ServerTrust
@@ -62,7 +62,10 @@ class Bench:
         audit = Audit(self.journal, wall_clock=lambda: 1_770_000_000_000_000_000)
         self.declared = trust is not None
         self.risk = DangerStep(
-            lambda: self.operation_catalog, trusting, journalled(audit), lambda _: self.declared
+            lambda: self.operation_catalog,
+            trusting,
+            journal_observer(audit),
+            lambda _: self.declared,
         )
 
     def __call__(
@@ -95,7 +98,7 @@ class Bench:
     def refused(self, name: str, decided: Decision | None = None) -> AqlError:
         with pytest.raises(AqlError) as caught:
             self(name, decided)
-        assert errors.lawful(caught.value.message)
+        assert errors.is_safe_message(caught.value.message)
         return caught.value
 
     @property
@@ -104,7 +107,7 @@ class Bench:
 
 
 def test_the_levels_are_what_this_file_takes_them_for() -> None:
-    found = {one.local: one.danger for one in Bench().operation_catalog.all()}
+    found = {one.local_name: one.danger for one in Bench().operation_catalog.all()}
     assert found == LEVELS
 
 
@@ -208,7 +211,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
     assert error.code == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
     assert error.data == {
         "operation": f"s_{name}",
-        "required_trust": least_trust(LEVELS[name]),
+        "required_trust": minimum_trust(LEVELS[name]),
         "actual_trust": "untested",
         "danger_level": LEVELS[name].label,
     }
@@ -216,7 +219,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
     assert "trust:untested" in bench.journal.entries[0]["detail"]
 
 
-@pytest.mark.parametrize("trust", TRUST)
+@pytest.mark.parametrize("trust", TRUST_LEVELS)
 @pytest.mark.parametrize("name", LEVELS)
 def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
     for action in PolicyAction:
@@ -225,7 +228,7 @@ def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
             try:
                 found = Bench(trust)(name, decided)
             except AqlError:
-                assert matrix(LEVELS[name], trust) in ("deny", "introspect_only")
+                assert verdict_of(LEVELS[name], trust) in ("deny", "introspect_only")
                 continue
             assert found.action >= action
             if LEVELS[name] > Danger.DESTRUCTIVE and action is PolicyAction.CONFIRM:
@@ -273,8 +276,8 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
         authorizer = node.authorizer
         authorizer.set_policy(Policy(PolicyConfig()))
         levels: dict[str, Trust] = {}
-        trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.forget())
-        risk = DangerStep(node.stage.operation_catalog, trusting, journalled(node.rig.audit))
+        trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.clear_cache())
+        risk = DangerStep(node.stage.operation_catalog, trusting, journal_observer(node.rig.audit))
         authorizer.install(danger_step(risk))
 
         async def ask(operation: str, **params: Any) -> Any:

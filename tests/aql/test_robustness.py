@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.confirmation_tokens import token_of
-from interlock.aql.decision_steps import DangerStep, journalled
+from interlock.aql.confirmation_tokens import to_token
+from interlock.aql.decision_steps import DangerStep, journal_observer
 from interlock.aql.operations import ServerTrust
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
@@ -57,7 +57,7 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
             levels: dict[str, Any] = {"hub": trust}
             trusting = ServerTrust(levels, wall_clock=lambda: 0.0)
             risk = DangerStep(
-                desk.node.stage.operation_catalog, trusting, journalled(desk.node.rig.audit)
+                desk.node.stage.operation_catalog, trusting, journal_observer(desk.node.rig.audit)
             )
             authorizer.install(danger_step(risk))
             found.danger = danger
@@ -132,7 +132,7 @@ def test_what_a_token_stands_for_is_kept_by_the_node(tmp_path: Path) -> None:
         token = (await desk.held())["confirmation_token"]
         record = desk.gate.approvals.find(token.removeprefix("conf_"))
         assert record is not None
-        assert token_of(record.id) == token
+        assert to_token(record.id) == token
         assert record.tool == "hub.delete_repo"
         assert len(record.digest) == 64
         assert record.audience

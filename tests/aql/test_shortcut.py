@@ -70,7 +70,7 @@ def warm() -> Staged:
 
 def test_the_second_time_is_short(warm: Staged) -> None:
     call = call_of(ORDINARY)
-    assert warm.stage._fast_path.take(call, FIVE)
+    assert warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, bytes(call.arguments)) == ("hub.get_issue", b'{"owner":"me","number":5}')
 
 
@@ -104,7 +104,7 @@ def test_the_second_time_is_short(warm: Staged) -> None:
 )
 def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: bytes) -> None:
     call = call_of(body)
-    assert not warm.stage._fast_path.take(call, FIVE)
+    assert not warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, call.operation_request) == ("mcp_aql_read", None)
 
 
@@ -119,14 +119,14 @@ def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: byte
 def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: bytes) -> None:
     body = b'{"operation":"hub_get_issue","params":%b}' % params
     short, long = call_of(body), call_of(body)
-    assert warm.stage._fast_path.take(short, FIVE)
+    assert warm.stage._fast_path.resolve_operation(short, FIVE)
     cold = Staged(Rig(hub()))
     assert cold.stage.resolve_operation(long) is GOES_ON
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
 
 def test_another_endpoint_is_another_request(warm: Staged) -> None:
-    assert not warm.stage._fast_path.take(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
+    assert not warm.stage._fast_path.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):
         warm.stage.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"))
 
@@ -168,7 +168,7 @@ def test_an_open_schema_is_no_way_around_names_and_numbers(
     taken(one, odd_call(b'{"ratio":1,"unheard_of":1}'))
     call = odd_call(params)
     if isinstance(first, tuple):
-        assert one.stage._fast_path.take(odd_call(params), FIVE) is short
+        assert one.stage._fast_path.resolve_operation(odd_call(params), FIVE) is short
     assert taken(one, call) == taken(other, odd_call(params))
 
 
@@ -211,7 +211,7 @@ class Counting:
     def admit(self, call: Call, asked: Any, continued: str = "") -> None:
         self.admitted += 1
 
-    def on_result(self, call: Call, outcome: Any, error: Any) -> None: ...
+    def settled(self, call: Call, outcome: Any, error: Any) -> None: ...
 
 
 def test_whoever_counts_is_asked_every_time() -> None:
@@ -247,7 +247,7 @@ def test_views_take_turns() -> None:
         ):
             call = call_of(ORDINARY, endpoint, face)
             assert node.stage.resolve_operation(call) is expected
-            assert call.operation_request.face is face
+            assert call.operation_request.operation_view is face
             assert call.operation_request.family is face.tools[endpoint]
             if face is not ALL:
                 wrong = call_of(ORDINARY, "mcp_aql_create", face)
@@ -313,7 +313,7 @@ def test_both_ways_come_to_the_same(
         return
     endpoint, face = ("mcp_aql", SINGLE) if single else ("mcp_aql_read", FIVE)
     cold, warm = _PAIR
-    cold.stage._fast_path.forget()
+    cold.stage._fast_path.clear()
     longer = taken(cold, call_of(body.encode("utf-8", "replace"), endpoint, face))
     shorter = taken(warm, call_of(body.encode("utf-8", "replace"), endpoint, face))
     assert shorter == longer
@@ -395,7 +395,7 @@ def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
     _, call = ordinary_call()
     glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.SESSION, glance)
-    assert fast_path.told(call, outcome, glance, True) is not None
+    assert fast_path.write_fast_response(call, outcome, glance, True) is not None
 
 
 @given(RESULTS, st.booleans(), st.booleans(), st.booleans())
@@ -410,10 +410,10 @@ def test_both_ways_tell_the_same(
     staged, call = ordinary_call()
     if to_stateless:
         call.client = STATELESS
-    short = fast_path.told(call, outcome, glance, structured)
+    short = fast_path.write_fast_response(call, outcome, glance, structured)
     if short is None:
         return
-    written, blocks = staged.teller._success(call, call.operation_request, raw)
+    written, blocks = staged.teller._write_success(call, call.operation_request, raw)
     assert not blocks
     told = json.loads(short.result)
     assert short.era is call.client.era

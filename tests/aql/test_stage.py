@@ -58,7 +58,7 @@ def test_a_typo_is_answered_with_what_was_meant() -> None:
 
 def test_an_operation_of_a_server_that_is_not_there_yet() -> None:
     node = staged()
-    node.stage.absent = lambda: {"my-files": "connecting", "broken": "failed"}
+    node.stage.get_absent_servers = lambda: {"my-files": "connecting", "broken": "failed"}
     error = node.error("my_files_list_all", "mcp_aql_read")
     assert error["code"] == "NOT_FOUND_OPERATION"
     assert "'my-files' is connecting" in error["message"]
@@ -74,7 +74,7 @@ def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
     rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
     policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
     node.authorizer.set_policy(policy)
-    node.stage.absent = lambda: {"files": "connecting"}
+    node.stage.get_absent_servers = lambda: {"files": "connecting"}
     error = node.error("files_list_all", "mcp_aql_read")
     assert "connecting" not in json.dumps(error)
 

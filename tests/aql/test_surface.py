@@ -277,7 +277,7 @@ def test_lists_are_kept_for_who_sees_the_same() -> None:
     assert asked.count("s.get_x") == 2
     for number in range(200):
         made.tools(FIVE, found, View(number, sees), Era.SESSION)
-    assert len(made._kept) <= 64
+    assert len(made._cached_lists) <= 64
     other = operation_catalog(offer("s", ["get_x", "get_y"]), natives=OWN)
     assert made.tools(FIVE, other, View("a", sees), Era.SESSION) != first
 

@@ -18,7 +18,9 @@ def split(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
     found = only(tool(name, properties))
     assert found.category is Category.UPDATE
     taken = found.signature.parameters
-    return [one.name for one in taken if not one.inside], [one.name for one in taken if one.inside]
+    return [one.name for one in taken if not one.in_input], [
+        one.name for one in taken if one.in_input
+    ]
 
 
 @pytest.mark.spec("AQ-4.5-2")
@@ -37,10 +39,10 @@ def test_identifiers_are_known_by_their_names() -> None:
         key="github",
     )
     signature = found.signature
-    assert [one.name for one in signature.parameters if one.inside] == ["title", "state"]
+    assert [one.name for one in signature.parameters if one.in_input] == ["title", "state"]
     assert signature.names == {"owner", "repo", "issue_number", "input"}
     assert signature.required == {"owner", "repo", "issue_number", "input"}
-    assert not signature.same
+    assert not signature.is_unchanged
 
 
 def test_what_is_optional_is_no_identifier() -> None:

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql.language import envelope
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from interlock.aql.request import AqlWarning
 from interlock.aql.warnings import (
-    ORDER,
+    SEVERITY_ORDER,
     deprecation_warning,
-    of_batch,
+    merge_batch_warnings,
     quota_warning,
-    ranked,
+    rank_warnings,
     slow_warning,
     truncated_warning,
 )
@@ -34,25 +34,27 @@ WARNING = st.builds(
 @pytest.mark.spec("AQ-WRN-3.2-1", "AQ-WRN-6.4-1", "AQ-WRN-2.1-1")
 @given(st.lists(WARNING, max_size=40))
 def test_the_most_important_come_first_once_and_few(warnings: list[AqlWarning]) -> None:
-    told = ranked(warnings)
+    told = rank_warnings(warnings)
     assert len(told) <= 10
-    weights = [ORDER[one.severity] for one in told]
+    weights = [SEVERITY_ORDER[one.severity] for one in told]
     assert weights == sorted(weights)
     bare = [(one.code, one.message, one.severity) for one in told]
     assert {(one.code, one.message, one.severity) for one in warnings} >= set(bare)
     left = {msgspec.json.encode(one) for one in warnings}
     assert len(told) == min(10, len(left))
-    written = envelope.success(b"1", told)
+    written = envelope.write_success(b"1", told)
     assert fits(OPERATION_RESULT, msgspec.json.decode(written))
 
 
 @pytest.mark.spec("AQ-WRN-6.4-1")
 def test_fifteen_are_ten_and_the_same_is_counted() -> None:
     many = [AqlWarning("A_WARNING", f"number {number}") for number in range(15)]
-    assert len(ranked(many)) == 10
-    [one] = ranked([AqlWarning("A_WARNING", "m", {"x": 1})] * 3)
+    assert len(rank_warnings(many)) == 10
+    [one] = rank_warnings([AqlWarning("A_WARNING", "m", {"x": 1})] * 3)
     assert one.details == {"x": 1, "occurrence_count": 3}
-    [batch] = of_batch([[AqlWarning("A_WARNING", "m")], [], [AqlWarning("A_WARNING", "m")]])
+    [batch] = merge_batch_warnings(
+        [[AqlWarning("A_WARNING", "m")], [], [AqlWarning("A_WARNING", "m")]]
+    )
     assert batch.details == {"occurrence_count": 2}
 
 
@@ -124,4 +126,4 @@ def test_what_was_shortened() -> None:
         "field": "items", "original_count": 5_000, "truncated_count": 100, "limit": 100,
     }  # fmt: skip
     for one in (warning, slow_warning("op", 3, 1), quota_warning("m", 1, 1, 2, 3)):
-        assert lawful(one.message)
+        assert is_safe_message(one.message)

@@ -86,7 +86,7 @@ def test_a_bundle_is_written_and_can_be_read_again(demo: World) -> None:
     made = told(demo, "bundle", "demo")
     names = {one["operation_name"] for one in made["normalized_bundle"]["operations"]}
     assert "demo_roll_dice" in names
-    assert {one.name for one in bundle.read(made).all()} == names
+    assert {one.name for one in bundle.read_bundle(made).all()} == names
     wrong = run(demo, "bundle", "nobody")
     assert wrong.returncode == 2
     assert "there is no server 'nobody'" in wrong.stderr

@@ -6,10 +6,16 @@ import msgspec
 
 from interlock.aql.config import AqlLimits
 from interlock.aql.language import envelope, errors, fields
-from interlock.aql.language.collections import CollectionSchema, shape
+from interlock.aql.language.collections import CollectionSchema, query_collection
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import BatchRequest, SingleRequest, item, read, unreadable
+from interlock.aql.language.request import (
+    BatchRequest,
+    SingleRequest,
+    find_unreadable_call,
+    read_item,
+    read_request,
+)
 
 SEEDS = [
     b'{"operation":"list_users"}',
@@ -40,16 +46,16 @@ ROWS = [{"id": number, "a": number % 3, "b": {"c": "x y"}} for number in range(5
 
 
 def TestOneInput(data: bytes) -> None:
-    unreadable(data)
+    find_unreadable_call(data)
     envelope.text_of(data)
     try:
         found = envelope.data_of(data)
     except ValueError:
         pass
     else:
-        msgspec.json.decode(envelope.success(found.raw))
+        msgspec.json.decode(envelope.write_success(found.raw))
     try:
-        request = read(data, LIMITS)
+        request = read_request(data, LIMITS)
     except AqlError as error:
         known(error)
         return
@@ -57,7 +63,7 @@ def TestOneInput(data: bytes) -> None:
         assert 0 < len(request.items) <= LIMITS.batch
         for one in request.items:
             try:
-                item(one, LIMITS)
+                read_item(one, LIMITS)
             except AqlError as error:
                 known(error)
         return
@@ -65,7 +71,7 @@ def TestOneInput(data: bytes) -> None:
 
 
 def known(error: AqlError) -> None:
-    assert errors.code_of(error) in errors.ROW
+    assert errors.code_of(error) in errors.FAILURE_BY_CODE
     assert error.message
 
 
@@ -81,8 +87,8 @@ def check_single(request: SingleRequest) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     try:
-        page = shape(ROWS, spec, KIND, CURSORS)
-        selection = fields.asked(spec.get("fields"), spec.get("preset"))
+        page = query_collection(ROWS, spec, KIND, CURSORS)
+        selection = fields.parse_selection(spec.get("fields"), spec.get("preset"))
         data = page.data(lambda row: fields.apply(row, selection))
     except AqlError as error:
         known(error)

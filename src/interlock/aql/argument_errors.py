@@ -1,7 +1,8 @@
-"""Errors of the parameters of an operation: the first one, in the order of the draft.
+"""Errors of the parameters of an operation. The first error in the order of the draft is reported.
 
-Only asked when something is wrong. What is right is decided by the tool's own schema, once, in the
-pipeline; this asks the same validator again, and says what it says in AQL's words and names.
+This module runs only for invalid parameters. The pipeline validates arguments with the tool's
+schema. This module runs the same validator again, and reports its errors with AQL's codes and
+names.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from interlock.aql.language import errors
-from interlock.aql.language.collections import ITEMS, SHAPING
+from interlock.aql.language.collections import ITEMS, SHAPING_NAMES
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import OF_ALL, OF_BATCHES, OF_READERS
+from interlock.aql.language.request import BATCH_OPTIONS, COMMON_OPTIONS, READ_OPTIONS
 from interlock.aql.operations import INPUT, Operation, Parameter
 from interlock.core.pipeline.validation import find_errors
 from interlock.protocol.aql_terms import Category
 
-_MOST_LOOKED_AT: Final = 100
-_MOST_NAMED: Final = 20
-_MOST_SHAPED: Final = 5
-_OF_FOREIGN_READERS: Final = (
-    *OF_ALL,
-    *OF_READERS,
-    *(f"_{name}" for name in (ITEMS, *sorted(SHAPING))),
+_MAX_CHECKED_ERRORS: Final = 100
+_MAX_NAMED: Final = 20
+_MAX_SHAPE_MEMBERS: Final = 5
+_TOOL_READ_OPTIONS: Final = (
+    *COMMON_OPTIONS,
+    *READ_OPTIONS,
+    *(f"_{name}" for name in (ITEMS, *sorted(SHAPING_NAMES))),
 )
-_OF_ONE: Final = frozenset(_OF_FOREIGN_READERS)
+_SINGLE_OPTIONS: Final = frozenset(_TOOL_READ_OPTIONS)
 _TYPES: Final = frozenset({"type", "anyOf", "oneOfNotValid", "oneOfMultipleValid"})
 _RANGES: Final = {
     "minimum": "minimum",
@@ -44,131 +45,179 @@ _RANGES: Final = {
 }
 
 
-def missing(operation: Operation, parameter: Parameter, strangers: Iterable[str] = ()) -> AqlError:
-    """`strangers`: what was given, and is no parameter: one of them may be meant."""
-    name = f"input.{parameter.name}" if parameter.inside else parameter.name
-    error = errors.missing(name, operation.name, parameter.type, parameter.description)
-    spelled = {one[:100].lower(): one for one in strangers}
-    near = get_close_matches(parameter.name.lower(), spelled, n=1, cutoff=0.6)
-    if near:
-        wrote = spelled[near[0]]
+def missing_parameter(
+    operation: Operation, parameter: Parameter, unknown_names: Iterable[str] = ()
+) -> AqlError:
+    """Return the error for a missing parameter.
+
+    Args:
+        unknown_names: Unknown parameters of the request. One of them may be a misspelling.
+    """
+    name = f"input.{parameter.name}" if parameter.in_input else parameter.name
+    error = errors.missing_parameter(name, operation.name, parameter.type, parameter.description)
+    name_by_lower_case = {name[:100].lower(): name for name in unknown_names}
+    matches = get_close_matches(parameter.name.lower(), name_by_lower_case, n=1, cutoff=0.6)
+    if matches:
+        sent_name = name_by_lower_case[matches[0]]
         error.message += (
-            f" You wrote '{errors.shown(wrote)}'. Did you mean '{errors.shown(parameter.name)}'?"
+            f" You sent '{errors.quotable(sent_name)}'."
+            f" Did you mean '{errors.quotable(parameter.name)}'?"
         )
         assert error.data is not None
-        error.data |= {"given": errors.short(wrote), "did_you_mean": parameter.name}
+        error.data |= {"given": errors.shorten(sent_name), "did_you_mean": parameter.name}
     return error
 
 
-def no_input(operation: Operation, parts: list[str], flat: list[str]) -> AqlError:
-    """For an UPDATE without `input`. `parts`: its members; `flat`: those that stand beside."""
-    names = ", ".join(parts[:_MOST_NAMED])
-    error = errors.missing(INPUT, operation.name, "object", f"what changes: {names}")
-    if flat:
-        error.message += f" {_into_input(operation, flat)}"
+def missing_input(operation: Operation, input_names: list[str], flat_names: list[str]) -> AqlError:
+    """Return the error for an UPDATE without `input`.
+
+    Args:
+        input_names: The members of `input`.
+        flat_names: Members that the request has beside `input`.
+    """
+    names = ", ".join(input_names[:_MAX_NAMED])
+    error = errors.missing_parameter(INPUT, operation.name, "object", f"the changes: {names}")
+    if flat_names:
+        error.message += f" {_move_into_input_hint(operation, flat_names)}"
     assert error.data is not None
-    error.data["expected_shape"] = _shape(operation, flat or parts)
+    error.data["expected_shape"] = _expected_shape(operation, flat_names or input_names)
     return error
 
 
-def not_beside_input(operation: Operation, flat: list[str]) -> AqlError:
-    """For members of `input` that stand beside it."""
-    error = unknown(operation, flat)
+def input_member_outside(operation: Operation, flat_names: list[str]) -> AqlError:
+    """Return the error for members of `input` that stand beside it."""
+    error = unknown_parameters(operation, flat_names)
     assert error.data is not None
-    error.message = f"{_into_input(operation, flat)} Not beside it."
+    error.message = (
+        f"{_move_into_input_hint(operation, flat_names)} They are not accepted beside it."
+    )
     error.data.pop("did_you_mean", None)
-    error.data["expected_shape"] = _shape(operation, flat)
+    error.data["expected_shape"] = _expected_shape(operation, flat_names)
     return error
 
 
-def unknown_inside(operation: Operation, names: list[str], parts: list[str]) -> AqlError:
-    """For members of `input` that there are not."""
-    error = errors.unknown_field(INPUT, names[:_MOST_NAMED], parts, _near(names[0], parts))
-    beside_it = [one for one in names if one in operation.signature.names]
-    if beside_it:
-        error.message += f" Beside 'input', not in it: {errors.listed(beside_it)}."
+def unknown_input_members(
+    operation: Operation, names: list[str], input_names: list[str]
+) -> AqlError:
+    """Return the error for unknown members of `input`."""
+    error = errors.unknown_field(
+        INPUT, names[:_MAX_NAMED], input_names, _find_similar(names[0], input_names)
+    )
+    misplaced = [name for name in names if name in operation.signature.names]
+    if misplaced:
+        error.message += f" These belong beside 'input': {errors.format_names(misplaced)}."
     return error
 
 
-def _into_input(operation: Operation, flat: list[str]) -> str:
-    shape = json.dumps(_shape(operation, flat), ensure_ascii=False)
-    return f"Put {errors.listed(flat)} into 'input': {errors.lawfully(shape)}."
+def _move_into_input_hint(operation: Operation, flat_names: list[str]) -> str:
+    shape = json.dumps(_expected_shape(operation, flat_names), ensure_ascii=False)
+    return (
+        f"Move {errors.format_names(flat_names)} into 'input': {errors.escape_stack_traces(shape)}."
+    )
 
 
-def _shape(operation: Operation, names: list[str]) -> dict[str, Any]:
-    """What the parameters of an update look like, with these members in `input`."""
-    required = [one.name for one in operation.signature.parameters if _names_it(one)]
-    inside = {errors.short(name): "…" for name in names[:_MOST_SHAPED]}
-    return {**dict.fromkeys(required, "…"), INPUT: inside}
+def _expected_shape(operation: Operation, names: list[str]) -> dict[str, Any]:
+    """Return the expected parameters of an update, with these members in `input`."""
+    required = [
+        parameter.name
+        for parameter in operation.signature.parameters
+        if _is_required_outside_input(parameter)
+    ]
+    input_members = {errors.shorten(name): "…" for name in names[:_MAX_SHAPE_MEMBERS]}
+    return {**dict.fromkeys(required, "…"), INPUT: input_members}
 
 
-def _names_it(parameter: Parameter) -> bool:
-    return parameter.required and not parameter.inside
+def _is_required_outside_input(parameter: Parameter) -> bool:
+    return parameter.required and not parameter.in_input
 
 
-def unknown(operation: Operation, names: list[str]) -> AqlError:
-    """`names`: those that the operation does not have."""
+def unknown_parameters(operation: Operation, names: list[str]) -> AqlError:
+    """Return the error for unknown parameters."""
     signature = operation.signature
-    valid = [one.name for one in signature.parameters if not one.inside]
+    valid = [parameter.name for parameter in signature.parameters if not parameter.in_input]
     valid += sorted(signature.names.difference(valid))
     valid += sorted(signature.features)
-    plain = f"_{names[0][:100]}"
-    near = plain if plain in beside(operation) else _near(names[0], valid)
-    return errors.unknown(operation.name, names[:_MOST_NAMED], valid, near)
+    option_name = f"_{names[0][:100]}"
+    suggestion = (
+        option_name
+        if option_name in accepted_options(operation)
+        else _find_similar(names[0], valid)
+    )
+    return errors.unknown_parameters(operation.name, names[:_MAX_NAMED], valid, suggestion)
 
 
-def beside(operation: Operation) -> tuple[str, ...]:
-    """What may stand beside its parameters, and begins with an underscore."""
+def accepted_options(operation: Operation) -> tuple[str, ...]:
+    """Return the options with an underscore that an operation accepts beside its parameters."""
     if operation.category is not Category.READ:
-        return OF_ALL
-    return (*OF_ALL, *OF_READERS) if operation.native is not None else _OF_FOREIGN_READERS
+        return COMMON_OPTIONS
+    return (*COMMON_OPTIONS, *READ_OPTIONS) if operation.builtin is not None else _TOOL_READ_OPTIONS
 
 
-def unknown_beside(operation: Operation, names: list[str], known: tuple[str, ...]) -> AqlError:
-    """`names`: what begins with an underscore, and means nothing to this operation."""
+def unknown_options(operation: Operation, names: list[str], options: tuple[str, ...]) -> AqlError:
+    """Return the error for unknown options with an underscore."""
     signature = operation.signature
-    wanted = names[0][:100]
-    others = [one.name for one in signature.parameters if not one.inside]
-    own = next((one.name for one in signature.parameters if one.own == wanted), None)
-    if own is None and wanted[1:] in (*others, *signature.features):
-        own = wanted[1:]
-    return errors.unknown(operation.name, names[:_MOST_NAMED], known, own or _near(wanted, known))
+    sent_name = names[0][:100]
+    parameter_names = [
+        parameter.name for parameter in signature.parameters if not parameter.in_input
+    ]
+    suggestion = next(
+        (
+            parameter.name
+            for parameter in signature.parameters
+            if parameter.upstream_name == sent_name
+        ),
+        None,
+    )
+    if suggestion is None and sent_name[1:] in (*parameter_names, *signature.features):
+        suggestion = sent_name[1:]
+    return errors.unknown_parameters(
+        operation.name, names[:_MAX_NAMED], options, suggestion or _find_similar(sent_name, options)
+    )
 
 
-def not_of_batches(names: Iterable[str]) -> AqlError:
-    """For what was said beside `operations`, and cannot be said of all of them together."""
-    strange = [name for name in names if name not in OF_BATCHES]
-    error = errors.unknown("operations", strange, OF_BATCHES, _near(strange[0], OF_BATCHES))
-    if strange[0] in _OF_ONE:
-        error.message += " Write it into each operation."
+def unsupported_batch_options(names: Iterable[str]) -> AqlError:
+    """Return the error for options beside `operations` that do not apply to a whole batch."""
+    unsupported = [name for name in names if name not in BATCH_OPTIONS]
+    error = errors.unknown_parameters(
+        "operations", unsupported, BATCH_OPTIONS, _find_similar(unsupported[0], BATCH_OPTIONS)
+    )
+    if unsupported[0] in _SINGLE_OPTIONS:
+        error.message += " Put it into each operation."
     return error
 
 
-def _near(name: str, known: Iterable[str]) -> str | None:
-    spelled = name[:100].lower().replace("-", "_")
-    near = get_close_matches(spelled, known, n=1, cutoff=0.6)
-    return near[0] if near else None
+def _find_similar(name: str, known: Iterable[str]) -> str | None:
+    normalized = name[:100].lower().replace("-", "_")
+    matches = get_close_matches(normalized, known, n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
-def wrong_type(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
-    """The first parameter that has another type than it must have. None: there is none."""
-    found = _faults(operation, arguments)
-    return next((_explained(operation, arguments, one) for one in found if _is_type(one)), None)
+def wrong_type_error(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
+    """Return the error of the first parameter with a wrong type. None: all types are right."""
+    schema_errors = _find_schema_errors(operation, arguments)
+    return next(
+        (
+            _explain(operation, arguments, schema_error)
+            for schema_error in schema_errors
+            if _is_type_error(schema_error)
+        ),
+        None,
+    )
 
 
-def fault(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
-    """Why these arguments of its tool do not fit. None: they do, or nobody can say why not."""
-    found = sorted(_faults(operation, arguments), key=_rank)
-    return _explained(operation, arguments, found[0]) if found else None
+def explain_error(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
+    """Return the error of invalid arguments. None: they are valid, or the reason is unknown."""
+    schema_errors = sorted(_find_schema_errors(operation, arguments), key=_rank)
+    return _explain(operation, arguments, schema_errors[0]) if schema_errors else None
 
 
-def _faults(operation: Operation, arguments: dict[str, Any]) -> list[Any]:
+def _find_schema_errors(operation: Operation, arguments: dict[str, Any]) -> list[Any]:
     tool = operation.tool
-    # The pipeline's own: there is one schema, and one validator of it.
-    return find_errors(tool, arguments, _MOST_LOOKED_AT) or []
+    # Use the pipeline's schema and validator.
+    return find_errors(tool, arguments, _MAX_CHECKED_ERRORS) or []
 
 
-def _is_type(error: Any) -> bool:
+def _is_type_error(error: Any) -> bool:
     return error.kind.name in _TYPES
 
 
@@ -181,88 +230,102 @@ def _rank(error: Any) -> int:
     return 2 if kind in ("additionalProperties", "unevaluatedProperties") else 3
 
 
-def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> AqlError:
+def _explain(operation: Operation, arguments: dict[str, Any], error: Any) -> AqlError:
     kind = error.kind.name
-    said: dict[str, Any] = error.kind.as_dict()
+    attributes: dict[str, Any] = error.kind.as_dict()
     path = list(error.instance_path)
     if kind == "required":
-        missed = str(said.get("property", ""))
-        parameter = _of(operation, missed) if not path else None
+        missing_key = str(attributes.get("property", ""))
+        parameter = _find_parameter(operation, missing_key) if not path else None
         if parameter is not None:
-            return missing(operation, parameter)
-        expected, about = _inner(operation, [*path, missed])
-        return errors.missing(_named(operation, [*path, missed]), operation.name, expected, about)
+            return missing_parameter(operation, parameter)
+        expected, description = _nested_schema(operation, [*path, missing_key])
+        return errors.missing_parameter(
+            _parameter_path(operation, [*path, missing_key]), operation.name, expected, description
+        )
     if kind in ("additionalProperties", "unevaluatedProperties"):
-        strangers = [str(one) for one in said.get("unexpected", ())]
+        unexpected = [str(key) for key in attributes.get("unexpected", ())]
         if not path:
-            return unknown(operation, strangers or ["?"])
-        return errors.unknown_field(_named(operation, path), strangers[:_MOST_NAMED], ())
-    name = _named(operation, path)
-    called = errors.escaped(name)
-    details: dict[str, Any] = {"param_name": name}
+            return unknown_parameters(operation, unexpected or ["?"])
+        return errors.unknown_field(_parameter_path(operation, path), unexpected[:_MAX_NAMED], ())
+    param_name = _parameter_path(operation, path)
+    escaped_name = errors.escape(param_name)
+    details: dict[str, Any] = {"param_name": param_name}
     if kind in _TYPES:
-        types = said.get("types")
-        expected = " or ".join(types) if isinstance(types, list) else _expected(operation, path)
-        return errors.wrong_type(name, expected, _kind_of(_at(arguments, path)))
+        types = attributes.get("types")
+        expected = (
+            " or ".join(types) if isinstance(types, list) else _expected_type(operation, path)
+        )
+        return errors.wrong_type(param_name, expected, _json_type(_value_at(arguments, path)))
     if kind in ("enum", "constant"):
-        options = said.get("options", [said["expected_value"]] if "expected_value" in said else [])
-        one_of = ", ".join(errors.value(one) for one in options[:_MOST_NAMED])
-        details["allowed"] = options[:_MOST_NAMED]
+        options = attributes.get(
+            "options", [attributes["expected_value"]] if "expected_value" in attributes else []
+        )
+        allowed = ", ".join(errors.quote_value(option) for option in options[:_MAX_NAMED])
+        details["allowed"] = options[:_MAX_NAMED]
         return AqlError(
-            "VALIDATION_INVALID_ENUM", f"Parameter '{called}' must be one of: {one_of}.", details
+            "VALIDATION_INVALID_ENUM",
+            f"Parameter '{escaped_name}' must be one of: {allowed}.",
+            details,
         )
     if kind in _RANGES:
-        word = _RANGES[kind]
-        limit = said.get("limit", said.get("multiple_of"))
-        details[word] = limit
+        constraint = _RANGES[kind]
+        limit = attributes.get("limit", attributes.get("multiple_of"))
+        details[constraint] = limit
         return AqlError(
             "VALIDATION_OUT_OF_RANGE",
-            f"Parameter '{called}' is out of range: {word} is {limit}.",
+            f"Parameter '{escaped_name}' is out of range: {constraint} is {limit}.",
             details,
         )
     if kind in ("pattern", "format"):
-        wanted = said.get(kind, "")
-        details[kind] = wanted
+        pattern = attributes.get(kind, "")
+        details[kind] = pattern
         return AqlError(
             "VALIDATION_PATTERN_MISMATCH",
-            f"Parameter '{called}' does not have the form {errors.value(str(wanted))}.",
+            f"Parameter '{escaped_name}' does not match {errors.quote_value(str(pattern))}.",
             details,
         )
     details["constraint"] = kind
     return AqlError(
         "VALIDATION_INVALID_TYPE",
-        f"Parameter '{called}' does not satisfy '{kind}' of its schema.",
-        {**details, "expected_type": _expected(operation, path), "actual_type": "invalid"},
+        f"Parameter '{escaped_name}' does not meet '{kind}' of its schema.",
+        {**details, "expected_type": _expected_type(operation, path), "actual_type": "invalid"},
     )
 
 
-def _of(operation: Operation, own: str) -> Parameter | None:
-    """The parameter that the tool calls so."""
-    return next((one for one in operation.signature.parameters if one.own == own), None)
+def _find_parameter(operation: Operation, upstream_name: str) -> Parameter | None:
+    """Return the parameter with this upstream name."""
+    return next(
+        (
+            parameter
+            for parameter in operation.signature.parameters
+            if parameter.upstream_name == upstream_name
+        ),
+        None,
+    )
 
 
-def _named(operation: Operation, path: list[Any]) -> str:
-    """A place in the arguments of the tool, as the caller of the operation knows it."""
+def _parameter_path(operation: Operation, path: list[Any]) -> str:
+    """Return a path in the tool's arguments, as the caller of the operation knows it."""
     if not path:
         return "params"
-    parameter = _of(operation, str(path[0]))
+    parameter = _find_parameter(operation, str(path[0]))
     first = str(path[0])
     if parameter is not None:
-        first = f"input.{parameter.name}" if parameter.inside else parameter.name
-    return ".".join((first, *(errors.short(str(step)) for step in path[1:])))
+        first = f"input.{parameter.name}" if parameter.in_input else parameter.name
+    return ".".join((first, *(errors.shorten(str(step)) for step in path[1:])))
 
 
-def _expected(operation: Operation, path: list[Any]) -> str:
+def _expected_type(operation: Operation, path: list[Any]) -> str:
     if len(path) > 1:
-        return _inner(operation, path)[0]
-    parameter = _of(operation, str(path[0])) if path else None
+        return _nested_schema(operation, path)[0]
+    parameter = _find_parameter(operation, str(path[0])) if path else None
     return "value" if parameter is None else parameter.type
 
 
-def _inner(operation: Operation, path: list[Any]) -> tuple[str, str]:
-    """The type and the meaning of what stands deep in a parameter, as far as its schema says so
-    plainly."""
-    parameter = _of(operation, str(path[0]))
+def _nested_schema(operation: Operation, path: list[Any]) -> tuple[str, str]:
+    """Return the type and description of a nested value, if its schema is simple."""
+    parameter = _find_parameter(operation, str(path[0]))
     schema: Any = None if parameter is None else parameter.schema
     for step in path[1:]:
         if not isinstance(schema, dict):
@@ -274,18 +337,20 @@ def _inner(operation: Operation, path: list[Any]) -> tuple[str, str]:
             schema = inner.get(step) if isinstance(inner, dict) else None
     if not isinstance(schema, dict):
         return "value", ""
-    said = schema.get("type")
-    kind = " or ".join(map(str, said)) if isinstance(said, list) else str(said or "value")
+    declared = schema.get("type")
+    kind = (
+        " or ".join(map(str, declared)) if isinstance(declared, list) else str(declared or "value")
+    )
     return kind, str(schema.get("description") or "")
 
 
-def _at(value: Any, path: list[Any]) -> Any:
+def _value_at(value: Any, path: list[Any]) -> Any:
     for step in path:
         value = value[step]
     return value
 
 
-def _kind_of(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if value is None:
         return "null"
     for kind, name in (

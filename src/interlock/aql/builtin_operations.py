@@ -1,5 +1,8 @@
-"""The built-in operations: an upstream like any other to the pipeline, so that their calls are
-authorized, held, journalled, timed and cancelled like any other call."""
+"""The upstream of the built-in operations.
+
+For the pipeline it is an upstream like any other, so that calls of built-in operations are
+authorized, held for approval, journalled, timed and cancelled like other calls.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era, ResultSummary
 
 GLANCE: Final = ResultSummary()
-"""Of a result that the node made itself: there is nothing in it that anybody must look for."""
+"""The glance at a result of the node itself: nothing in it needs attention."""
 RESULT: Final = b'{"content":[],"structuredContent":%b}'
-"""The data of an operation, as a tool gives it: whoever wraps it finds it without reading text."""
+"""The data of an operation as a tool result, with the data as structured content."""
 EXPIRED: Final = "expired"
-"""What the task of an operation is cancelled with whose time is over."""
+"""The argument with which the task of an operation is cancelled at its deadline."""
 _log = logging.getLogger("interlock.aql")
 
 
@@ -40,120 +43,129 @@ class BuiltinUpstream:
 
     def __init__(
         self,
-        natives: Iterable[BuiltinOperation],
+        builtin_operations: Iterable[BuiltinOperation],
         hidden: Iterable[BuiltinOperation] = (),
         *,
         find: Callable[[str], Operation | None] = lambda _: None,
     ) -> None:
-        """`hidden`: what the AQL stage calls by itself, and nobody by name. `find`: the operation
-        of this name, for calls that did not come from the stage."""
-        self.natives: dict[str, BuiltinOperation] = {one.name: one for one in natives}
+        """
+        Args:
+            hidden: Operations that only the AQL stage calls, not by name.
+            find: Finds an operation by name, for calls that did not come from the stage.
+        """
+        self.builtin_operations: dict[str, BuiltinOperation] = {
+            builtin.name: builtin for builtin in builtin_operations
+        }
         self.hidden: dict[str, Operation] = {}
-        """Operations that are in no operation catalog, by name. Filled by `offering`."""
-        self._hidden = {one.name: one for one in hidden}
+        """Hidden operations by name. Filled by `offering`."""
+        self._hidden = {builtin.name: builtin for builtin in hidden}
         self._find = find
 
     @property
     def free(self) -> frozenset[str]:
-        """What is judged like asking for a list."""
-        every = (*self.natives.values(), *self._hidden.values())
-        return frozenset(native.name for native in every if native.free)
+        """The operations that need no more rights than a list."""
+        operations = (*self.builtin_operations.values(), *self._hidden.values())
+        return frozenset(builtin.name for builtin in operations if builtin.free)
 
     def offering(self) -> Offering:
-        """What is posted to the catalog. Withhold all of it: its names are no tools."""
-        every = {**self.natives, **self._hidden}
+        """Return the offering for the catalog. All its tools must be withheld from tool lists."""
+        operations = {**self.builtin_operations, **self._hidden}
         server = ServerConfig(
             command="interlock",
             segment=BUILTIN_SEGMENT,
-            effects={name: native.effect for name, native in every.items()},  # type: ignore[misc]
+            effects={name: builtin.effect for name, builtin in operations.items()},  # type: ignore[misc]
         )
-        definitions = [_definition(one) for one in self.natives.values()]
-        definitions += [_definition(one, open=True) for one in self._hidden.values()]
+        definitions = [_definition(builtin) for builtin in self.builtin_operations.values()]
+        definitions += [_definition(builtin, open=True) for builtin in self._hidden.values()]
         offering = read_offering(BUILTIN_KEY, server, definitions)
         for tool in offering.tools:
-            native = self._hidden.get(tool.upstream_name)
-            if native is not None:
-                self.hidden[native.name] = _unlisted(native, tool)
+            builtin = self._hidden.get(tool.upstream_name)
+            if builtin is not None:
+                self.hidden[builtin.name] = _hidden_operation(builtin, tool)
         return offering
 
     def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         route = call.route
         name = "" if route is None else route.upstream_name
-        native = self.natives.get(name) or self._hidden.get(name)
-        if native is None:
+        builtin = self.builtin_operations.get(name) or self._hidden.get(name)
+        if builtin is None:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {name[:100]!r}.")
-        asked = self._asked(call, native)
+        request = self._request_of(call, builtin)
         call.is_dispatched = True
-        answer = native.answer(asked)
-        if isawaitable(answer):
-            return _Running(call, back, answer)
-        back.on_result(call, _outcome(call, answer), None)
+        result = builtin.answer(request)
+        if isawaitable(result):
+            return _RunningOperation(call, back, result)
+        back.on_result(call, _outcome(call, result), None)
         return ANSWERED
 
-    def _asked(self, call: Call, native: BuiltinOperation) -> AqlRequest:
-        """The request as the operation gets it. A call that a human let through comes without what
-        the stage knew: it is made again from the arguments."""
-        asked = call.operation_request
-        if not isinstance(asked, AqlRequest):
-            operation = self.hidden.get(native.name) or self._find(native.name)
+    def _request_of(self, call: Call, builtin: BuiltinOperation) -> AqlRequest:
+        """Return the request for the operation.
+
+        An approved call has no request of the stage, so the request is rebuilt from the arguments.
+        """
+        request = call.operation_request
+        if not isinstance(request, AqlRequest):
+            operation = self.hidden.get(builtin.name) or self._find(builtin.name)
             if operation is None:
-                raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {native.name!r}.")
-            asked = call.operation_request = AqlRequest(operation, PLAIN_VIEW, None)
-        asked.call = call
-        if asked.params is None:
-            given: dict[str, Any] = (
+                raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {builtin.name!r}.")
+            request = call.operation_request = AqlRequest(operation, PLAIN_VIEW, None)
+        request.call = call
+        if request.params is None:
+            arguments: dict[str, Any] = (
                 call.decoded_arguments if isinstance(call.decoded_arguments, dict) else {}
             )
             defaults = {
-                one.name: one.schema["default"]
-                for one in native.parameters
-                if "default" in one.schema and one.own not in given
+                parameter.name: parameter.schema["default"]
+                for parameter in builtin.parameters
+                if "default" in parameter.schema and parameter.upstream_name not in arguments
             }
-            names = {one.own: one.name for one in native.parameters}
-            asked.params = {
+            names = {parameter.upstream_name: parameter.name for parameter in builtin.parameters}
+            request.params = {
                 **defaults,
-                **{names.get(key, key): value for key, value in given.items()},
+                **{names.get(key, key): value for key, value in arguments.items()},
             }
-        return asked
+        return request
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
-        """It says nothing of its own accord."""
+        """Do nothing: the node sends no log messages here."""
 
     def session_key(self, call: Call) -> object | None:
         return None
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        """It has no resources."""
+        """Do nothing: there are no resources."""
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
-        """It has no resources."""
+        """Do nothing: there are no resources."""
 
     async def wait_until_ready(self, seconds: float) -> bool:
         return True
 
 
-class _Running:
-    """An operation that takes its time."""
+class _RunningOperation:
+    """A running asynchronous operation."""
 
     def __init__(self, call: Call, back: ResponseHandler, work: Awaitable[Any]) -> None:
         self._call = call
         self._back = back
         self._expired = False
         self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(self._over)
+        self._task.add_done_callback(self._on_task_done)
 
     @property
     def is_open(self) -> bool:
         return not self._task.done()
 
     def abandon(self, reason: str) -> None:
-        # The pipeline is done with the call: what it comes to is for nobody.
-        self._task.remove_done_callback(self._over)
-        self._task.add_done_callback(_forget)
+        # The pipeline no longer waits for the result.
+        self._task.remove_done_callback(self._on_task_done)
+        self._task.add_done_callback(_log_failure)
         self._task.cancel(reason)
 
     def expire(self) -> None:
-        """It may still say what it has done so far: that comes in the next turn of the loop."""
+        """Cancel the operation. It may still return partial results in the next turn of the event
+        loop.
+        """
         if not self._expired:
             self._expired = True
             self._task.cancel(EXPIRED)
@@ -161,7 +173,7 @@ class _Running:
     def reassign(self, call: Call, back: ResponseHandler) -> None:
         self._call, self._back = call, back
 
-    def _over(self, task: asyncio.Future[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Future[Any]) -> None:
         call = self._call
         outcome: Outcome | None = None
         error: InterlockError | None = None
@@ -169,73 +181,79 @@ class _Running:
             outcome = _outcome(call, task.result())
         except asyncio.CancelledError:
             error = InterlockError(
-                DEADLINE_EXCEEDED, f"{call.name[:100]} did not end within its time."
+                DEADLINE_EXCEEDED, f"{call.name[:100]} did not finish before its deadline."
             )
-        except InterlockError as wrong:
-            error = wrong
+        except InterlockError as failure:
+            error = failure
         except Exception as bug:
             error = internal_error(call, bug)
         self._back.on_result(call, outcome, error)
 
 
-def _forget(task: asyncio.Future[Any]) -> None:
-    """Nobody waits for it; that it failed is still worth a line."""
+def _log_failure(task: asyncio.Future[Any]) -> None:
+    """Log the failure of an operation that has no receiver."""
     if not task.cancelled() and task.exception() is not None:
-        _log.debug("an operation that nobody waits for failed", exc_info=task.exception())
+        _log.debug("abandoned operation failed", exc_info=task.exception())
 
 
-def _outcome(call: Call, answer: Any) -> Outcome:
-    """What an operation gave, as the result of a tool. An `Outcome` is one already."""
-    if isinstance(answer, Outcome):
-        return answer
-    data = answer
-    if isinstance(answer, BuiltinResponse):
-        data = answer.data
-        asked = call.operation_request
-        if answer.warnings and isinstance(asked, AqlRequest):
-            asked.warnings = [*(asked.warnings or ()), *answer.warnings]
+def _outcome(call: Call, result: Any) -> Outcome:
+    """Convert the result of an operation to the outcome of a tool call."""
+    if isinstance(result, Outcome):
+        return result
+    data = result
+    if isinstance(result, BuiltinResponse):
+        data = result.data
+        request = call.operation_request
+        if result.warnings and isinstance(request, AqlRequest):
+            request.warnings = [*(request.warnings or ()), *result.warnings]
     written = data if isinstance(data, bytes) else encode_value(data)
     return Outcome(RESULT % written, Era.SESSION, GLANCE)
 
 
-def _definition(native: BuiltinOperation, *, open: bool = False) -> bytes:
+def _definition(builtin: BuiltinOperation, *, open: bool = False) -> bytes:
     schema: dict[str, Any] = {"type": "object"}
     if not open:
         schema["properties"] = {
-            one.own: {
-                **one.schema,
-                **({"description": one.description} if one.description else {}),
+            parameter.upstream_name: {
+                **parameter.schema,
+                **({"description": parameter.description} if parameter.description else {}),
             }
-            for one in native.parameters
+            for parameter in builtin.parameters
         }
-        required = [one.own for one in native.parameters if one.required]
+        required = [
+            parameter.upstream_name for parameter in builtin.parameters if parameter.required
+        ]
         if required:
             schema["required"] = required
         schema["additionalProperties"] = False
     return encode_value(
-        {"name": native.name, "description": native.description, "inputSchema": schema}
+        {"name": builtin.name, "description": builtin.description, "inputSchema": schema}
     )
 
 
-def _unlisted(native: BuiltinOperation, tool: Tool) -> Operation:
-    nothing = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
+def _hidden_operation(builtin: BuiltinOperation, tool: Tool) -> Operation:
+    signature = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
     return Operation(
-        name=native.name,
-        local=native.name,
+        name=builtin.name,
+        local_name=builtin.name,
         canonical=tool.canonical,
         server=BUILTIN_SEGMENT,
-        category=native.category,
+        category=builtin.category,
         danger=Danger.SAFE,
         tool=tool,
-        sign=lambda _: nothing,
-        description=native.description,
-        native=native,
+        build_signature=lambda _: signature,
+        description=builtin.description,
+        builtin=builtin,
     )
 
 
-def hidden(name: str, answer: Callable[[AqlRequest], Any], description: str) -> BuiltinOperation:
-    """Something that the stage calls by itself. What it does is done by calls of its own, and
-    those are judged: it is no more than asking."""
+def hidden_operation(
+    name: str, answer: Callable[[AqlRequest], Any], description: str
+) -> BuiltinOperation:
+    """Return an operation that only the stage calls.
+
+    Its effects are caused by child calls that are authorized themselves, so it needs no rights.
+    """
     return BuiltinOperation(
         name=name,
         category=Category.READ,

@@ -1,8 +1,7 @@
-"""A discovery bundle: what a server was found to offer, and what operations were made of it.
+"""A discovery bundle: the tools that a server lists, and the operations derived from them.
 
-For whoever wants to look at it, keep it, or compare it with a later one. It is made from the list
-that the server gave, word by word, and from nothing else: no tool is ever called to find out what
-it does. Everything that was inferred says how.
+Bundles can be reviewed, stored and compared. A bundle is derived from the server's list only: no
+tool is called to find out what it does. Every inferred value names its source.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ STATED, NORMALIZED, CLASSIFIED, OVERRIDDEN = (
     "heuristic_classification",
     "manual_override",
 )
-"""Where a field may come from."""
+"""The sources of a value."""
 _ORIGINS: Final = {
     "override": OVERRIDDEN,
     "effects": OVERRIDDEN,
     "annotations": STATED,
-    "native": STATED,
+    "builtin": STATED,
 }
-_ADDED: Final = "x-mcpax-"
-"""What the node adds to a tool's `_meta` begins so."""
+_ADDED_PREFIX: Final = "x-mcpax-"
+"""The prefix of members that the node adds to a tool's `_meta`."""
 
 
 def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str, Any]:
-    """The bundle of one upstream: JSON values only."""
+    """Return the bundle of one upstream as JSON values."""
     operations = []
     warnings = []
     for tool in offering.tools:
-        operation = operation_catalog.of(tool)
+        operation = operation_catalog.for_tool(tool)
         exported = _operation(operation)
         operations.append(exported)
         if operation.needs_review:
@@ -57,7 +56,8 @@ def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str,
                 }
             )
     warnings += [
-        {"code": "SET_ASIDE", "tool": one.name, "message": one.reason} for one in offering.rejected
+        {"code": "SET_ASIDE", "tool": tool.name, "message": tool.reason}
+        for tool in offering.rejected
     ]
     return {
         "bundle_version": FORMAT,
@@ -76,26 +76,24 @@ def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str,
 
 
 def verbatim(tool: Tool) -> dict[str, Any]:
-    """A tool's definition as its server lists it."""
+    """Return a tool's definition as its server lists it."""
     members = decode_members(b"{" + tool.listed[1:])
-    for name, own in (tool.upstream_members or {}).items():
-        if own:
-            members[name] = Raw(own)
+    for name, original in (tool.upstream_members or {}).items():
+        if original:
+            members[name] = Raw(original)
         else:
             members.pop(name, None)
-    found: dict[str, Any] = {"name": tool.upstream_name}
+    definition: dict[str, Any] = {"name": tool.upstream_name}
     for name, raw in members.items():
         value = decode_value(raw)
-        if (
-            name == "_meta"
-            and isinstance(value, dict)
-            and "_meta" not in (tool.upstream_members or {})
-        ):
-            value = {key: each for key, each in value.items() if not key.startswith(_ADDED)}
+        if name == "_meta" and isinstance(value, dict) and "_meta" not in (tool.upstream_members or {}):
+            value = {
+                key: member for key, member in value.items() if not key.startswith(_ADDED_PREFIX)
+            }
             if not value:
                 continue
-        found[name] = value
-    return found
+        definition[name] = value
+    return definition
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
@@ -104,7 +102,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
     reasons = []
     if operation.needs_review:
         reason = origins.get("category_reason", "")
-        reasons.append(f"The category {operation.category.value} is a guess{_because(reason)}.")
+        reasons.append(
+            f"The category {operation.category.value} is uncertain{_reason_suffix(reason)}."
+        )
     return {
         "source_tool_name": operation.tool.upstream_name,
         "operation_name": operation.name,
@@ -115,7 +115,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "needs_review": operation.needs_review,
         "review_reasons": reasons,
         "description": operation.description,
-        "params": [_parameter(one) for one in signature.parameters],
+        "params": [_parameter(parameter) for parameter in signature.parameters],
         "maps_to": {"method": "tools/call", "name": operation.tool.upstream_name},
         "returns": _returns(operation.tool),
         "provenance": {
@@ -127,31 +127,31 @@ def _operation(operation: Operation) -> dict[str, Any]:
                 "danger_level": _origin(origins.get("danger", ""), CLASSIFIED),
                 "description": STATED if operation.tool.description else NORMALIZED,
                 "params": STATED,
-                "param_names": STATED if signature.same else NORMALIZED,
+                "param_names": STATED if signature.is_unchanged else NORMALIZED,
                 "returns": STATED,
             },
         },
     }
 
 
-def _because(reason: str) -> str:
+def _reason_suffix(reason: str) -> str:
     return f": {reason.rstrip('.')}" if reason else ""
 
 
-def _origin(word: str, otherwise: str) -> str:
-    return _ORIGINS.get(word, otherwise)
+def _origin(source: str, default: str) -> str:
+    return _ORIGINS.get(source, default)
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "original_name": one.own,
-        "type": one.type,
-        "required": one.required,
-        "description": one.description,
-        "inside_input": one.inside,
-        "source_path": f"/inputSchema/properties/{escape_step(one.own)}",
-        "inference_source": STATED if one.name == one.own else NORMALIZED,
+        "name": parameter.name,
+        "original_name": parameter.upstream_name,
+        "type": parameter.type,
+        "required": parameter.required,
+        "description": parameter.description,
+        "inside_input": parameter.in_input,
+        "source_path": f"/inputSchema/properties/{escape_step(parameter.upstream_name)}",
+        "inference_source": STATED if parameter.name == parameter.upstream_name else NORMALIZED,
     }
 
 
@@ -162,23 +162,24 @@ def _returns(tool: Tool) -> str:
     return kind if isinstance(kind, str) else "object"
 
 
-def read(
+def read_bundle(
     bundle: Mapping[str, Any], server: ServerConfig | None = None, config: AqlConfig | None = None
 ) -> OperationCatalog:
-    """The operations that are made of a bundle's capture, as if its server listed it now.
+    """Return the operations of a bundle, as if its server listed the captured tools now.
 
-    Raises ValueError for what is no bundle.
+    Raises:
+        ValueError: The bundle is invalid.
     """
     try:
         source, tools = bundle["source"], bundle["raw_capture"]["tools"]
         key, segment = str(source["server"]), str(source["segment"])
         root = str(source["prefix"]).removesuffix(segment).rstrip(".") or None
-        raw = [encode_value(tool) for tool in tools]
+        encoded_tools = [encode_value(tool) for tool in tools]
     except (KeyError, TypeError) as exc:
-        raise ValueError(f"This is no discovery bundle: {exc} is missing or wrong.") from None
+        raise ValueError(f"Invalid discovery bundle: {exc} is missing or invalid.") from None
     settings = server or ServerConfig(command="captured", segment=segment)
     if settings.segment != segment:
         settings = msgspec.structs.replace(settings, segment=segment)
-    offering = read_offering(key, settings, raw, root_segment=root)
+    offering = read_offering(key, settings, encoded_tools, root_segment=root)
     snapshot = Snapshot(1, [offering], page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return OperationCatalogBuilder(config or AqlConfig()).at(snapshot)
+    return OperationCatalogBuilder(config or AqlConfig()).build(snapshot)

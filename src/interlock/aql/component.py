@@ -1,5 +1,8 @@
-"""The component of AQL in a node: builds the stage, the built-in operations, quotas, executions,
-search and the safety loop, and connects them. It is stopped after the last call has ended."""
+"""The AQL component of a node.
+
+It builds the stage, the built-in operations, quotas, executions, search and the safety loop, and
+connects them. The node stops it after the last call has ended.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +17,42 @@ from typing import Any, Final
 
 from interlock.aql import view
 from interlock.aql.batch import BatchRunner
-from interlock.aql.builtin_operations import BuiltinUpstream, hidden
-from interlock.aql.code_channels import channels_of
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden_operation
+from interlock.aql.code_channels import install_channels
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import ConfirmationTokens, confirming_natives
-from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS, CallLimitStep, DangerStep, journalled
-from interlock.aql.execution_operations import execution_natives
+from interlock.aql.confirmation_tokens import ConfirmationTokens, confirmation_operations
+from interlock.aql.decision_steps import (
+    FIRM_FLOORS,
+    FLOORS,
+    CallLimitStep,
+    DangerStep,
+    journal_observer,
+)
+from interlock.aql.execution_operations import execution_operations
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
-from interlock.aql.introspection import natives as introspection_natives
+from interlock.aql.introspection import introspection_operations
 from interlock.aql.language.cursors import CursorCodec
-from interlock.aql.language.limits import published
+from interlock.aql.language.limits import describe_limits
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_natives
+from interlock.aql.notes import Notes, NoteStore, note_operations
 from interlock.aql.operations import BuiltinOperation, OperationCatalogBuilder, ServerTrust
 from interlock.aql.preview import Preview
 from interlock.aql.progress import ProgressStage
-from interlock.aql.quotas import CONTINUE, TOKEN_PREFIX, Quotas, quota_natives
+from interlock.aql.quotas import CONTINUE, TOKEN_PREFIX, Quotas, quota_operations
 from interlock.aql.read_modify_write import ReadModifyWrite
-from interlock.aql.relations import Relations, relation_natives
+from interlock.aql.relations import Relations, relation_operations
 from interlock.aql.request import AqlRequest, AqlWarning
-from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.resource_operations import ResourceReader, resource_operations
 from interlock.aql.response_writer import ResponseWriter
 from interlock.aql.safety.approval_requests import UNBLOCK
 from interlock.aql.safety.codes import VerificationCodes
 from interlock.aql.safety.loop import SafetyLoop
-from interlock.aql.safety.operations import autonomy_config, internal_natives, safety_natives
+from interlock.aql.safety.operations import autonomy_config, internal_operations, safety_operations
 from interlock.aql.safety.operator_api import OperatorApi
 from interlock.aql.safety.store import SafetyStore
-from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
+from interlock.aql.search.embeddings import EmbeddingSearcher, create_searcher
 from interlock.aql.search.store import SearchStore
 from interlock.aql.search.usage import Usage
 from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, AqlStage, UsageEvent
@@ -67,16 +76,16 @@ from interlock.trust.node_context import NodeContext
 
 _log = logging.getLogger("interlock.aql")
 
-_CHORES: Final = 1.0
-_KEPT_EVERY: Final = 60.0
-_MOST_USED: Final = 10_000
-"""So many calls are remembered until they are counted."""
-_BRIEFLY: Final = 120.0
-"""So long a human is asked about what is forbidden otherwise."""
+_MAINTENANCE_SECONDS: Final = 1.0
+_SAVE_USAGE_SECONDS: Final = 60.0
+_MAX_USAGE_EVENTS: Final = 10_000
+"""Usage events that are buffered between two counts."""
+_FORBIDDEN_APPROVAL_SECONDS: Final = 120.0
+"""The time to approve a call that is forbidden without approval, in seconds."""
 
 
 class Aql(FeatureComponent):
-    """The operations of one node."""
+    """The AQL component of a node."""
 
     def __init__(
         self,
@@ -94,7 +103,10 @@ class Aql(FeatureComponent):
         seals: StateSealer,
         registered: Callable[[str], bool],
     ) -> None:
-        """`registered`: whether a server came by itself, and not by the config."""
+        """
+        Args:
+            registered: Returns True for a server that registered itself and is not in the config.
+        """
         loop = asyncio.get_running_loop()
         settings = config.section(AqlConfig)
         self._settings = settings
@@ -110,15 +122,15 @@ class Aql(FeatureComponent):
         self._cursors = CursorCodec(seals.key_for(b"aql cursors"))
         self._session_key = seals.key_for(b"aql sessions")
         self._authorizer = authorizer
-        self._catalog_builder = OperationCatalogBuilder(settings, on_break=self._broke)
-        self._memory = SearchStore.at(folder / "aql-search.db")
-        self.usage = Usage(self._memory.tallies(), clock=time.time)
+        self._catalog_builder = OperationCatalogBuilder(settings, on_break=self._on_breaking_change)
+        self._search_store = SearchStore.open(folder / "aql-search.db")
+        self.usage = Usage(self._search_store.tallies(), clock=time.time)
         self.server_trust = ServerTrust(
             settings.trust,
             registered=registered,
             wall_clock=time.time,
-            # Danger is decided with the trust in a server, and depends on it: made below.
-            on_change=lambda: self._risk.forget(),
+            # Danger depends on the trust in the server. The danger step is created below.
+            on_change=lambda: self._risk.clear_cache(),
         )
         self.tokens = ConfirmationTokens(
             approving.approvals,
@@ -133,8 +145,8 @@ class Aql(FeatureComponent):
             self._counters,
             time.monotonic,
             time.time,
-            hidden=lambda: self.own.hidden.get(CONTINUE),
-            let_through=lambda token: _is_ours(approving, token),
+            hidden=lambda: self.builtin_upstream.hidden.get(CONTINUE),
+            runs_when_approved=lambda token: _is_local_token(approving, token),
         )
         self._response_writer = ResponseWriter(
             settings,
@@ -144,28 +156,28 @@ class Aql(FeatureComponent):
             tokens=self.tokens,
             quotas=self.quotas,
         )
-        self._executions_kept = ExecutionStore(
+        self._execution_store = ExecutionStore(
             folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
         )
-        self._notes_kept = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
-        self.searcher = searcher_for(
+        self._note_store = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
+        self.searcher = create_searcher(
             lambda: self.stage.operation_catalog(),
             self.usage,
             settings.search.embeddings,
-            self._memory,
+            self._search_store,
         )
         self.executions = Executions(
             pipeline,
-            self._executions_kept,
+            self._execution_store,
             operation_catalog=lambda: self.stage.operation_catalog(),
             wall_clock=time.time,
             settings=settings.executions,
             concurrent=settings.limits.concurrent,
-            approval_state=_state_in(approving),
-            again=lambda call: self.stage.again(call),
+            approval_state=_approval_state_reader(approving),
+            prepare_retry=lambda call: self.stage.prepare_retry(call),
         )
         self._batches = BatchRunner(
-            pipeline, settings, lambda name, face: self.stage.find(name, face)
+            pipeline, settings, lambda name, operation_view: self.stage.find(name, operation_view)
         )
         self.codes = VerificationCodes()
         self.safety = SafetyLoop(
@@ -183,76 +195,82 @@ class Aql(FeatureComponent):
         )
         approving.serve_codes(OperatorApi(self.safety))
         self._environ, self._base_dir = environ, base_dir
-        self._channels = channels_of(settings.channels, self.codes, environ, base_dir)
-        self.own = BuiltinUpstream(
-            self._natives(config),
+        self._channels = install_channels(settings.channels, self.codes, environ, base_dir)
+        self.builtin_upstream = BuiltinUpstream(
+            self._builtin_operations(config),
             [
-                hidden(BATCH, self._batches.run, "Makes several calls."),
-                hidden(PREVIEW, Preview(authorizer), "Looks at a call that is not made."),
-                hidden(START, self._start, "Makes a call that goes on by itself."),
-                hidden(MERGE, self._merge, "Reads, merges and writes."),
-                *internal_natives(self.safety),
-                *quota_natives(self.quotas),
+                hidden_operation(BATCH, self._batches.run, "Makes several calls."),
+                hidden_operation(
+                    PREVIEW, Preview(authorizer), "Describes a call without making it."
+                ),
+                hidden_operation(START, self._start, "Runs a call in the background."),
+                hidden_operation(
+                    MERGE, self._merge, "Reads a resource, merges a change, and writes it."
+                ),
+                *internal_operations(self.safety),
+                *quota_operations(self.quotas),
             ],
-            find=lambda name: self.stage.operation_catalog().own(name),
+            find=lambda name: self.stage.operation_catalog().find_builtin(name),
         )
-        self._catalog_builder.configure(settings, self.own.natives.values())
-        self._used: deque[UsageEvent] = deque(maxlen=_MOST_USED)
+        self._catalog_builder.configure(settings, self.builtin_upstream.builtin_operations.values())
+        self._usage_events: deque[UsageEvent] = deque(maxlen=_MAX_USAGE_EVENTS)
         self.stage = AqlStage(
             settings,
             host=pipeline,
             catalog_builder=self._catalog_builder,
             catalog=catalog,
-            own=self.own,
+            builtin_upstream=self.builtin_upstream,
             authorizer=authorizer,
             listing=view.ViewListBuilder(server_info),
             response_writer=self._response_writer,
-            choose=view.choose,
+            choose_view=view.choose_view,
             tokens=self.tokens,
             quotas=self.quotas,
-            absent=lambda: {
-                one.server.segment: one.state.value
-                for key, one in upstreams.items()
-                if isinstance(one, Supervisor) and catalog.offering(key) is None
+            get_absent_servers=lambda: {
+                upstream.server.segment: upstream.state.value
+                for key, upstream in upstreams.items()
+                if isinstance(upstream, Supervisor) and catalog.offering(key) is None
             },
-            used=self._used.append,
+            on_used=self._usage_events.append,
         )
-        self._chores: asyncio.Task[None] | None = None
+        self._maintenance_task: asyncio.Task[None] | None = None
         self._risk = DangerStep(
             self.stage.operation_catalog,
             self.server_trust,
-            journalled(audit),
+            journal_observer(audit),
             self.server_trust.is_declared,
         )
         self._read_modify_write = ReadModifyWrite(pipeline, self.stage.find, self.tokens.check)
         tasks = pipeline.tasks
         tasks.install_finder(ExecutionTasks(self.executions, tasks.seal_id).find)
-        upstreams[BUILTIN_KEY] = self.own
-        authorizer.judge_own_operations(free=self.own.free, floors=FLOORS, firm_floors=FIRM_FLOORS)
+        upstreams[BUILTIN_KEY] = self.builtin_upstream
+        authorizer.judge_own_operations(
+            free=self.builtin_upstream.free, floors=FLOORS, firm_floors=FIRM_FLOORS
+        )
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
-        authorizer.install(self._danger, self.safety.step)
-        approving.approvals.set_wait_times(self._waits)
+        authorizer.install(self._danger, self.safety.decision_step)
+        approving.approvals.set_wait_times(self._approval_timeout)
         pipeline.install_operations(
             ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )
-        catalog.publish(self.own.offering())
-        self._use(config)
+        catalog.publish(self.builtin_upstream.offering())
+        self._configure_steps(config)
 
-    def _natives(self, config: Config) -> list[BuiltinOperation]:
+    def _builtin_operations(self, config: Config) -> list[BuiltinOperation]:
         def listing() -> ListResponder:
             limits = self._settings.limits
-            return ListResponder(self._cursors, limits.page, limits.most_page)
+            return ListResponder(self._cursors, limits.page, limits.max_page)
 
         relations = Relations(
             lambda: self.stage.operation_catalog(), self._authorizer, self.executions
         )
-        found = [
-            *introspection_natives(
+        operations = [
+            *introspection_operations(
                 self._catalog_builder,
                 lambda: self.stage.operation_catalog(),
                 self.searcher,
                 view_of=lambda call: self._authorizer.view_of(call),
-                protocol_info=self._about,
+                protocol_info=self._protocol_info,
                 reports={
                     "safety_policy": lambda _: autonomy_config(self._settings.safety),
                     "quota_status": self.quotas.status,
@@ -262,104 +280,109 @@ class Aql(FeatureComponent):
                 trust=self.server_trust,
                 warn=_warn,
             ),
-            *confirming_natives(self.tokens),
-            *execution_natives(self.executions, listing, time.time),
-            *reach_natives(ResourceReader(self._pipeline), listing),
-            *relation_natives(relations, listing),
-            *safety_natives(self.safety),
+            *confirmation_operations(self.tokens),
+            *execution_operations(self.executions, listing, time.time),
+            *resource_operations(ResourceReader(self._pipeline), listing),
+            *relation_operations(relations, listing),
+            *safety_operations(self.safety),
         ]
         if config.section(AqlConfig).notes:
-            found += note_natives(Notes(self._notes_kept, time.time), listing, time.time)
+            operations += note_operations(Notes(self._note_store, time.time), listing, time.time)
         if config.section(AqlConfig).safety_only:
-            return [one for one in found if one.name in RESERVED_OPERATIONS]
-        return found
+            return [operation for operation in operations if operation.name in RESERVED_OPERATIONS]
+        return operations
 
-    def _about(self, asked: AqlRequest) -> dict[str, Any]:
+    def _protocol_info(self, request: AqlRequest) -> dict[str, Any]:
         return {
-            "limits": published(self._settings.limits),
-            "session_id": self._session_of(asked.call),
-            "profile": asked.face.profile,
+            "limits": describe_limits(self._settings.limits),
+            "session_id": self._session_id(request.call),
+            "profile": request.operation_view.profile,
             "execution_safety_loop": self._settings.safety.mode,
             "concurrency": "fully-concurrent",
             "supports_etag": True,
             "max_concurrent_requests": self._concurrent_calls,
         }
 
-    def _session_of(self, call: Call | None) -> str:
-        """By what a session is known. It opens nothing: who calls is asked every time."""
+    def _session_id(self, call: Call | None) -> str:
+        """Return the id of the session of a call. The id grants nothing: every call is
+        authenticated.
+        """
         if call is None:
             return ""
         id = getattr(call.session, "id", "")
         if id:
-            said = f"{id}".encode()
+            session_key = f"{id}".encode()
         else:
-            said = repr(principal(call.caller)).encode() if call.caller is not None else b""
-        return "aql_" + hmac.new(self._session_key, said, "sha256").hexdigest()[:24]
+            session_key = repr(principal(call.caller)).encode() if call.caller is not None else b""
+        return "aql_" + hmac.new(self._session_key, session_key, "sha256").hexdigest()[:24]
 
-    def _waits(self, call: Call) -> float | None:
-        """For how long a human is asked about something that is out of the ordinary."""
+    def _approval_timeout(self, call: Call) -> float | None:
+        """Return how long an approval of the call may take. None: the default."""
         route = call.route
         if call.upstream == BUILTIN_KEY:
-            unblocks = route is not None and route.upstream_name == UNBLOCK
-            return self._settings.safety.challenge if unblocks else None
+            is_unblock = route is not None and route.upstream_name == UNBLOCK
+            return self._settings.safety.challenge if is_unblock else None
         if call.view is None or not isinstance(route, Tool):
             return None
         return (
-            _BRIEFLY
-            if self.stage.operation_catalog().of(route).danger is Danger.FORBIDDEN
+            _FORBIDDEN_APPROVAL_SECONDS
+            if self.stage.operation_catalog().for_tool(route).danger is Danger.FORBIDDEN
             else None
         )
 
-    def _broke(self, _: str, canonical: str, what: str) -> None:
-        """A tool no longer takes what it took: its server is trusted less."""
+    def _on_breaking_change(self, _: str, canonical: str, change: str) -> None:
+        """Lower the trust in a server after an incompatible change of a tool."""
         tool = self._catalog.find(canonical)
         if tool is None:
             return
         server = tool.upstream
-        before = self.server_trust(server)
-        self.server_trust.broke(server, canonical, what)
-        if self.server_trust(server) != before:
-            detail = f"{canonical}: {what}"
+        previous_trust = self.server_trust(server)
+        self.server_trust.demote(server, canonical, change)
+        if self.server_trust(server) != previous_trust:
+            detail = f"{canonical}: {change}"
             self._audit.record_change("trust", server, self.server_trust(server), detail)
-            _log.warning("'%s' is no longer %s: %s", server, before, detail)
+            _log.warning("server %s: trust lowered from %s: %s", server, previous_trust, detail)
 
-    async def _start(self, asked: AqlRequest) -> Any:
-        child = (asked.params or {})["child"]
-        return await self.executions.start(child, asked)
+    async def _start(self, request: AqlRequest) -> Any:
+        child = (request.params or {})["child"]
+        return await self.executions.start(child, request)
 
-    async def _merge(self, asked: AqlRequest) -> Any:
-        return await self._read_modify_write.run(asked)
+    async def _merge(self, request: AqlRequest) -> Any:
+        return await self._read_modify_write.run(request)
 
-    def instructions(self, face: OperationView) -> str | None:
-        """The instructions of a view that shows operations. None: it shows tools."""
-        if face.mode == "auto" and self.stage.shows_tools(face):
+    def instructions(self, operation_view: OperationView) -> str | None:
+        """Return the instructions of a view with operations. None: the view shows tools."""
+        if operation_view.mode == "auto" and self.stage.shows_tools(operation_view):
             return None
-        return view.instructions(face)
+        return view.instructions(operation_view)
 
-    # -- life
+    # -- lifecycle
 
     def restore_state(self) -> None:
-        """Take up what an earlier process left, once the approvals are loaded. Once, whoever
-        begins."""
+        """Load the state of an earlier process, once, after the approvals are loaded."""
         if not self._started:
             self._started = True
-            # Who is blocked or has used up a quota must not be guessed, where it matters.
+            # In enforcing mode, blocks and used quotas must not be lost silently.
             safety = self._settings.safety.mode == "enforcing"
-            _taken_up("executions", self.executions.load, needed=False)
-            _taken_up("quotas", self.quotas.start, needed=self.quotas.active)
-            _taken_up("the safety loop", self.safety.load, needed=safety)
-            self._chores = asyncio.get_running_loop().create_task(self._keep_up(), name="aql")
+            _load_state("executions", self.executions.load, required=False)
+            _load_state("quotas", self.quotas.start, required=self.quotas.active)
+            _load_state("the safety loop", self.safety.load, required=safety)
+            self._maintenance_task = asyncio.get_running_loop().create_task(
+                self._maintain(), name="aql"
+            )
 
     async def apply(self, old: Config, new: Config) -> None:
         config, settings = new, new.section(AqlConfig)
         self._settings = settings
         self._concurrent_calls = config.limits.concurrent_calls
-        previous = self._channels
-        self._channels = channels_of(settings.channels, self.codes, self._environ, self._base_dir)
-        for channel in previous:
+        previous_channels = self._channels
+        self._channels = install_channels(
+            settings.channels, self.codes, self._environ, self._base_dir
+        )
+        for channel in previous_channels:
             self._closing.add(task := asyncio.ensure_future(channel.close()))
             task.add_done_callback(self._closing.discard)
-        self._use(config)
+        self._configure_steps(config)
         self._catalog_builder.configure(settings)
         self.stage.configure(settings)
         self._response_writer.configure(settings)
@@ -367,69 +390,77 @@ class Aql(FeatureComponent):
         self.executions.configure(settings.executions, settings.limits.concurrent)
         self.safety.configure(settings.safety)
 
-    def _use(self, config: Config) -> None:
-        """What the authorizer and the stage ask only where there is something to be asked."""
+    def _configure_steps(self, config: Config) -> None:
+        """Configure the decision steps, so that they run only for calls that they apply to."""
         settings = config.section(AqlConfig)
-        self._risk.forget()
+        self._risk.clear_cache()
         for problem in self.server_trust.configure(settings.trust):
             _log.warning("%s", problem)
         self.quotas.configure(settings)
-        # By their methods: to call an object costs more than to call a method of it.
-        weigh = self._risk.__call__
+        # Pass the methods: calling an object costs more than calling its method.
+        decide_danger = self._risk.__call__
         limit_step = CallLimitStep(
             self.stage.operation_catalog,
             self.quotas,
-            weigh,
+            decide_danger,
             danger_everywhere=bool(settings.trust)
-            or any(one.danger is not None for one in settings.operations.values()),
+            or any(
+                settings_of_operation.danger is not None
+                for settings_of_operation in settings.operations.values()
+            ),
         )
-        self._danger.decide = limit_step.__call__ if limit_step.everywhere else weigh
-        self._danger.applies_to = PLAIN if limit_step.everywhere else HELD | IN_VIEW
+        self._danger.decide = (
+            limit_step.__call__ if limit_step.applies_everywhere else decide_danger
+        )
+        self._danger.applies_to = PLAIN if limit_step.applies_everywhere else HELD | IN_VIEW
 
-    async def _keep_up(self) -> None:
-        """What need not be done while somebody waits: what was used is counted, and the index for
-        searching is made before somebody searches."""
-        number, kept = -1, time.monotonic()
+    async def _maintain(self) -> None:
+        """Do maintenance in the background: count usage, and build the search index before the
+        first search.
+        """
+        number, last_save = -1, time.monotonic()
         while True:
-            await asyncio.sleep(_CHORES)
+            await asyncio.sleep(_MAINTENANCE_SECONDS)
             try:
                 self._count_used()
                 if len(self.safety.blocks):
-                    self.safety.block_sync.soon()
-                if self._expected or self.stage.in_use or self._has_vectors:
+                    self.safety.block_sync.start_if_due()
+                if self._serves_operations or self.stage.in_use or self._has_vectors:
                     operation_catalog = self.stage.operation_catalog()
                     if operation_catalog.number != number:
                         number = operation_catalog.number
                         await asyncio.to_thread(self.searcher.prepare, operation_catalog)
-                if self.usage.changed and time.monotonic() - kept > _KEPT_EVERY:
-                    kept = time.monotonic()
-                    await asyncio.to_thread(self._memory.keep_usage, self.usage)
+                if self.usage.changed and time.monotonic() - last_save > _SAVE_USAGE_SECONDS:
+                    last_save = time.monotonic()
+                    await asyncio.to_thread(self._search_store.save_usage, self.usage)
             except Exception:
-                _log.exception("what is known about operations could not be brought up to date")
+                _log.exception("maintenance of operation data failed")
 
     @property
-    def _expected(self) -> bool:
-        """Whether the config has somebody see operations."""
+    def _serves_operations(self) -> bool:
+        """True if the config shows operations to any client."""
         settings = self._settings
         return settings.view != "plain" or bool(settings.clients) or settings.plain == "deny"
 
     @property
     def _has_vectors(self) -> bool:
-        """Whether vectors are made: they take minutes, and the first search should have them."""
+        """True if embeddings are used. They take minutes to compute, and the first search should
+        have them.
+        """
         return isinstance(self.searcher, EmbeddingSearcher)
 
     def _count_used(self) -> None:
-        # Most are of a few tools: alike ones are added up first, which costs a tenth.
-        counted = Counter(self._used)
-        self._used.clear()
-        for (tool, caller, good), times in counted.items():
-            self.usage.called(tool, caller, good, times)
+        # Most events are about a few tools. Adding up equal events first is ten times faster.
+        counted = Counter(self._usage_events)
+        self._usage_events.clear()
+        for (tool, caller, succeeded), count in counted.items():
+            self.usage.record(tool, caller, succeeded, count)
 
     async def stop(self) -> None:
-        """Write what is left, once no call is under way any more."""
-        if self._chores is not None:
-            self._chores.cancel()
-            await asyncio.gather(self._chores, return_exceptions=True)
+        """Stop, and write the remaining state. No call is running any more."""
+        if self._maintenance_task is not None:
+            self._maintenance_task.cancel()
+            await asyncio.gather(self._maintenance_task, return_exceptions=True)
         self._count_used()
         for channel in self._channels:
             await channel.close()
@@ -438,45 +469,45 @@ class Aql(FeatureComponent):
             await asyncio.gather(*self._closing, return_exceptions=True)
 
         def close() -> None:
-            self._executions_kept.close()
-            self._notes_kept.close()
+            self._execution_store.close()
+            self._note_store.close()
             self._counters.close()
-            self._memory.keep_usage(self.usage)
+            self._search_store.save_usage(self.usage)
             self.searcher.close()
-            self._memory.close()
+            self._search_store.close()
             self.safety.close()
 
         await asyncio.get_running_loop().run_in_executor(None, close)
 
 
-def _taken_up(what: str, load: Callable[[], None], *, needed: bool) -> None:
-    """Raises InterlockError where the node cannot do without."""
+def _load_state(name: str, load: Callable[[], None], *, required: bool) -> None:
+    """Load stored state. Raises InterlockError if the node cannot run without the state."""
     try:
         load()
     except InterlockError as error:
-        if needed:
+        if required:
             raise
-        _log.error("what was kept of %s is not used: %s", what, error.message)
+        _log.error("stored state of %s ignored: %s", name, error.message)
 
 
-def _state_in(approving: ApprovalsComponent) -> Callable[[str], str]:
-    """How an approval stands, by its id."""
+def _approval_state_reader(approving: ApprovalsComponent) -> Callable[[str], str]:
+    """Return a function that returns the state of an approval by its id."""
 
     def state(id: str) -> str:
-        found = approving.approvals.find(id)
-        return "" if found is None else found.state
+        record = approving.approvals.find(id)
+        return "" if record is None else record.state
 
     return state
 
 
-def _is_ours(approving: ApprovalsComponent, token: str) -> bool:
-    """Whether a confirmation token is that of an approval which this node holds itself."""
+def _is_local_token(approving: ApprovalsComponent, token: str) -> bool:
+    """Return whether a confirmation token belongs to an approval of this node."""
     record = approving.approvals.find(token.removeprefix(TOKEN_PREFIX))
     return record is not None and not record.at
 
 
-def _warn(asked: AqlRequest, code: str, message: str, details: dict[str, Any]) -> None:
-    asked.warnings = [*(asked.warnings or ()), AqlWarning(code, message, details)]
+def _warn(request: AqlRequest, code: str, message: str, details: dict[str, Any]) -> None:
+    request.warnings = [*(request.warnings or ()), AqlWarning(code, message, details)]
 
 
 def create(context: NodeContext) -> Aql:
@@ -492,7 +523,7 @@ def create(context: NodeContext) -> Aql:
         approving=context.approving,
         audit=context.audit,
         seals=context.seals,
-        # Contracts of drivers are the operator's own files.
+        # Contracts of drivers are files of the operator.
         registered=lambda key: key != CONTRACTS and key not in context.current_config().servers,
     )
     context.hello.about_operations = aql.instructions

@@ -1,5 +1,4 @@
-"""What a node is told about AQL: which clients see operations instead of tools, what those are
-called, how much a request may hold, and how closely executions are watched."""
+"""The config section `aql`: views, operations, limits, quotas, executions and the safety loop."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from interlock.core.config.section import (
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * 1024
 AUTO_TOKENS: Final = 1_400
-"""From so many tokens of plain tools on, as a model is shown them, `view: auto` shows operations.
-Measured by `make bench`: below it a whole task costs less in the plain view."""
+"""The view `auto` shows operations if the plain tools cost a model at least this many tokens.
+`make bench` measures it: below this number a whole task costs less in the plain view."""
 
 BUILT_IN_VIEWS: Final = ("plain", "auto", "aql", "aql-single", "aql-all", "crude", "semantic")
 
@@ -49,113 +48,115 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class FamilyConfig(Section, frozen=True):
-    """The operations of one endpoint."""
+    """An endpoint of a profile."""
 
-    categories: Annotated[list[CategoryName], says("What is here by its category.")] = field(
+    categories: Annotated[list[CategoryName], says("The categories of this endpoint.")] = field(
         default_factory=list
     )
     operations: Annotated[
-        list[Glob], says("Globs of operations that are here whatever their category is.")
+        list[Glob], says("Globs of operations of this endpoint, whatever their category.")
     ] = field(default_factory=list)
 
 
 class ProfileConfig(Section, frozen=True):
-    """Endpoints of your own."""
+    """A profile: a set of custom endpoints."""
 
     families: Annotated[
         dict[FamilyName, FamilyConfig],
-        says("Endpoints by name. Every category must be in exactly one of them."),
+        says("Endpoints by name. Every category must belong to exactly one of them."),
     ]
 
 
 class ClientView(Section, frozen=True):
-    """Who sees the node in which view."""
+    """A view for some clients or callers."""
 
     view: Annotated[ViewName, says("plain, auto, aql, aql-single, aql-all, or a profile's name.")]
-    clients: Annotated[list[Glob], says("Globs of client names, as clients say them.")] = field(
+    clients: Annotated[list[Glob], says("Globs of client names, as clients report them.")] = field(
         default_factory=list
     )
-    callers: Annotated[list[Glob], says("Globs of callers.")] = field(default_factory=list)
+    callers: Annotated[list[Glob], says("Globs of caller names.")] = field(default_factory=list)
 
 
 class OperationConfig(Section, frozen=True):
-    """What you know better about operations."""
+    """Settings of operations that override what the node infers."""
 
-    category: Annotated[CategoryName | None, says("Its category. Default: found out.")] = None
+    category: Annotated[CategoryName | None, says("The category. Default: inferred.")] = None
     name: Annotated[
         Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,99}$", extra={"kind": "operation"})] | None,
-        says("What it is called. Default: made from the tool's name."),
+        says("The name of the operation. Default: derived from the tool's name."),
     ] = None
-    danger: Annotated[DangerName | None, says("How bad it can get. Default: found out.")] = None
-    reasons: Annotated[list[Text], says("Why, for whoever has to confirm it.")] = field(
-        default_factory=list
+    danger: Annotated[DangerName | None, says("The danger level. Default: inferred.")] = None
+    reasons: Annotated[list[Text], says("Reasons for the danger level, shown to approvers.")] = (
+        field(default_factory=list)
     )
     confirmation_message: Annotated[
-        Text | None, says("What a human reads before confirming; {parameter} is filled in.")
+        Text | None, says("The message for the approver. {parameter} is replaced by its value.")
     ] = None
     identifiers: Annotated[
-        list[Text], says("Parameters of an UPDATE that name what is changed.")
+        list[Text], says("Parameters of an UPDATE that identify the resource.")
     ] = field(default_factory=list)
     read_modify_write: Annotated[
         Text | None,
-        says("The operation that reads what this one replaces: then an update is merged into it."),
+        says("The operation that reads the resource. Updates are merged into what it returns."),
     ] = None
-    deprecated: Annotated[Text | None, says("Since when it should no longer be used.")] = None
-    replacement: Annotated[Text | None, says("What to use instead.")] = None
-    cooldown: Annotated[DurationOrZero, says("How long before it may be called again.")] = 0.0
+    deprecated: Annotated[Text | None, says("The version or date of the deprecation.")] = None
+    replacement: Annotated[Text | None, says("The operation to use instead.")] = None
+    cooldown: Annotated[DurationOrZero, says("Minimum time between two calls.")] = 0.0
 
 
 class AqlLimits(Section, frozen=True):
-    """How much one AQL request may hold."""
+    """Limits of AQL requests and responses."""
 
-    request_bytes: Annotated[Size, says("64KiB to 10MiB.")] = MEBIBYTE
-    response_bytes: Annotated[Size, says("1MiB to 100MiB.")] = 10 * MEBIBYTE
-    string_bytes: Annotated[Size, says("64KiB to 10MiB.")] = MEBIBYTE
-    array_elements: Annotated[Annotated[int, Meta(ge=100, le=100_000)], says("Of one array.")] = (
-        10_000
-    )
+    request_bytes: Annotated[Size, says("Size of a request: 64KiB to 10MiB.")] = MEBIBYTE
+    response_bytes: Annotated[Size, says("Size of a response: 1MiB to 100MiB.")] = 10 * MEBIBYTE
+    string_bytes: Annotated[Size, says("Size of a string: 64KiB to 10MiB.")] = MEBIBYTE
+    array_elements: Annotated[
+        Annotated[int, Meta(ge=100, le=100_000)], says("Elements of an array.")
+    ] = 10_000
     depth: Annotated[Annotated[int, Meta(ge=8, le=64)], says("Levels of nesting.")] = 32
-    batch: Annotated[Count, says("The most operations of a batch.")] = 50
-    page: Annotated[Count, says("Items on a page.")] = 20
-    most_page: Annotated[Count, says("The most items that a page may be asked to have.")] = 100
-    concurrent: Annotated[Count, says("The most executions of one caller at once.")] = 64
+    batch: Annotated[Count, says("Operations in a batch.")] = 50
+    page: Annotated[Count, says("Default number of items on a page.")] = 20
+    max_page: Annotated[Count, says("Maximum number of items on a page.")] = 100
+    concurrent: Annotated[Count, says("Concurrent executions of one caller.")] = 64
 
 
 class QuotaConfig(Section, frozen=True):
-    """A quota of each caller: warned of, then held for a human, then refused."""
+    """A quota of each caller: a warning, then an approval, then rejection."""
 
     metric: Annotated[QuotaMetric, says("What is counted.")]
-    warn: Annotated[Positive, says("From here on answers carry a warning.")]
-    pause: Annotated[Positive, says("From here on a human has to let it go on.")]
-    hard_stop: Annotated[Positive | None, says("From here on everything is refused.")] = None
+    warn: Annotated[Positive, says("Responses carry a warning from this value.")]
+    pause: Annotated[Positive, says("An operator must approve to continue above this value.")]
+    hard_stop: Annotated[Positive | None, says("Calls above this value are rejected.")] = None
 
 
 class ApiLimit(Section, frozen=True):
-    """What an upstream API itself allows, so that it need not refuse."""
+    """A rate limit of an upstream API. Interlock does not send calls that the API would reject."""
 
-    limit: Annotated[Count, says("So many calls")]
+    limit: Annotated[Count, says("Maximum number of calls in the window.")]
     scope: Annotated[
-        Literal["global", "endpoint", "category"], says("What the calls are counted over.")
+        Literal["global", "endpoint", "category"], says("Which calls are counted together.")
     ] = "global"
-    server: Annotated[ServerKey | None, says("The server. Default: all of them together.")] = None
+    server: Annotated[ServerKey | None, says("The server. Default: all servers together.")] = None
     endpoint: Annotated[Glob | None, says("A glob of operations, for scope endpoint.")] = None
-    category: Annotated[CategoryName | None, says("For scope category.")] = None
-    window: Annotated[Literal["second", "minute", "hour", "day"], says("in so long a time.")] = (
+    category: Annotated[CategoryName | None, says("The category, for scope category.")] = None
+    window: Annotated[Literal["second", "minute", "hour", "day"], says("The time window.")] = (
         "minute"
     )
     cost: Annotated[
-        Annotated[float, Meta(ge=0)], says("What one call costs, for quotas of cost.")
+        Annotated[float, Meta(ge=0)], says("The cost of one call, for cost quotas.")
     ] = 0.0
 
 
 class AgentSafety(Section, frozen=True):
-    """What is different for some agents."""
+    """Safety settings that differ for some agents."""
 
-    max_steps: Annotated[Count | None, says("Default: as for all.")] = None
-    tolerance: Annotated[Tolerance | None, says("Default: as for all.")] = None
-    deny: Annotated[list[Glob] | None, says("Instead of those for all.")] = None
-    requires_approval: Annotated[list[Glob] | None, says("Instead of those for all.")] = None
-    auto_approve: Annotated[list[Glob] | None, says("Instead of those for all.")] = None
+    max_steps: Annotated[Count | None, says("Default: `safety.max_steps`.")] = None
+    tolerance: Annotated[Tolerance | None, says("Default: `safety.tolerance`.")] = None
+    deny: Annotated[list[Glob] | None, says("Replaces `safety.deny`.")] = None
+    requires_approval: Annotated[
+        list[Glob] | None, says("Replaces `safety.requires_approval`.")
+    ] = None
+    auto_approve: Annotated[list[Glob] | None, says("Replaces `safety.auto_approve`.")] = None
 
 
 class SafetyConfig(Section, frozen=True):
@@ -163,66 +164,75 @@ class SafetyConfig(Section, frozen=True):
 
     mode: Annotated[
         SafetyMode,
-        says("enforcing refuses, monitoring says what it would, logging notes, disabled does not."),
+        says(
+            "enforcing rejects steps, monitoring reports what it would reject, logging only "
+            "records, disabled does nothing."
+        ),
     ] = "disabled"
-    max_steps: Annotated[Count, says("So many steps, then a human decides whether to go on.")] = 50
-    tolerance: Annotated[Tolerance, says("How much risk goes on by itself.")] = "moderate"
+    max_steps: Annotated[
+        Count, says("After this many steps an operator must approve to continue.")
+    ] = 50
+    tolerance: Annotated[Tolerance, says("The risk up to which steps need no approval.")] = (
+        "moderate"
+    )
     tolerance_relaxes_confirm: Annotated[
-        bool, says("Whether aggressive tolerance lets confirmations pass.")
+        bool, says("Let aggressive tolerance skip confirmations.")
     ] = False
-    deny: Annotated[list[Glob], says("Actions that are always refused.")] = field(
+    deny: Annotated[list[Glob], says("Actions that are always rejected.")] = field(
         default_factory=lambda: ["drop_*", "delete_all*", "rm -rf*", "*_production*"]
     )
-    requires_approval: Annotated[list[Glob], says("Actions that a human lets through.")] = field(
+    requires_approval: Annotated[list[Glob], says("Actions that need an approval.")] = field(
         default_factory=lambda: ["delete_*", "*force*", "deploy_*", "git push*"]
     )
-    auto_approve: Annotated[list[Glob], says("Actions that go on by themselves.")] = field(
+    auto_approve: Annotated[list[Glob], says("Actions that need no approval.")] = field(
         default_factory=lambda: ["read_*", "list_*", "get_*", "search_*"]
     )
     stages: Annotated[
-        list[Annotated[int, Meta(ge=1, le=5)]], says("The stages of the evaluation that are used.")
+        list[Annotated[int, Meta(ge=1, le=5)]], says("The enabled stages of the evaluation.")
     ] = field(default_factory=lambda: [1, 2, 3, 4, 5])
-    report_holds: Annotated[Duration, says("How long a reported step may be done after it.")] = 60.0
-    agents: Annotated[dict[Glob, AgentSafety], says("Exceptions, by glob of agents.")] = field(
+    report_holds: Annotated[
+        Duration, says("How long a reported step may be executed after the report.")
+    ] = 60.0
+    agents: Annotated[dict[Glob, AgentSafety], says("Overrides by glob of agents.")] = field(
         default_factory=dict
     )
-    challenge: Annotated[Duration, says("How long a code may be entered.")] = 300.0
-    attempts: Annotated[Count, says("So many wrong codes")] = 10
-    attempts_within: Annotated[Duration, says("in so long a time, and no more are taken.")] = 60.0
-    lockout: Annotated[bool, says("Whether each further wrong code doubles the wait.")] = True
+    challenge: Annotated[Duration, says("How long a verification code is valid.")] = 300.0
+    attempts: Annotated[Count, says("Maximum number of wrong codes in `attempts_within`.")] = 10
+    attempts_within: Annotated[Duration, says("The time window of `attempts`.")] = 60.0
+    lockout: Annotated[bool, says("Double the wait after each further wrong code.")] = True
     repeat_raises_at: Annotated[
-        Count, says("From so many repetitions of one action on it counts as riskier.")
+        Count, says("After this many repetitions of one action its risk score rises.")
     ] = 50
 
 
 class ChannelConfig(Section, frozen=True):
-    """Where codes are shown that a model must not see."""
+    """A channel that shows verification codes to people and not to models."""
 
     kind: Annotated[
         Literal["terminal", "page", "desktop", "command"],
         says("`interlock operator`, the approval page, a desktop notification, or your command."),
     ]
     command: Annotated[
-        list[Reference], says("A program and its arguments: it reads the code from its input.")
+        list[Reference], says("A program with arguments. It reads the code from standard input.")
     ] = field(default_factory=list)
 
 
 class ExecutionsConfig(Section, frozen=True):
-    """Operations that go on after their request was answered."""
+    """Executions: operations that continue after their request was answered."""
 
-    keep: Annotated[Duration, says("How long an ended one is remembered.")] = 7 * 86_400.0
-    most: Annotated[Count, says("So many are remembered.")] = 10_000
+    keep: Annotated[Duration, says("How long an ended execution is stored.")] = 7 * 86_400.0
+    max_stored: Annotated[Count, says("Maximum number of stored executions.")] = 10_000
     survive_session: Annotated[
-        bool, says("Whether they go on when the session ends in which they were started.")
+        bool, says("Continue executions when the session that started them ends.")
     ] = False
 
 
 class SearchConfig(Section, frozen=True):
-    """How operations are found."""
+    """Search for operations."""
 
     embeddings: Annotated[
         Literal["auto", "off"],
-        says("auto uses them where interlock[embeddings] is installed."),
+        says("auto uses embeddings if interlock[embeddings] is installed."),
     ] = "auto"
 
 
@@ -232,70 +242,69 @@ class AqlConfig(FeatureSection, frozen=True):
     KEY = "aql"
     REMOVED: ClassVar[Mapping[str, str]] = {
         "danger": (
-            "what waits for approval is the same in every view now: delete the line, and choose "
-            "with `unannotated`, `effects` of a server and `policy`"
+            "the need for approval no longer depends on the view: delete this line, and use "
+            "`unannotated`, `effects` of a server, or `policy`"
         ),
     }
 
     view: Annotated[
         ViewName,
         says(
-            "What clients see that ask for nothing: plain, aql (five endpoints), aql-single (one), "
+            "The view of clients that request none: plain, aql (five endpoints), aql-single (one), "
             "aql-all, auto (by size), or a profile's name."
         ),
     ] = "plain"
-    clients: Annotated[list[ClientView], says("Other views for some; the first that fits.")] = (
+    clients: Annotated[list[ClientView], says("Views of some clients. The first match counts.")] = (
         field(default_factory=list)
     )
     plain: Annotated[
         Literal["allow", "deny"],
         says(
-            "deny shows plain tools to nobody but this machine's command line and nodes above: "
-            "`?view=plain` is refused, and who would see them sees `aql`."
+            "deny shows plain tools only to this machine's command line and to parent nodes: "
+            "`?view=plain` is rejected, and clients with the plain view get `aql`."
         ),
     ] = "allow"
     profiles: Annotated[
         dict[FamilyName, ProfileConfig],
-        says("Endpoints of your own. `semantic` (discover, query, manage, operate) is there."),
+        says("Custom endpoints. `semantic` (discover, query, manage, operate) is built in."),
     ] = field(default_factory=dict)
     prefix: Annotated[
         Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_]{0,17}_)?$", extra={"kind": "prefix"})],
-        says("In front of the endpoints' names, such as `home_`, for clients of several nodes."),
+        says("A prefix of endpoint names, such as `home_`, for clients of several nodes."),
     ] = ""
     operations: Annotated[
-        dict[Glob, OperationConfig], says("By glob of canonical tool names; the first that fits.")
+        dict[Glob, OperationConfig],
+        says("Settings by glob of canonical tool names. The first match counts."),
     ] = field(default_factory=dict)
-    trust: Annotated[
-        dict[ServerKey, TrustName], says("How far servers are trusted with dangerous operations.")
-    ] = field(default_factory=dict)
-    aliases: Annotated[
-        bool, says("Whether parameters may also be spelled as the server spells them.")
-    ] = True
+    trust: Annotated[dict[ServerKey, TrustName], says("The trust level of each server.")] = field(
+        default_factory=dict
+    )
+    aliases: Annotated[bool, says("Accept parameter names in the spelling of the server, too.")] = (
+        True
+    )
     structured_content: Annotated[
-        bool, says("Whether answers are also given as structured content: twice the tokens.")
+        bool, says("Also send responses as structured content. Doubles the tokens.")
     ] = True
     is_error: Annotated[
         Literal["aql", "mcp"],
-        says("mcp: every failure has MCP's isError. aql: only INTERNAL_ERROR and unknown codes."),
+        says("mcp: every failure sets isError. aql: only INTERNAL_ERROR and unknown codes."),
     ] = "mcp"
     batch_confirmation: Annotated[
-        Literal["halt", "skip"], says("What a batch does at an operation that waits for a human.")
+        Literal["halt", "skip"], says("What a batch does at an operation that needs approval.")
     ] = "halt"
-    safety_only: Annotated[
-        bool, says("Whether the node serves the operations of the safety loop and nothing else.")
-    ] = False
-    notes: Annotated[bool, says("Whether the node keeps notes for its callers.")] = True
-    slow_ms: Annotated[Count, says("From here on answers say that the operation was slow.")] = 5_000
+    safety_only: Annotated[bool, says("Serve only the operations of the safety loop.")] = False
+    notes: Annotated[bool, says("Offer the note operations.")] = True
+    slow_ms: Annotated[Count, says("Responses that take longer carry a warning.")] = 5_000
     auto_tokens: Annotated[
         Count,
         says(
-            "From so many tokens of plain tools on, as `interlock tools` estimates them, `auto` "
-            "shows operations."
+            "The view `auto` shows operations if the plain tools have at least this many tokens, "
+            "as `interlock tools` estimates them."
         ),
     ] = AUTO_TOKENS
     limits: AqlLimits = field(default_factory=AqlLimits)
     safety: SafetyConfig = field(default_factory=SafetyConfig)
-    channels: Annotated[list[ChannelConfig], says("Where codes are shown.")] = field(
+    channels: Annotated[list[ChannelConfig], says("Where verification codes are shown.")] = field(
         default_factory=lambda: [ChannelConfig(kind="terminal"), ChannelConfig(kind="page")]
     )
     executions: ExecutionsConfig = field(default_factory=ExecutionsConfig)
@@ -303,6 +312,6 @@ class AqlConfig(FeatureSection, frozen=True):
     quotas: Annotated[list[QuotaConfig], says("Quotas of each caller.")] = field(
         default_factory=list
     )
-    api_limits: Annotated[list[ApiLimit], says("What upstream APIs allow.")] = field(
+    api_limits: Annotated[list[ApiLimit], says("Rate limits of upstream APIs.")] = field(
         default_factory=list
     )

@@ -1,8 +1,8 @@
-"""Confirmation tokens: names for approvals, and nothing more.
+"""Confirmation tokens: names of approvals.
 
-There is no second store. A token says which approval its bearer means; whose it is, for which call,
-until when, and whether it was used, is read from the approval. To bring one back approves nothing:
-only a human's proof does, and the caller of an operation can never give that proof by itself.
+There is no second store. A token names an approval. The owner, the call, the expiry and the use are
+read from the approval. Sending a token back approves nothing: only an operator's proof does, and
+the caller of an operation can never give that proof itself.
 """
 
 from __future__ import annotations
@@ -38,76 +38,76 @@ from interlock.trust.approvals.record import (
 from interlock.trust.approvals.response import OPERATORS_ENROLLED
 from interlock.trust.approvals.service import Approvals
 
-# -- How often somebody may bring what does not count, before nobody looks at it any more.
+# The limit of attempts with wrong tokens.
 
-MOST: Final = 20
-WINDOW: Final = 60.0
-"""After so many wrong ones of one caller in so many seconds, even a right one has to wait."""
+MAX_ATTEMPTS: Final = 20
+WINDOW_SECONDS: Final = 60.0
+"""After this many wrong tokens of one caller in this many seconds, valid tokens must wait too."""
 
 
 class TokenAttemptLimiter:
-    """Limits wrong tokens, by the principal behind the connection."""
+    """Limits attempts with wrong tokens, per principal."""
 
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self._wall_clock = wall_clock
-        self._windows: KeyedWindows[Principal] = KeyedWindows(MOST, WINDOW, clock)
+        self._windows: KeyedWindows[Principal] = KeyedWindows(MAX_ATTEMPTS, WINDOW_SECONDS, clock)
 
-    def must_be_few(self, whose: Principal) -> None:
-        """Raises AqlError."""
-        left = self._windows.wait_seconds(whose)
-        if left <= 0:
+    def check_limit(self, owner: Principal) -> None:
+        """Check the limit. Raises AqlError."""
+        wait = self._windows.wait_seconds(owner)
+        if wait <= 0:
             return
         raise AqlError(
             "RATE_LIMIT_EXCEEDED",
-            "Too many wrong tokens or proofs. Wait before you bring another.",
+            "Too many wrong tokens or proofs. Wait before you send another one.",
             {
-                "limit": MOST,
+                "limit": MAX_ATTEMPTS,
                 "remaining": 0,
                 "window": "minute",
-                "resets_at": format_utc(self._wall_clock() + left),
-                "retry_after_seconds": int(left) + 1,
+                "resets_at": format_utc(self._wall_clock() + wait),
+                "retry_after_seconds": int(wait) + 1,
             },
         )
 
-    def another(self, whose: Principal) -> None:
-        self._windows.add(whose)
+    def add_failure(self, owner: Principal) -> None:
+        self._windows.add(owner)
 
 
-PREFIX: Final = "conf_"
+TOKEN_PREFIX: Final = "conf_"
 TOKEN: Final = "confirmation_token"
 FORBIDDEN_SECONDS: Final = 120.0
-"""How long a human has for what is forbidden otherwise."""
-_TOKEN: Final = re.compile(r"conf_[A-Za-z0-9_-]{1,64}", re.ASCII)
-_SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]{0,99})\}")
-_NOBODY_YET: Final = (
-    " No operator of this node is enrolled yet: your user enrols first, with "
+"""The time to approve a call that is forbidden without approval."""
+_TOKEN_PATTERN: Final = re.compile(r"conf_[A-Za-z0-9_-]{1,64}", re.ASCII)
+_PLACEHOLDER_PATTERN: Final = re.compile(r"\{([a-z_][a-z0-9_]{0,99})\}")
+_NO_OPERATOR_HINT: Final = (
+    " No operator of this node is enrolled yet. Your user must enrol first: "
     "`interlock keys new NAME`."
 )
-_MOST_FOLLOWED: Final = 10_000
-_MOST_NAMED: Final = 5
-_LONGEST_VALUE: Final = 80
+_MAX_ISSUED: Final = 10_000
+_MAX_NAMED_VALUES: Final = 5
+_MAX_VALUE_CHARACTERS: Final = 80
 
 
-def token_of(id: str) -> str:
-    return PREFIX + id
+def to_token(id: str) -> str:
+    return TOKEN_PREFIX + id
 
 
-def hidden(token: str) -> str:
-    """A token as failures and the journal show it."""
-    shown = token[: len(PREFIX) + 2] if _TOKEN.fullmatch(token) else token[:2]
+def mask_token(token: str) -> str:
+    """Return the masked token for errors and the journal."""
+    shown = token[: len(TOKEN_PREFIX) + 2] if _TOKEN_PATTERN.fullmatch(token) else token[:2]
     return f"{shown}…"
 
 
-def expiry(call: Call, default: float) -> float:
-    """How long a human has to decide about a call, by how bad it can get."""
-    asked = call.operation_request
-    if isinstance(asked, AqlRequest) and asked.operation.danger is Danger.FORBIDDEN:
+def approval_timeout(call: Call, default: float) -> float:
+    """Return how long the approval of a call may take, by its danger level."""
+    request = call.operation_request
+    if isinstance(request, AqlRequest) and request.operation.danger is Danger.FORBIDDEN:
         return min(default, FORBIDDEN_SECONDS)
     return default
 
 
 class ConfirmationTokens:
-    """Makes tokens of approvals, and checks tokens that clients send."""
+    """Creates tokens of approvals, and checks tokens that clients send."""
 
     def __init__(
         self,
@@ -118,37 +118,42 @@ class ConfirmationTokens:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`settings`: what the config says of a tool, by its canonical name."""
+        """
+        Args:
+            settings: Returns the config of a tool, by its canonical name.
+        """
         self._approvals = approvals
         self._audit = audit
         self._settings = settings
         self._wall_clock = wall_clock
-        self._wrong = TokenAttemptLimiter(clock, wall_clock)
+        self._attempts = TokenAttemptLimiter(clock, wall_clock)
         self._issued: dict[str, str] = {}
-        """The operations of approvals whose tokens were given out."""
-        self._below: dict[str, tuple[Principal, str]] = {}
-        """Of those that a node below holds: whose they are, and for which call."""
-        self.close = approvals.watch(self._stepped, (APPROVED, VOID, EXPIRED), ids=self._issued)
-        """Ends that it hears of approvals."""
+        """Operation names by approval id, of issued tokens."""
+        self._remote_approvals: dict[str, tuple[Principal, str]] = {}
+        """Approvals that a node below holds, by id: the owner, and the digest of the call."""
+        self.close = approvals.watch(
+            self._on_transition, (APPROVED, VOID, EXPIRED), ids=self._issued
+        )
+        """Stops watching approvals."""
 
-    # -- a token is given out
+    # -- issuing tokens
 
-    def required(self, call: Call, result: bytes) -> ErrorReport | None:
-        """What the answer of a gate is in AQL. None: it is no such answer."""
+    def report_pending(self, call: Call, result: bytes) -> ErrorReport | None:
+        """Convert the result of a gate to an AQL error. None: the result is of another kind."""
         try:
             content = decode_value(decode_members(result)["structuredContent"])
             id, expires = content["confirmation_id"], content["expires_at"]
         except (KeyError, TypeError, ProtocolError):
             return None
-        asked = cast("AqlRequest", call.operation_request)
-        operation = asked.operation
-        token = token_of(str(id))
+        request = cast("AqlRequest", call.operation_request)
+        operation = request.operation
+        token = to_token(str(id))
         url = content.get("url")
-        where = str(url) if isinstance(url, str) else f"`interlock approve {id}`"
+        instruction = str(url) if isinstance(url, str) else f"`interlock approve {id}`"
         details: dict[str, Any] = {
             "operation": operation.name,
             "danger_level": operation.danger.label,
-            "confirmation_message": self._message(call, operation),
+            "confirmation_message": self._confirmation_message(call, operation),
             "confirmation_token": token,
             "expires_at": expires,
         }
@@ -159,97 +164,107 @@ class ConfirmationTokens:
             details["reasons"] = reasons
         if isinstance(url, str):
             details["url"] = url
-        nobody = content.get(OPERATORS_ENROLLED) is False
-        if nobody:
+        has_no_operator = content.get(OPERATORS_ENROLLED) is False
+        if has_no_operator:
             details[OPERATORS_ENROLLED] = False
-        self._note(call, operation, "CONFIRMATION_REQUIRED", token)
+        self._record(call, operation, "CONFIRMATION_REQUIRED", token)
         if id not in self._issued:
-            if len(self._issued) >= _MOST_FOLLOWED:
+            if len(self._issued) >= _MAX_ISSUED:
                 oldest = next(iter(self._issued))
                 del self._issued[oldest]
-                self._below.pop(oldest, None)
+                self._remote_approvals.pop(oldest, None)
             self._issued[str(id)] = operation.name
-            self._note(call, operation, "TOKEN_ISSUED", token)
+            self._record(call, operation, "TOKEN_ISSUED", token)
         record = self._approvals.find(str(id))
         if (record is None or record.at) and call.caller is not None:
-            self._below[str(id)] = principal(call.caller), _digest(call, operation)
+            self._remote_approvals[str(id)] = principal(call.caller), _digest(call, operation)
         features = operation.signature.features
-        token_as = TOKEN if TOKEN in features else CONFIRMATION
+        token_parameter = TOKEN if TOKEN in features else CONFIRMATION
         message = (
-            f"A human must confirm '{operation.name}' first: {where}. You cannot do it yourself. "
-            "Ask your user, then send the same request again with "
-            f"'{token_as}'.{_NOBODY_YET if nobody else ''}"
+            f"'{operation.name}' needs approval: {instruction}. You cannot approve it yourself. "
+            f"Ask your user, then send the same request again with '{token_parameter}'."
+            f"{_NO_OPERATOR_HINT if has_no_operator else ''}"
         )
         return ErrorReport("CONFIRMATION_REQUIRED", message, details)
 
-    def _message(self, call: Call, operation: Operation) -> str:
-        """What a human reads, with the values of this call in it."""
-        given = dict(call.decoded_arguments) if isinstance(call.decoded_arguments, dict) else {}
+    def _confirmation_message(self, call: Call, operation: Operation) -> str:
+        """Return the confirmation message for the operator, with the values of this call."""
+        arguments = dict(call.decoded_arguments) if isinstance(call.decoded_arguments, dict) else {}
         values: dict[str, Any] = {}
-        for one in operation.signature.parameters:
-            if one.own in given:
-                value = given.pop(one.own)
-                values[one.name] = MASK if one.sensitive else value
-        # What the tool takes without naming it.
-        values |= given
-        said = self._settings(operation.canonical).confirmation_message
-        if said is not None:
-            return _SLOT.sub(lambda slot: _in_slot(slot, values), said)
-        named = [f"{errors.shown(name)} {_quoted(one)}" for name, one in values.items()]
-        text = ", ".join(named[:_MOST_NAMED])
-        if len(named) > _MOST_NAMED:
-            rest = dict(list(values.items())[_MOST_NAMED:])
-            text += f" and {len(rest)} more (#{errors.mark(rest)})"
+        for parameter in operation.signature.parameters:
+            if parameter.upstream_name in arguments:
+                value = arguments.pop(parameter.upstream_name)
+                values[parameter.name] = MASK if parameter.sensitive else value
+        # Arguments that the tool accepts but its schema does not name.
+        values |= arguments
+        template = self._settings(operation.canonical).confirmation_message
+        if template is not None:
+            return _PLACEHOLDER_PATTERN.sub(
+                lambda match: _fill_placeholder(match, values), template
+            )
+        parts = [
+            f"{errors.quotable(name)} {_quote(parameter)}" for name, parameter in values.items()
+        ]
+        text = ", ".join(parts[:_MAX_NAMED_VALUES])
+        if len(parts) > _MAX_NAMED_VALUES:
+            remaining = dict(list(values.items())[_MAX_NAMED_VALUES:])
+            text += f" and {len(remaining)} more (#{errors.value_mark(remaining)})"
         return f"Confirm {operation.name}{f' with {text}' if text else ''}?"
 
     def approver(self, id: str) -> str:
-        """Who approved the call of an approval. Empty: that is not known here."""
+        """Return who approved a call. Empty: unknown on this node."""
         record = self._approvals.find(id)
         return "" if record is None else record.by
 
-    # -- a token is brought back
+    # -- checking tokens
 
-    def check(self, call: Call, asked: AqlRequest) -> None:
-        """Look at the token of a request. What it lets go on is for the gate to say. Raises
-        AqlError."""
-        token, operation = asked.confirmation, asked.operation
+    def check(self, call: Call, request: AqlRequest) -> None:
+        """Check the token of a request.
+
+        The gate decides what the token permits. Raises AqlError.
+        """
+        token, operation = request.confirmation, request.operation
         caller = call.caller
         assert caller is not None
-        self._wrong.must_be_few(principal(caller))
+        self._attempts.check_limit(principal(caller))
         pending = True
         try:
-            below = self._below.get(token[len(PREFIX) :]) if _TOKEN.fullmatch(token) else None
-            if below is not None and below[0] == principal(caller):
-                # Whether it still counts is for the node to say that holds it.
-                self._must_be_about(token, below[1], call, operation)
+            remote_approval = (
+                self._remote_approvals.get(token[len(TOKEN_PREFIX) :])
+                if _TOKEN_PATTERN.fullmatch(token)
+                else None
+            )
+            if remote_approval is not None and remote_approval[0] == principal(caller):
+                # The node that holds the approval decides if the token is still valid.
+                self._check_scope(token, remote_approval[1], call, operation)
             else:
-                record = self._own(token, caller)
-                self._must_count(record, token)
-                self._must_be_about(token, record.digest, call, operation)
+                record = self._find_own(token, caller)
+                self._check_valid(record, token)
+                self._check_scope(token, record.digest, call, operation)
                 pending = record.state == PENDING
-        except AqlError as refused:
-            self._wrong.another(principal(caller))
-            self._note(call, operation, "TOKEN_REJECTED", token, refused.code)
+        except AqlError as error:
+            self._attempts.add_failure(principal(caller))
+            self._record(call, operation, "TOKEN_REJECTED", token, error.code)
             raise
         if not pending:
-            self._note(call, operation, "TOKEN_VALIDATED", token)
+            self._record(call, operation, "TOKEN_VALIDATED", token)
 
-    def _own(self, token: str, caller: Caller) -> Approval:
+    def _find_own(self, token: str, caller: Caller) -> Approval:
         record = None
-        if _TOKEN.fullmatch(token):
-            record = self._approvals.find(token[len(PREFIX) :])
+        if _TOKEN_PATTERN.fullmatch(token):
+            record = self._approvals.find(token[len(TOKEN_PREFIX) :])
         if record is None or record.at or principal(record.caller) != principal(caller):
-            raise invalid()
+            raise invalid_token_error()
         return record
 
-    def _must_count(self, record: Approval, token: str) -> None:
+    def _check_valid(self, record: Approval, token: str) -> None:
         now = self._wall_clock()
         if record.state in (EXPIRED, VOID) or (record.state == PENDING and now >= record.expires):
             raise AqlError(
                 "TOKEN_EXPIRED",
                 "The confirmation is no longer valid. Send the request again without its token.",
                 {
-                    "token": hidden(token),
+                    "token": mask_token(token),
                     "expired_at": format_utc(record.ended or record.expires),
                     "current_time": format_utc(now),
                 },
@@ -257,87 +272,87 @@ class ConfirmationTokens:
         if record.collected:
             raise AqlError(
                 "TOKEN_ALREADY_USED",
-                "The token was used: its operation was executed once, and told.",
+                "The token was used: its operation was executed once, and the result was returned.",
                 {
-                    "token": hidden(token),
+                    "token": mask_token(token),
                     "consumed_at": format_utc(record.decided or record.ended),
                 },
             )
 
-    def _must_be_about(self, token: str, digest: str, call: Call, operation: Operation) -> None:
+    def _check_scope(self, token: str, digest: str, call: Call, operation: Operation) -> None:
         if _digest(call, operation) != digest:
-            id = token[len(PREFIX) :]
+            id = token[len(TOKEN_PREFIX) :]
             record = self._approvals.find(id)
-            known = self._issued.get(id) or ("" if record is None else record.tool)
+            token_operation = self._issued.get(id) or ("" if record is None else record.tool)
             raise AqlError(
                 "TOKEN_SCOPE_MISMATCH",
-                "The token is for another operation, or for other parameters.",
+                "The token belongs to another operation, or to other parameters.",
                 {
-                    "token": hidden(token),
-                    "token_operation": known,
+                    "token": mask_token(token),
+                    "token_operation": token_operation,
                     "requested_operation": operation.name,
                 },
             )
 
     # -- the journal
 
-    def denied(self, call: Call, code: str) -> None:
-        """Somebody was refused an operation."""
+    def record_denial(self, call: Call, code: str) -> None:
+        """Record a denied operation in the journal."""
         if isinstance(call.operation_request, AqlRequest):
-            self._note(call, call.operation_request.operation, "OPERATION_DENIED", "", code)
+            self._record(call, call.operation_request.operation, "OPERATION_DENIED", "", code)
 
-    def _stepped(self, approval: Approval) -> None:
+    def _on_transition(self, approval: Approval) -> None:
         operation = self._issued.get(approval.id)
         if operation is None:
             return
-        about = f"token:{hidden(token_of(approval.id))} tool:{approval.tool}"
+        description = f"token:{mask_token(to_token(approval.id))} tool:{approval.tool}"
         if approval.state == APPROVED:
-            detail = f"{about} by {approval.by} ({approval.proof})"
+            detail = f"{description} by {approval.by} ({approval.proof})"
             self._audit.record_change("aql", operation, "CONFIRMATION_GRANTED", detail)
         elif approval.state in (VOID, EXPIRED):
-            word = "TOKEN_REVOKED" if approval.state == VOID else "TOKEN_EXPIRED"
-            self._audit.record_change("aql", operation, word, f"{about} {approval.note}")
+            event = "TOKEN_REVOKED" if approval.state == VOID else "TOKEN_EXPIRED"
+            self._audit.record_change("aql", operation, event, f"{description} {approval.note}")
 
-    def _note(
-        self, call: Call, operation: Operation, word: str, token: str, reason: str = ""
+    def _record(
+        self, call: Call, operation: Operation, event: str, token: str, reason: str = ""
     ) -> None:
         caller = "" if call.caller is None else call.caller.name
         parts = [
-            f"token:{hidden(token)}" if token else "",
+            f"token:{mask_token(token)}" if token else "",
             f"tool:{operation.canonical}",
             f"caller:{caller[:100]}",
             f"danger:{operation.danger.label}",
             reason,
         ]
         detail = " ".join(part for part in parts if part)
-        self._audit.record_change("aql", operation.name, word, detail)
+        self._audit.record_change("aql", operation.name, event, detail)
 
     # -- confirm_operation
 
-    async def confirm(self, asked: AqlRequest) -> dict[str, Any]:
-        """Decide about a call of somebody else. Raises InterlockError."""
-        params = asked.params or {}
-        call = asked.call
+    async def confirm(self, request: AqlRequest) -> dict[str, Any]:
+        """Approve or reject a call of another caller. Raises InterlockError."""
+        params = request.params or {}
+        call = request.call
         assert call is not None
         assert call.caller is not None
         caller = call.caller
-        self._wrong.must_be_few(principal(caller))
+        self._attempts.check_limit(principal(caller))
         id = str(params.get("approval_id") or "")
         token = str(params.get("confirmation_token") or "")
         if not id and not token:
-            raise errors.missing(
-                "confirmation_token", asked.operation.name, "string", "or 'approval_id'"
+            raise errors.missing_parameter(
+                "confirmation_token", request.operation.name, "string", "or 'approval_id'"
             )
         if token:
-            id = token[len(PREFIX) :] if _TOKEN.fullmatch(token) else ""
+            id = token[len(TOKEN_PREFIX) :] if _TOKEN_PATTERN.fullmatch(token) else ""
         record = self._approvals.find(id) if id else None
         if record is None:
-            self._wrong.another(principal(caller))
-            raise invalid()
+            self._attempts.add_failure(principal(caller))
+            raise invalid_token_error()
         if not record.at and principal(record.caller) == principal(caller):
             raise AqlError(
                 "PERMISSION_DENIED",
-                "Nobody confirms an operation of their own. A human decides, on another way.",
+                "You cannot confirm your own operation. An operator must decide.",
                 {"reason": "self_approval"},
             )
         return await self._decide(record, params, caller)
@@ -346,64 +361,64 @@ class ConfirmationTokens:
         self, record: Approval, params: dict[str, Any], caller: Caller
     ) -> dict[str, Any]:
         proof = params.get("proof")
-        shown = hidden(token_of(record.id))
+        masked_token = mask_token(to_token(record.id))
         try:
             if not params["approve"]:
                 reason = str(params.get("reason") or "")
                 await self._approvals.refuse(
                     record.id, proof=proof, reason=reason, presented_by=caller
                 )
-                return {"confirmation_token": shown, "status": "refused"}
+                return {"confirmation_token": masked_token, "status": "refused"}
             if not proof:
                 raise AqlError(
                     "PERMISSION_DENIED",
-                    "To approve takes 'proof': a human's signature about this very call.",
+                    "'proof' is missing: the signature of an operator for this call.",
                     {"reason": "proof_required"},
                 )
             outcome = await self._approvals.confirm(record.id, str(proof), caller)
         except InterlockError:
-            self._wrong.another(principal(caller))
+            self._attempts.add_failure(principal(caller))
             raise
         try:
             data = data_of(outcome.result)
         except ValueError:
-            return {"confirmation_token": shown, "status": "decided"}
+            return {"confirmation_token": masked_token, "status": "decided"}
         status = "failed" if data.failed else "executed"
         return {
-            "confirmation_token": shown,
+            "confirmation_token": masked_token,
             "status": status,
             "result": decode_value(data.raw),
         }
 
 
 def _digest(call: Call, operation: Operation) -> str:
-    """What the approval of a call would be about."""
+    """Return the digest that an approval of the call would have."""
     assert call.caller is not None
     return whole(call, operation.tool).digest
 
 
-def invalid() -> AqlError:
-    """The same for a token that never was, is malformed, or is another's."""
+def invalid_token_error() -> AqlError:
+    """Return the same error for unknown, malformed, and other callers' tokens."""
     return AqlError(
         "TOKEN_INVALID",
         "The confirmation token is not valid. Send the request without it for a new one.",
     )
 
 
-def confirming_natives(tokens: ConfirmationTokens) -> list[BuiltinOperation]:
-    """What the node offers of this."""
+def confirmation_operations(tokens: ConfirmationTokens) -> list[BuiltinOperation]:
+    """Return the operation `confirm_operation`."""
     text = {"type": "string", "minLength": 1, "maxLength": 200}
     return [
         BuiltinOperation(
             name="confirm_operation",
             category=Category.EXECUTE,
             effect="mutating",
-            description="Confirm or refuse an operation that somebody else asked for, with a "
-            "human's proof. Nobody confirms their own.",
+            description="Approve or reject an operation of another caller, with an operator's "
+            "proof. You cannot confirm your own operations.",
             parameters=(
                 Parameter(
                     "approve", "approve", "boolean", True, {"type": "boolean"},
-                    "Whether it is let through.",
+                    "True to approve, false to reject.",
                 ),
                 Parameter(
                     "confirmation_token", "confirmation_token", "string", False, text,
@@ -411,16 +426,16 @@ def confirming_natives(tokens: ConfirmationTokens) -> list[BuiltinOperation]:
                 ),
                 Parameter(
                     "approval_id", "approval_id", "string", False, text,
-                    "Instead of the token: the id of the approval.",
+                    "The id of the approval, instead of the token.",
                 ),
                 Parameter(
                     "proof", "proof", "string", False,
                     {"type": "string", "maxLength": 16_384},
-                    "A human's signature about this very call.", sensitive=True,
+                    "The signature of an operator for this call.", sensitive=True,
                 ),
                 Parameter(
                     "reason", "reason", "string", False,
-                    {"type": "string", "maxLength": 500}, "Why it is refused.",
+                    {"type": "string", "maxLength": 500}, "The reason of a rejection.",
                 ),
             ),
             free=True,
@@ -431,16 +446,16 @@ def confirming_natives(tokens: ConfirmationTokens) -> list[BuiltinOperation]:
     ]  # fmt: skip
 
 
-def _quoted(value: Any) -> str:
-    return errors.plain_value(value, _LONGEST_VALUE)
+def _quote(value: Any) -> str:
+    return errors.plain_value(value, _MAX_VALUE_CHARACTERS)
 
 
-def _in_slot(slot: re.Match[str], values: dict[str, Any]) -> str:
-    """A value in a sentence of the config. It brings its quotes, unless there are some."""
-    if slot[1] not in values:
-        return slot[0]
-    quoted = _quoted(values[slot[1]])
-    before, behind = slot.string[: slot.start()][-1:], slot.string[slot.end() :][:1]
-    if before != behind or before not in ("'", '"') or not quoted.endswith('"'):
-        return quoted
-    return quoted[1:-1].replace("'", "\\u0027")
+def _fill_placeholder(match: re.Match[str], values: dict[str, Any]) -> str:
+    """Return the value for a placeholder. Adds quotes unless the sentence has them."""
+    if match[1] not in values:
+        return match[0]
+    value = _quote(values[match[1]])
+    before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
+    if before != after or before not in ("'", '"') or not value.endswith('"'):
+        return value
+    return value[1:-1].replace("'", "\\u0027")

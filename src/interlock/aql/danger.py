@@ -1,4 +1,4 @@
-"""Danger levels of operations, and the approval that each needs at a level of trust."""
+"""The danger levels of operations, and the verdict for each level and trust level."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from interlock.protocol.aql_terms import Category, Danger
 DangerVerdict = Literal["allow", "confirm", "deny", "introspect_only"]
 Trust = Literal["untested", "generated", "validated", "community_reviewed", "certified"]
 
-TRUST: Final[tuple[Trust, ...]] = (
+TRUST_LEVELS: Final[tuple[Trust, ...]] = (
     "untested", "generated", "validated", "community_reviewed", "certified",
 )  # fmt: skip
-"""In rising order."""
+"""Trust levels in ascending order."""
 
 PATTERNS: Final[dict[Danger, tuple[str, ...]]] = {
     Danger.FORBIDDEN: (
@@ -26,16 +26,16 @@ PATTERNS: Final[dict[Danger, tuple[str, ...]]] = {
     ),
     Danger.SAFE: ("get_*", "list_*", "search_*", "count_*", "check_*", "introspect*"),
 }  # fmt: skip
-"""Of local names. The highest that fits counts."""
+"""Globs of local names. The highest matching level applies."""
 
 
-def _one(globs: tuple[str, ...]) -> re.Pattern[str]:
+def _compile_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(glob.replace("*", ".*") + r"\Z" for glob in globs))
 
 
-_STRONGER: Final = ("force_", "bulk_")
-"""In front of another name they make it no better."""
-_COMPILED: Final = {danger: _one(globs) for danger, globs in PATTERNS.items()}
+_INTENSIFYING_PREFIXES: Final = ("force_", "bulk_")
+"""Prefixes that never lower the danger of the rest of the name."""
+_COMPILED: Final = {danger: _compile_globs(globs) for danger, globs in PATTERNS.items()}
 
 _MATRIX: Final[dict[Danger, tuple[DangerVerdict, ...]]] = {
     Danger.SAFE: ("introspect_only", "allow", "allow", "allow", "allow"),
@@ -46,42 +46,46 @@ _MATRIX: Final[dict[Danger, tuple[DangerVerdict, ...]]] = {
 }
 
 
-def by_name(local: str) -> Danger | None:
-    """What a name alone says. None: nothing."""
-    names = [local, *(local[len(word) :] for word in _STRONGER if local.startswith(word))]
+def danger_of_name(local: str) -> Danger | None:
+    """Return the danger level that a name suggests. None: the name suggests none."""
+    names = [
+        local,
+        *(local[len(prefix) :] for prefix in _INTENSIFYING_PREFIXES if local.startswith(prefix)),
+    ]
     for danger, pattern in _COMPILED.items():
         if any(pattern.match(name) for name in (names if danger > Danger.SAFE else names[:1])):
             return danger
     return None
 
 
-def level(
+def classify_danger(
     local: str, category: Category, effect: EffectLevel, declared: Danger | None = None
 ) -> tuple[Danger, tuple[str, ...]]:
-    """The level of an operation, and the reasons for it. What the config declares decides alone.
+    """Return the danger level of an operation, and the reasons for it.
 
-    It follows from the effect, as everything that waits for approval does: from `destructive` on
-    is what is irreversible, and nothing else.
+    A level in the config overrides everything else. Otherwise the level follows from the effect,
+    like the need for approval: irreversible operations are at least `destructive`, and no other
+    operations are.
     """
     if declared is not None:
-        return declared, ("declared in the config",)
-    named = by_name(local)
+        return declared, ("set in the config",)
+    name_danger = danger_of_name(local)
     if effect is EffectLevel.READ_ONLY:
         return Danger.SAFE, ()
     if effect is EffectLevel.IRREVERSIBLE:
-        reasons = ["what it does cannot be undone"]
-        if named is not None and named > Danger.DESTRUCTIVE:
-            reasons.append(f"its name is one of {named.label} operations")
-            return named, tuple(reasons)
+        reasons = ["its effect cannot be undone"]
+        if name_danger is not None and name_danger > Danger.DESTRUCTIVE:
+            reasons.append(f"its name matches the patterns of {name_danger.label} operations")
+            return name_danger, tuple(reasons)
         return Danger.DESTRUCTIVE, tuple(reasons)
     if category is Category.READ:
-        if named is Danger.SAFE:
+        if name_danger is Danger.SAFE:
             return Danger.SAFE, ()
-        why = "reads by its name, but its server does not say that it only does"
-        return Danger.REVERSIBLE, (why,)
-    return Danger.REVERSIBLE, (f"{category.value} is reversible unless something else is known",)
+        reason = "the name suggests reading, but the server does not declare it read-only"
+        return Danger.REVERSIBLE, (reason,)
+    return Danger.REVERSIBLE, (f"{category.value} is reversible unless declared otherwise",)
 
 
-def matrix(danger: Danger, trust: Trust) -> DangerVerdict:
-    """What may be done with an operation of this level on a server so trusted."""
-    return _MATRIX[danger][TRUST.index(trust)]
+def verdict_of(danger: Danger, trust: Trust) -> DangerVerdict:
+    """Return the verdict for an operation of this level on a server with this trust."""
+    return _MATRIX[danger][TRUST_LEVELS.index(trust)]

@@ -1,5 +1,6 @@
-"""What AQL adds to the authorizer's decision about a call: danger and trust, quotas and API limits,
-and the least that the node's own operations need. A decision gets stricter here, never softer."""
+"""Decision steps that AQL adds to the authorizer: danger and trust, quotas and API limits, and the
+minimum decisions of built-in operations. They make a decision stricter, never weaker.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
 
-from interlock.aql.danger import TRUST, Trust, matrix
+from interlock.aql.danger import TRUST_LEVELS, Trust, verdict_of
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import REGISTERED, Operation, OperationCatalog
+from interlock.aql.operations import REGISTERED_TRUST, Operation, OperationCatalog
 from interlock.aql.quotas import CONTINUE, Quotas
 from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.core.call import Call
@@ -18,166 +19,178 @@ from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
 from interlock.trust.policy.decision import Decision, PolicyAction, decision
 
-_MOST_NAMES: Final = 200
+_MAX_PARAMETERS_CHARACTERS: Final = 200
 _CONFIRM: Final = "danger:confirm"
 _VERIFY: Final = "danger:verify"
 
-_HELD: Final = {
+_DECISIONS: Final = {
     Danger.DESTRUCTIVE: decision(
-        PolicyAction.CONFIRM, _CONFIRM, "It destroys something: a human confirms it."
+        PolicyAction.CONFIRM, _CONFIRM, "It is destructive: an operator must confirm it."
     ),
     Danger.DANGEROUS: decision(
-        PolicyAction.VERIFY, _VERIFY, "It is dangerous: a human verifies it."
+        PolicyAction.VERIFY, _VERIFY, "It is dangerous: an operator must verify it."
     ),
     Danger.FORBIDDEN: decision(
-        PolicyAction.VERIFY, _VERIFY, "It is forbidden unless a human verifies it."
+        PolicyAction.VERIFY, _VERIFY, "It is forbidden unless an operator verifies it."
     ),
 }
 
 
 class DangerObserver(Protocol):
-    """Hears of calls that are destructive or worse: allowed, held or denied."""
+    """Called for calls that are destructive or worse, when they are allowed, held or denied."""
 
     def __call__(
         self, call: Call, operation: Operation, trust: Trust, outcome: str, rule: str
     ) -> None: ...
 
 
-def _nobody(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
-    """Where nobody wants to know."""
+def _ignore(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
+    """Ignore the decision."""
 
 
 class DangerStep:
-    """Asked about every call that waits for approval, every call in an AQL view, and every call
-    where the config declares danger or trust.
+    """The decision step for danger and trust.
 
-    What waits is decided by the effect, the same in every view. Danger only chooses whose approval
-    counts, and trust refuses what a server may not be asked for.
+    It applies to calls that wait for approval, to calls in AQL views, and to all calls if the
+    config sets danger or trust levels. The need for approval follows from the effect and is the
+    same in every view. The danger level only selects whose approval counts, and the trust level
+    rejects calls that the server is not trusted with.
     """
 
     def __init__(
         self,
         operation_catalog: Callable[[], OperationCatalog],
         trust: Callable[[str], Trust],
-        note: DangerObserver = _nobody,
-        declared: Callable[[str], bool] = lambda _: True,
+        on_decision: DangerObserver = _ignore,
+        has_declared_trust: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """
         Args:
-            operation_catalog: Returns the current one.
-            trust: In a server, by its key.
-            declared: Whether the config says how far a server is trusted. Then that counts in every
-                view; else only for servers that nobody chose, and only in AQL views.
+            operation_catalog: Returns the current operation catalog.
+            trust: Returns the trust level of a server, by its key.
+            declared: Returns True if the config sets the trust level of a server. A level from the
+                config applies in every view. Otherwise trust matters only for self-registered
+                servers in AQL views.
         """
         self._operation_catalog = operation_catalog
         self._trust = trust
-        self._note = note
-        self._declared = declared
+        self._on_decision = on_decision
+        self._has_declared_trust = has_declared_trust
         self._harmless: set[object] = set()
-        """Tools about which there is nothing to weigh. Nearly all calls are of one of them."""
-        self._known: dict[object, tuple[Operation, Trust, Danger, bool]] = {}
+        """Tools that need no check. Nearly all calls are of these tools."""
+        self._cached: dict[object, tuple[Operation, Trust, Danger, bool]] = {}
         """Of tools of the current operation catalog: the operation, the trust in its server, the
-        danger, and whether the config declares that trust."""
-        self._known_of: OperationCatalog | None = None
+        danger, and True if the config sets that trust."""
+        self._cached_catalog: OperationCatalog | None = None
 
-    def forget(self) -> None:
-        """What is dangerous, or who is trusted, may be something else from now on."""
+    def clear_cache(self) -> None:
+        """Clear cached values after a change of danger or trust levels."""
         self._harmless.clear()
-        self._known_of = None
+        self._cached_catalog = None
 
-    def __call__(self, call: Call, decided: Decision) -> Decision:
-        """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
+    def __call__(self, call: Call, policy_decision: Decision) -> Decision:
+        """Return the stricter of the policy's decision and the decision by danger.
+
+        Raises AqlError.
+        """
         if call.route in self._harmless or call.upstream == BUILTIN_KEY or call.route is None:
-            return decided
+            return policy_decision
         operation_catalog = self._operation_catalog()
-        if operation_catalog is not self._known_of:
-            self._known.clear()
-            self._known_of = operation_catalog
-        known = self._known.get(call.route)
-        if known is None:
-            operation = operation_catalog.of(cast("Tool", call.route))
+        if operation_catalog is not self._cached_catalog:
+            self._cached.clear()
+            self._cached_catalog = operation_catalog
+        entry = self._cached.get(call.route)
+        if entry is None:
+            operation = operation_catalog.for_tool(cast("Tool", call.route))
             trust = self._trust(operation.server)
-            danger = danger_on(operation, trust)
-            known = operation, trust, danger, self._declared(operation.server)
-            self._known[call.route] = known
-        operation, trust, danger, declared = known
+            danger = effective_danger(operation, trust)
+            entry = operation, trust, danger, self._has_declared_trust(operation.server)
+            self._cached[call.route] = entry
+        operation, trust, danger, declared = entry
         if operation.tool.effect.choices and call.effect != operation.tool.effect_name:
-            # By its arguments this call is not what others of its tool are.
+            # The arguments give this call another effect than its tool has.
             if operation.origins.get("danger") != "override":
                 danger = min(danger, Danger.REVERSIBLE)
-        elif danger is Danger.SAFE and trust != TRUST[0]:
-            if len(self._harmless) >= _MOST_NAMES * 100:
+        elif danger is Danger.SAFE and trust != TRUST_LEVELS[0]:
+            if len(self._harmless) >= _MAX_PARAMETERS_CHARACTERS * 100:
                 self._harmless.clear()
             self._harmless.add(call.route)
-            return decided
+            return policy_decision
         try:
-            # Whether the trust in the server refuses anything of this call.
-            counts = call.view is not None and TRUST.index(trust) <= TRUST.index(REGISTERED)
-            if declared or counts:
-                self._refuse(operation, danger, trust)
-            found = self._weigh(operation, danger, decided)
-        except AqlError as refused:
-            self._note(call, operation, trust, "denied", refused.code)
+            # Trust can reject a call only if the config sets it, or for low trust in AQL views.
+            is_low_trust = call.view is not None and TRUST_LEVELS.index(
+                trust
+            ) <= TRUST_LEVELS.index(REGISTERED_TRUST)
+            if declared or is_low_trust:
+                self._check_trust(operation, danger, trust)
+            stricter = self._apply_danger(operation, danger, policy_decision)
+        except AqlError as error:
+            self._on_decision(call, operation, trust, "denied", error.code)
             raise
-        if danger >= Danger.DESTRUCTIVE and (call.view is not None or found is not decided):
+        if danger >= Danger.DESTRUCTIVE and (
+            call.view is not None or stricter is not policy_decision
+        ):
             outcome = "allowed"
-            if found.needs_approval:
+            if stricter.needs_approval:
                 outcome = "confirmed" if call.approval_id else "held"
-            self._note(call, operation, trust, outcome, found.rule)
-        return found
+            self._on_decision(call, operation, trust, outcome, stricter.rule)
+        return stricter
 
-    def _refuse(self, operation: Operation, danger: Danger, trust: Trust) -> None:
-        """Raises AqlError for what a server so trusted may not be asked for."""
-        if trust == TRUST[0]:
+    def _check_trust(self, operation: Operation, danger: Danger, trust: Trust) -> None:
+        """Reject an operation that the server is not trusted with. Raises AqlError."""
+        if trust == TRUST_LEVELS[0]:
             raise AqlError(
                 "PERMISSION_TRUST_LEVEL_INSUFFICIENT",
-                f"Nobody has tried the server of '{operation.name}' yet: its operations can be "
-                "looked up, not called. Ask the operator to trust it.",
+                f"The server of '{operation.name}' is untested: its operations can be listed but "
+                "not called. Ask the operator to trust it.",
                 {
                     "operation": operation.name,
-                    "required_trust": least_trust(danger),
+                    "required_trust": minimum_trust(danger),
                     "actual_trust": trust,
                     "danger_level": danger.label,
                 },
             )
-        if matrix(danger, trust) == "deny":
-            least = least_trust(danger)
+        if verdict_of(danger, trust) == "deny":
+            required_trust = minimum_trust(danger)
             raise AqlError(
                 "PERMISSION_DANGER_LEVEL_DENIED",
-                f"'{operation.name}' is {danger.label}, and its server is trusted only as "
-                f"'{trust}'. It takes '{least}'.",
+                f"'{operation.name}' is {danger.label}, but the trust level of its server is "
+                f"'{trust}'. '{required_trust}' is required.",
                 {
                     "operation": operation.name,
                     "danger_level": danger.label,
                     "adapter_trust": trust,
-                    "minimum_trust_required": least,
+                    "minimum_trust_required": required_trust,
                     "reasons": list(operation.reasons),
                 },
             )
 
     @staticmethod
-    def _weigh(operation: Operation, danger: Danger, decided: Decision) -> Decision:
-        needed = _HELD.get(danger)
-        if needed is None or needed.action <= decided.action:
-            return decided
-        # Who wrote a rule that names the tool has thought about it. What the policy lets run waits
-        # only where the config itself declares it dangerous.
+    def _apply_danger(operation: Operation, danger: Danger, policy_decision: Decision) -> Decision:
+        minimum = _DECISIONS.get(danger)
+        if minimum is None or minimum.action <= policy_decision.action:
+            return policy_decision
+        # A rule that names the tool takes precedence. If the policy allows a call, it waits for
+        # approval only if the config itself sets its danger.
         declared = operation.origins.get("danger") == "override"
-        if decided.names_tool or not (decided.needs_approval or declared):
-            return decided
-        if decided.needs_approval and not decided.rule.startswith("default:"):
-            # Whoever approves is told the rule of the config, and its reason.
-            return replace(decided, action=needed.action)
-        return needed
+        if policy_decision.names_tool or not (policy_decision.needs_approval or declared):
+            return policy_decision
+        if policy_decision.needs_approval and not policy_decision.rule.startswith("default:"):
+            # The operator sees the rule of the config and its reason.
+            return replace(policy_decision, action=minimum.action)
+        return minimum
 
 
-def danger_on(operation: Operation, trust: Trust) -> Danger:
-    """The level of an operation on a server so trusted. A server that nobody chose is not believed
-    a name: there only what is known to read is safe, or what the config calls so."""
+def effective_danger(operation: Operation, trust: Trust) -> Danger:
+    """Return the danger level of an operation on a server with this trust.
+
+    The names of tools of self-registered servers are not trusted. There, an operation is safe only
+    if it is declared read-only, or set to safe in the config.
+    """
     danger = operation.danger
     if (
         danger is Danger.SAFE
-        and TRUST.index(trust) <= TRUST.index(REGISTERED)
+        and TRUST_LEVELS.index(trust) <= TRUST_LEVELS.index(REGISTERED_TRUST)
         and operation.tool.mutable
         and operation.origins.get("danger") != "override"
     ):
@@ -185,16 +198,18 @@ def danger_on(operation: Operation, trust: Trust) -> Danger:
     return danger
 
 
-def least_trust(danger: Danger) -> Trust:
-    """From which trust on something of this level may be called at all."""
-    return next(one for one in TRUST if matrix(danger, one) in ("allow", "confirm"))
+def minimum_trust(danger: Danger) -> Trust:
+    """Return the lowest trust level at which an operation of this danger level may be called."""
+    return next(
+        trust for trust in TRUST_LEVELS if verdict_of(danger, trust) in ("allow", "confirm")
+    )
 
 
-def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> str:
-    """The detail of a journal entry about it. Of parameters it has the names, never a value."""
+def audit_detail(call: Call, operation: Operation, trust: Trust, rule: str) -> str:
+    """Return the detail of a journal entry. It contains the names of parameters, never values."""
     caller = "" if call.caller is None else call.caller.name
-    given = (
-        ",".join(call.decoded_arguments)[:_MOST_NAMES]
+    parameter_names = (
+        ",".join(call.decoded_arguments)[:_MAX_PARAMETERS_CHARACTERS]
         if isinstance(call.decoded_arguments, dict)
         else ""
     )
@@ -205,86 +220,89 @@ def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> st
         f"rule:{rule}",
         f"caller:{caller[:100]}",
         f"approval:{call.approval_id}" if call.approval_id else "",
-        f"parameters:{given}" if given else "",
+        f"parameters:{parameter_names}" if parameter_names else "",
     ]
-    return " ".join(word for word in words if word)
+    return " ".join(part for part in words if part)
 
 
 class ChangeJournal(Protocol):
-    """The journal, as far as it is needed here."""
+    """The part of the journal that is used here."""
 
     def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
 
 
-def journalled(audit: ChangeJournal) -> DangerObserver:
-    """Notes every attempt at something destructive or worse in the journal."""
+def journal_observer(audit: ChangeJournal) -> DangerObserver:
+    """Return an observer that records every destructive or more dangerous call in the journal."""
 
     def note(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
-        detail = audit_words(call, operation, trust, rule)
+        detail = audit_detail(call, operation, trust, rule)
         audit.record_change("danger", operation.name, outcome, detail)
 
     return note
 
 
-# -- Calls outside of views. In a view the stage has counted a call before it gets here. A call that
-# a human let through comes here by its plain name, and is counted then.
+# Calls outside of views. In a view the stage has already counted the call. An approved call arrives
+# with its plain tool name and is counted here.
 
 DecisionFunction = Callable[[Call, Decision], Decision]
 """Makes a decision stricter. Raises InterlockError."""
 
-PAUSED: Final = decision(
-    PolicyAction.CONFIRM, "aql:quota", "A quota is used up so far: a human lets each call go on."
+QUOTA_PAUSED: Final = decision(
+    PolicyAction.CONFIRM, "aql:quota", "A quota is paused: an operator must approve each call."
 )
 
 
 class CallLimitStep:
-    """Decides about every call of an upstream tool by danger, quotas and API limits, where there
-    are any."""
+    """The decision step for danger, quotas and API limits of all upstream tools, if any are
+    configured.
+    """
 
     def __init__(
         self,
         operation_catalog: Callable[[], OperationCatalog],
         quotas: Quotas,
-        weigh: DecisionFunction,
+        decide_danger: DecisionFunction,
         *,
         danger_everywhere: bool,
     ) -> None:
         """
         Args:
             weigh: The decision by danger.
-            danger_everywhere: Whether the config declares the danger of calls that do not wait.
+            danger_everywhere: True if the config sets the danger of calls that need no approval.
         """
         self._operation_catalog = operation_catalog
         self._quotas = quotas
-        self._weigh = weigh
+        self._decide_danger = decide_danger
         self._danger_everywhere = danger_everywhere
 
     @property
-    def everywhere(self) -> bool:
-        """Whether calls outside of views have to be asked about at all."""
+    def applies_everywhere(self) -> bool:
+        """True if the step applies to calls outside of views."""
         return self._danger_everywhere or self._quotas.configured
 
-    def __call__(self, call: Call, decided: Decision) -> Decision:
-        if decided.needs_approval or call.view is not None or self._danger_everywhere:
-            decided = self._weigh(call, decided)
+    def __call__(self, call: Call, policy_decision: Decision) -> Decision:
+        if policy_decision.needs_approval or call.view is not None or self._danger_everywhere:
+            policy_decision = self._decide_danger(call, policy_decision)
         if call.operation_request is not None or call.route is None or not self._quotas.configured:
-            return decided
-        if decided.action is PolicyAction.DENY or (decided.needs_approval and not call.approval_id):
-            # It does not go out now.
-            return decided
-        operation = self._operation_catalog().of(cast("Tool", call.route))
-        return decided if self._quotas.admit_plain(call, operation) else PAUSED
+            return policy_decision
+        if policy_decision.action is PolicyAction.DENY or (
+            policy_decision.needs_approval and not call.approval_id
+        ):
+            # The call is not sent now.
+            return policy_decision
+        operation = self._operation_catalog().for_tool(cast("Tool", call.route))
+        return policy_decision if self._quotas.admit_plain(call, operation) else QUOTA_PAUSED
 
 
-# -- The least that the node's own operations need before they run, whatever the rules allow
+# The minimum decisions of built-in operations, whatever the rules allow.
 
 FLOORS: Final[dict[str, Decision]] = {
     "execute_agent": decision(
-        PolicyAction.CONFIRM, "default:aql", "An agent that is started acts by itself."
+        PolicyAction.CONFIRM, "default:aql", "A started agent acts on its own."
     ),
-    UNBLOCK: decision(PolicyAction.VERIFY, "aql:unblock", "A human has to let it act again."),
-    CONTINUE: decision(PolicyAction.CONFIRM, "aql:quota", "A quota is used up so far."),
-    PROCEED: decision(PolicyAction.CONFIRM, "aql:proceed", "A human has to let this step be done."),
+    UNBLOCK: decision(PolicyAction.VERIFY, "aql:unblock", "An operator must unblock the agent."),
+    CONTINUE: decision(PolicyAction.CONFIRM, "aql:quota", "A quota is paused."),
+    PROCEED: decision(PolicyAction.CONFIRM, "aql:proceed", "An operator must approve this step."),
 }
 FIRM_FLOORS: Final = frozenset({UNBLOCK, PROCEED, CONTINUE})
-"""Operations that no rule of the config frees."""
+"""Operations whose minimum decision no rule of the config can lower."""

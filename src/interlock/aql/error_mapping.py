@@ -1,8 +1,8 @@
-"""The mapping of errors to those of AQL: code, message and details. Pure.
+"""The mapping of errors to AQL errors: code, message and details. Pure functions.
 
-A failure of the node has its code in the one table of `errors`. What a server did has none: its
-status decides, else its words. What a server wrote never becomes the sentence, but a detail, with
-secrets masked and without a stack trace.
+Errors of the node have their code in the table in `errors`. Errors of a server have no code: the
+HTTP status decides, else its text. Text of a server is never used as the message. It becomes a
+detail, with secrets masked and without stack traces.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import re
 from typing import Any, Final, NamedTuple
 
 from interlock import errors
-from interlock.aql.language.errors import AqlError, code_of, lawful
+from interlock.aql.language.errors import AqlError, code_of, is_safe_message
 from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.redaction import redact
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
-MOST_UPSTREAM: Final = 500
-"""So much of what a server wrote is passed on."""
-_MOST_READ: Final = 8_000
-"""So much of it is looked at."""
+MAX_UPSTREAM_TEXT: Final = 500
+"""Maximum number of characters that are passed on from a server's text."""
+_MAX_EXAMINED_TEXT: Final = 8_000
+"""Maximum number of characters that are examined."""
 
 NOT_FOUND: Final = "NOT_FOUND_RESOURCE"
 DENIED: Final = "PERMISSION_DENIED"
@@ -31,7 +31,7 @@ INTERNAL: Final = "INTERNAL_ERROR"
 
 
 class ErrorReport(NamedTuple):
-    """An error as a client reads it."""
+    """An error as a client receives it."""
 
     code: str
     message: str
@@ -40,7 +40,7 @@ class ErrorReport(NamedTuple):
 
 _BY_STATUS: Final = {401: DENIED, 403: DENIED, 404: NOT_FOUND, 409: EXISTS, 429: LIMITED}
 
-_CUES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+_TEXT_PATTERNS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern, re.IGNORECASE), code)
     for pattern, code in (
         (r"\brate.?limit|\btoo many requests\b|\bquota (?:was |is )?exceeded\b", LIMITED),
@@ -65,72 +65,73 @@ _STATUS: Final = re.compile(
     re.IGNORECASE,
 )
 _STATUS_KEYS: Final = ("http_status", "httpStatus", "status", "status_code", "statusCode", "code")
-_TRACE: Final = re.compile(
+_STACK_TRACE: Final = re.compile(
     r"^\s*(?:at\s+\S+|File \"|Traceback \(|\.{3} \d+ more|#\d+ +/|Caused by:|\S+\.[jt]s:\d)",
     re.MULTILINE,
 )
 
-_SENTENCES: Final[dict[str, str]] = {
-    errors.DENIED.name: "The rules of this node do not let you do this.",
-    errors.FORBIDDEN.name: "You may not do this: a scope is missing, or your token is not for it.",
-    errors.APPROVAL_REFUSED.name: "A human refused this. It was not executed.",
-    errors.CONFIRMATION_EXPIRED.name: "It was not confirmed in time, or something changed since. "
-    "Make the same request again.",
-    errors.TOO_BUSY.name: "Too much is under way. Try again later.",
-    errors.BUDGET_EXCEEDED.name: "The budget for this is used up.",
-    errors.DEADLINE_EXCEEDED.name: "It did not end within its time. Look before you try again: "
-    "it may have been executed.",
-    errors.UPSTREAM_UNAVAILABLE.name: "The server of this operation cannot be reached. Try later.",
-    errors.UPSTREAM_LOST.name: "The server of this operation went away. Look before you try "
-    "again: it may have been executed.",
+_MESSAGES: Final[dict[str, str]] = {
+    errors.DENIED.name: "A policy of this node denies this call.",
+    errors.FORBIDDEN.name: "Your token lacks a scope, or was issued for another audience.",
+    errors.APPROVAL_REFUSED.name: "An operator rejected this call. It was not executed.",
+    errors.CONFIRMATION_EXPIRED.name: "The approval expired, or something changed since. "
+    "Send the same request again.",
+    errors.TOO_BUSY.name: "The node is too busy. Try again later.",
+    errors.BUDGET_EXCEEDED.name: "The budget is used up.",
+    errors.DEADLINE_EXCEEDED.name: "The call timed out. It may have been executed: check before a "
+    "retry.",
+    errors.UPSTREAM_UNAVAILABLE.name: "The server of this operation is unavailable. Try later.",
+    errors.UPSTREAM_LOST.name: "The connection to the server was lost. The call may have been "
+    "executed: check before a retry.",
     errors.CIRCUIT_OPEN.name: "The server of this operation failed too often. Try later.",
-    errors.UPSTREAM_PROTOCOL.name: "The server of this operation gave an answer which is none.",
-    errors.UPSTREAM_ERROR.name: "The server of this operation refused the request.",
-    errors.TOOL_HELD.name: "This operation changed since a human accepted it, and is held.",
-    errors.INTERNAL.name: "The node failed on this request; its log says where.",
+    errors.UPSTREAM_PROTOCOL.name: "The server of this operation sent an invalid response.",
+    errors.UPSTREAM_ERROR.name: "The server of this operation rejected the request.",
+    errors.TOOL_HELD.name: "This operation has changed since its approval and is blocked.",
+    errors.INTERNAL.name: "Internal error. The node's log has the reason.",
     errors.SHUTTING_DOWN.name: "The node is shutting down.",
-    errors.UNRECORDABLE.name: "It was not executed: the journal cannot be written now. Try later.",
-    errors.INVALID_ARGUMENTS.name: "The parameters do not fit this operation.",
-    errors.INVALID_PARAMS.name: "The request cannot be read.",
-    errors.UNKNOWN_TOOL.name: "There is no such operation any more. Ask introspect.",
-    errors.CONFIRMATION_REQUIRED.name: "A human has to confirm this, and none can be asked.",
+    errors.UNRECORDABLE.name: "The journal cannot be written now, so nothing was executed. "
+    "Try later.",
+    errors.INVALID_ARGUMENTS.name: "The parameters are invalid for this operation.",
+    errors.INVALID_PARAMS.name: "The request is invalid.",
+    errors.UNKNOWN_TOOL.name: "The operation no longer exists. Call introspect for a list.",
+    errors.CONFIRMATION_REQUIRED.name: "This call needs approval, but approvals are off.",
 }
-"""What is said where the node's own sentence would look like a stack trace."""
+"""Messages for errors whose own message resembles a stack trace."""
 
-_CODES: Final = {
+_CODE_OVERRIDES: Final = {
     errors.UNKNOWN_RESOURCE.name: NOT_FOUND,
     errors.TOOL_HELD.name: "CONFLICT_INVALID_STATE",
 }
-"""Where a row of the table has another word for what an operation met."""
-_SAID_BY_SERVER: Final = {
+"""Errors whose AQL code differs from the table."""
+_SERVER_MESSAGES: Final = {
     NOT_FOUND: "The server found nothing for these parameters.",
-    DENIED: "The server does not let this node do it.",
-    EXISTS: "The server says it exists already.",
-    LIMITED: "The server was asked too often. Try again later.",
-    INVALID: "The server did not accept the parameters.",
-    INTERNAL: "The server failed on this operation.",
+    DENIED: "The server denied access.",
+    EXISTS: "It exists already on the server.",
+    LIMITED: "The rate limit of the server is exceeded. Try again later.",
+    INVALID: "The server rejected the parameters.",
+    INTERNAL: "The server failed to execute this operation.",
 }
 
 
-def of_status(status: int) -> str:
-    """The code for an HTTP status that is a failure."""
-    found = _BY_STATUS.get(status)
-    if found is not None:
-        return found
+def code_of_status(status: int) -> str:
+    """Return the code for an HTTP error status."""
+    code = _BY_STATUS.get(status)
+    if code is not None:
+        return code
     return INVALID if 400 <= status < 500 else INTERNAL
 
 
-def of_error(error: InterlockError) -> ErrorReport:
-    """Any failure of the pipeline."""
+def map_error(error: InterlockError) -> ErrorReport:
+    """Convert an error of the pipeline."""
     if isinstance(error, AqlError):
         return ErrorReport(error.code, error.message, dict(error.data or {}))
     if isinstance(error, UpstreamResponseError):
-        return _of_answer(error)
+        return _map_upstream_error(error)
     details = dict(error.data or {})
     failure = error.failure
-    code = _CODES.get(failure.name) or code_of(error)
+    code = _CODE_OVERRIDES.get(failure.name) or code_of(error)
     if isinstance(error, UpstreamLostError) and error.status >= 400:
-        code = of_status(error.status)
+        code = code_of_status(error.status)
         details["http_status"] = error.status
     elif failure in (errors.FORBIDDEN, errors.DENIED):
         details.setdefault("reason", error.message)
@@ -140,56 +141,62 @@ def of_error(error: InterlockError) -> ErrorReport:
     if error.retryable:
         details["retryable"] = True
     message = error.message
-    if not lawful(message):
-        details.setdefault("reason", redact(message)[:MOST_UPSTREAM])
-        message = _SENTENCES.get(failure.name, "It failed.")
+    if not is_safe_message(message):
+        details.setdefault("reason", redact(message)[:MAX_UPSTREAM_TEXT])
+        message = _MESSAGES.get(failure.name, "The call failed.")
     return ErrorReport(code, message, details)
 
 
-def of_result(result: bytes) -> ErrorReport:
-    """What a tool says of itself in a result that is marked as an error."""
-    text, structured = _read(result)
-    return _by_cues(text, _status_in(structured) or _status_said(text))
+def map_result(result: bytes) -> ErrorReport:
+    """Convert a tool result that is marked as an error."""
+    text, structured = _read_result(result)
+    return _map_text(text, _status_in(structured) or _status_in_text(text))
 
 
-def _of_answer(error: UpstreamResponseError) -> ErrorReport:
+def _map_upstream_error(error: UpstreamResponseError) -> ErrorReport:
     data: Any = None
     if error.raw_data is not None:
         try:
             data = decode_value(error.raw_data)
         except ProtocolError:
             data = None
-    status = _status_in(data) or _status_said(error.message)
-    blame = _by_cues(error.message, status, INVALID if error.code == -32602 else INTERNAL)
-    return blame._replace(details={**blame.details, "upstream_code": error.code})
+    status = _status_in(data) or _status_in_text(error.message)
+    report = _map_text(error.message, status, INVALID if error.code == -32602 else INTERNAL)
+    return report._replace(details={**report.details, "upstream_code": error.code})
 
 
-def _by_cues(text: str, status: int, otherwise: str = INTERNAL) -> ErrorReport:
+def _map_text(text: str, status: int, default: str = INTERNAL) -> ErrorReport:
     details: dict[str, Any] = {}
     if status:
-        code = of_status(status)
+        code = code_of_status(status)
         details["http_status"] = status
     else:
-        code = next((code for cue, code in _CUES if cue.search(text)), otherwise)
-    shown = harmless(text)
+        code = next((code for pattern, code in _TEXT_PATTERNS if pattern.search(text)), default)
+    shown = sanitize_text(text)
     if shown:
         details["upstream_error"] = shown
-    return ErrorReport(code, _SAID_BY_SERVER[code], details)
+    return ErrorReport(code, _SERVER_MESSAGES[code], details)
 
 
-def harmless(text: str) -> str:
-    """What a server wrote, as it may be shown: short, no secret, no stack trace."""
-    trace = _TRACE.search(text)
-    if trace is not None:
-        # The last line of a Python trace is the one that says something.
-        last = text.rstrip().rpartition("\n")[2] if text[trace.start() :].find("Trace") == 0 else ""
-        text = text[: trace.start()].rstrip() or last
-    shown = redact(" ".join(text.split())[:_MOST_READ])
-    return shown if len(shown) <= MOST_UPSTREAM else shown[: MOST_UPSTREAM - 1] + "…"
+def sanitize_text(text: str) -> str:
+    """Return a server's text in a form that is safe to show: short, without secrets and stack
+    traces.
+    """
+    trace_match = _STACK_TRACE.search(text)
+    if trace_match is not None:
+        # The last line of a Python traceback has the message.
+        last = (
+            text.rstrip().rpartition("\n")[2]
+            if text[trace_match.start() :].find("Trace") == 0
+            else ""
+        )
+        text = text[: trace_match.start()].rstrip() or last
+    shown = redact(" ".join(text.split())[:_MAX_EXAMINED_TEXT])
+    return shown if len(shown) <= MAX_UPSTREAM_TEXT else shown[: MAX_UPSTREAM_TEXT - 1] + "…"
 
 
-def _read(result: bytes) -> tuple[str, Any]:
-    """The text of a result, and what of it is data."""
+def _read_result(result: bytes) -> tuple[str, Any]:
+    """Return the text and the structured data of a result."""
     try:
         members = decode_members(result)
         content = decode_value(members["content"]) if "content" in members else []
@@ -198,26 +205,26 @@ def _read(result: bytes) -> tuple[str, Any]:
     except ProtocolError:
         return "", None
     texts = [
-        block["text"][:_MOST_READ]
+        block["text"][:_MAX_EXAMINED_TEXT]
         for block in (content if isinstance(content, list) else [])
         if isinstance(block, dict) and isinstance(block.get("text"), str)
     ]
-    text = "\n".join(texts)[:_MOST_READ]
+    text = "\n".join(texts)[:_MAX_EXAMINED_TEXT]
     if structured is None and text[:1] in ("{", "["):
         try:
             structured = decode_value(text.encode())
         except ProtocolError:
             structured = None
     if not text and structured is not None:
-        text = _words_of(structured)
+        text = _message_in(structured)
     return text, structured
 
 
-def _words_of(structured: Any) -> str:
-    """The sentence in an error that is data: `message`, or `error`, or one inside the other."""
+def _message_in(structured: Any) -> str:
+    """Return the message in structured error data: `message`, `error`, or nested ones."""
     for _ in range(3):
         if isinstance(structured, str):
-            return structured[:_MOST_READ]
+            return structured[:_MAX_EXAMINED_TEXT]
         if not isinstance(structured, dict):
             break
         structured = structured.get("message") or structured.get("error")
@@ -225,20 +232,25 @@ def _words_of(structured: Any) -> str:
 
 
 def _status_in(value: Any) -> int:
-    """A status in an error that is data, or in what it holds as `error`. 0: there is none."""
+    """Return the HTTP status in structured error data, or in its `error`. 0: there is none."""
     for _ in range(3):
         if not isinstance(value, dict):
             return 0
         for key in _STATUS_KEYS:
-            found = value.get(key)
-            if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) == 3:
-                found = int(found)
-            if type(found) is int and 400 <= found < 600:
-                return found
+            status = value.get(key)
+            if (
+                isinstance(status, str)
+                and status.isascii()
+                and status.isdigit()
+                and len(status) == 3
+            ):
+                status = int(status)
+            if type(status) is int and 400 <= status < 600:
+                return status
         value = value.get("error")
     return 0
 
 
-def _status_said(text: str) -> int:
-    found = _STATUS.search(text[:_MOST_READ])
-    return 0 if found is None else int(found[1] or found[2])
+def _status_in_text(text: str) -> int:
+    match = _STATUS.search(text[:_MAX_EXAMINED_TEXT])
+    return 0 if match is None else int(match[1] or match[2])

@@ -16,107 +16,111 @@ from interlock.aql.list_requests import (
     LISTING,
     ComputedFields,
     ListResponder,
-    one_of,
     owner_of,
     parameter,
+    select_fields_of,
 )
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.protocol.aql_terms import Category
 
-KNOWN: Final = frozenset(
+FIELD_NAMES: Final = frozenset(
     {
         "execution_id", "status", "operation", "created_at", "started_at", "finished_at",
         "attempt", "progress", "error",
     }
 )  # fmt: skip
-KIND: Final = CollectionSchema(
+SCHEMA: Final = CollectionSchema(
     "executions",
-    fields=KNOWN,
+    fields=FIELD_NAMES,
     id="execution_id",
     text=("operation", "status", "error.message"),
     sort=(("created_at", True),),
 )
 PRESETS: Final = {"minimal": ("execution_id", "status", "operation")}
-_GIVES: Final = {
+_RETURN_FIELDS: Final = {
     "Execution": (
-        ("execution_id", "string", "Given by the node."),
+        ("execution_id", "string", "The id of the execution."),
         ("status", "string", "pending, running, completed, failed or cancelled."),
-        ("operation", "string", "What is done."),
-        ("created_at", "string", "When it was asked for."),
-        ("started_at", "string", "When it began."),
-        ("finished_at", "string", "When it ended."),
-        ("attempt", "integer", "How often it was tried."),
-        ("progress", "object", "As far as its server tells."),
-        ("result", "any", "Its data, once it is completed."),
-        ("error", "OperationError", "Why it failed."),
+        ("operation", "string", "The name of the operation."),
+        ("created_at", "string", "Time of the request."),
+        ("started_at", "string", "Time of the start."),
+        ("finished_at", "string", "Time of the end."),
+        ("attempt", "integer", "The number of attempts."),
+        ("progress", "object", "The progress that the server reports."),
+        ("result", "any", "The data, if it is completed."),
+        ("error", "OperationError", "The reason of a failure."),
     ),
     "ExecutionList": (
         ("items", "array", "Executions."),
-        ("pageInfo", "object", "Whether there are more, cursors, totalCount."),
+        ("pageInfo", "object", "hasNextPage, cursors and totalCount."),
     ),
 }
 COMPUTED: Final = ("age_seconds",)
 _ID: Final = parameter("execution_id", "string", "The id of an execution.", required=True)
 
 
-def age(now: Callable[[], float]) -> ComputedFields:
-    """How long ago something was made, for whoever asks for it."""
+def age_fields(clock: Callable[[], float]) -> ComputedFields:
+    """Return the computed field for the age of an item."""
 
     def seconds(item: Any) -> float:
-        made = datetime.fromisoformat(item["created_at"].replace("Z", "+00:00"))
-        return round(max(0.0, now() - made.timestamp()), 3)
+        created = datetime.fromisoformat(item["created_at"].replace("Z", "+00:00"))
+        return round(max(0.0, clock() - created.timestamp()), 3)
 
     return {"age_seconds": seconds}
 
 
-def execution_natives(
+def execution_operations(
     executions: Executions, listing: Callable[[], ListResponder], wall_clock: Callable[[], float]
 ) -> list[BuiltinOperation]:
-    """`listing`: how lists are answered now, which the config may change."""
-    computed = age(wall_clock)
+    """Return the operations about executions.
 
-    def get(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        live = executions.find(owner_of(asked), str(params["execution_id"]))
-        shown = executions.shown(live.record)
-        if live.record.status is ExecutionState.COMPLETED:
-            shown["result"] = data_in(executions.result(live) or b"")
-        return one_of(shown, params, KNOWN | {"result"}, computed)
+    Args:
+        listing: Returns the responder for lists with the current config.
+    """
+    computed = age_fields(wall_clock)
 
-    def list_(asked: AqlRequest) -> BuiltinResponse:
-        items = [executions.shown(one) for one in executions.of(owner_of(asked))]
-        return listing()(items, asked.params or {}, KIND, computed=computed, presets=PRESETS)
+    def get(request: AqlRequest) -> Any:
+        params = request.params or {}
+        active = executions.find(owner_of(request), str(params["execution_id"]))
+        summary = executions.describe(active.record)
+        if active.record.status is ExecutionState.COMPLETED:
+            summary["result"] = data_in(executions.result(active) or b"")
+        return select_fields_of(summary, params, FIELD_NAMES | {"result"}, computed)
 
-    def cancel(asked: AqlRequest) -> Any:
-        params = asked.params or {}
+    def list_(request: AqlRequest) -> BuiltinResponse:
+        items = [executions.describe(record) for record in executions.all_of(owner_of(request))]
+        return listing()(items, request.params or {}, SCHEMA, computed=computed, presets=PRESETS)
+
+    def cancel(request: AqlRequest) -> Any:
+        params = request.params or {}
         return executions.cancel(
-            owner_of(asked), str(params["execution_id"]), str(params.get("reason") or "")
+            owner_of(request), str(params["execution_id"]), str(params.get("reason") or "")
         )
 
-    async def retry(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        shown, may_repeat = await executions.retry(asked, str(params["execution_id"]))
+    async def retry(request: AqlRequest) -> Any:
+        params = request.params or {}
+        summary, may_repeat = await executions.retry(request, str(params["execution_id"]))
         if not may_repeat:
-            return shown
+            return summary
         return BuiltinResponse(
-            shown,
+            summary,
             (
                 AqlWarning(
                     "EXECUTION_MAY_REPEAT_WARNING",
-                    "Nobody knows whether the attempt before was done: this one may do it twice.",
-                    {"execution_id": shown["execution_id"], "attempt": shown["attempt"]},
+                    "The previous attempt may have been executed: the effect may occur twice.",
+                    {"execution_id": summary["execution_id"], "attempt": summary["attempt"]},
                     "high",
                 ),
             ),
         )
 
-    natives = [
+    operations = [
         BuiltinOperation(
             name="get_execution",
             category=Category.READ,
             effect="read_only",
-            description="How an execution stands, and its result once it is completed.",
+            description="The status of an execution, and its result once it is completed.",
             answer=get,
             parameters=(_ID, *FIELDS),
             returns="Execution",
@@ -128,7 +132,7 @@ def execution_natives(
             name="list_executions",
             category=Category.READ,
             effect="read_only",
-            description="Your executions, the newest first: those that run, and those that ended.",
+            description="Your executions, newest first, both running and ended.",
             answer=list_,
             parameters=LISTING,
             returns="ExecutionList",
@@ -139,9 +143,9 @@ def execution_natives(
             name="cancel_execution",
             category=Category.EXECUTE,
             effect="mutating",
-            description="Stop an execution that is pending or running. Its server is told.",
+            description="Stop an execution that is pending or running. Its server is notified.",
             answer=cancel,
-            parameters=(_ID, parameter("reason", "string", "Why; its server may be told.")),
+            parameters=(_ID, parameter("reason", "string", "The reason. Its server may see it.")),
             returns="Execution",
             lifecycle=True,
             example={"execution_id": "exec_0123456789abcdef01234567"},
@@ -151,8 +155,8 @@ def execution_natives(
             category=Category.EXECUTE,
             effect="mutating",
             description=(
-                "Run a failed execution again with the same parameters: execute, under its old "
-                "id. Also collects one that a human has approved since."
+                "Run a failed execution again with the same parameters, under the same id. "
+                "Also collects the result of an execution that was approved meanwhile."
             ),
             answer=retry,
             parameters=(_ID,),
@@ -161,4 +165,7 @@ def execution_natives(
             example={"execution_id": "exec_0123456789abcdef01234567"},
         ),
     ]
-    return [replace(one, gives=_GIVES[one.returns]) for one in natives]
+    return [
+        replace(operation, return_fields=_RETURN_FIELDS[operation.returns])
+        for operation in operations
+    ]

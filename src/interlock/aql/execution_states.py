@@ -1,7 +1,8 @@
-"""The states of an execution, as a table. Nothing here knows what runs.
+"""The state table of executions. It does not depend on how an execution runs.
 
-A terminal state changes no more, but for a retry of what failed. The draft draws an edge from
-failed to cancelled that its own list of transitions does not have: the list counts.
+A terminal state is final, except that a failed execution can be retried. The state diagram of the
+draft has an edge from failed to cancelled that its list of transitions does not have. This table
+follows the list.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any, Final
 
 from interlock.aql.language.errors import AqlError
 
-# -- The states of an execution, in the draft's words, and what introspection says of them.
+# The states of an execution, as the draft names them, and the lifecycle that introspection returns.
 
 
 class ExecutionState(StrEnum):
-    """The state of an execution. There are no others."""
+    """A state of an execution."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -30,14 +31,22 @@ LIFECYCLE: Final[dict[str, Any]] = {
     "supports_retry": True,
     "progress_reporting": True,
 }
-"""Of every operation that can be an execution."""
+"""The lifecycle of every operation that can run as an execution."""
 
 
-__all__ = ["LIFECYCLE", "MOVES", "TERMINAL", "ExecutionEvent", "ExecutionState", "after", "diagram"]
+__all__ = [
+    "LIFECYCLE",
+    "TERMINAL",
+    "TRANSITIONS",
+    "ExecutionEvent",
+    "ExecutionState",
+    "diagram",
+    "next_state_of",
+]
 
 
 class ExecutionEvent(StrEnum):
-    """What changes the state of an execution."""
+    """An event that changes the state of an execution."""
 
     BEGIN = "begin"
     COMPLETE = "complete"
@@ -46,7 +55,7 @@ class ExecutionEvent(StrEnum):
     RETRY = "retry"
 
 
-MOVES: Final[dict[tuple[ExecutionState, ExecutionEvent], ExecutionState]] = {
+TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionEvent], ExecutionState]] = {
     (ExecutionState.PENDING, ExecutionEvent.BEGIN): ExecutionState.RUNNING,
     (ExecutionState.PENDING, ExecutionEvent.CANCEL): ExecutionState.CANCELLED,
     (ExecutionState.RUNNING, ExecutionEvent.COMPLETE): ExecutionState.COMPLETED,
@@ -59,23 +68,26 @@ TERMINAL: Final = frozenset(
 )
 
 
-def after(state: ExecutionState, event: ExecutionEvent) -> ExecutionState:
-    """Where it is then. Raises AqlError for what cannot happen in this state."""
-    moved = MOVES.get((state, event))
-    if moved is None:
-        possible = [one.value for (before, one) in MOVES if before is state]
-        offered = f"Possible now: {', '.join(possible)}." if possible else "It has ended for good."
+def next_state_of(state: ExecutionState, event: ExecutionEvent) -> ExecutionState:
+    """Return the state after an event.
+
+    Raises AqlError if the event is not possible in this state.
+    """
+    next_state = TRANSITIONS.get((state, event))
+    if next_state is None:
+        possible = [other.value for (before, other) in TRANSITIONS if before is state]
+        hint = f"Possible now: {', '.join(possible)}." if possible else "This state is final."
         raise AqlError(
             "CONFLICT_INVALID_STATE",
-            f"An execution with status '{state}' cannot {event}. {offered}",
+            f"An execution with status '{state}' cannot {event}. {hint}",
             {"current_status": state.value, "action": event.value, "possible": possible},
         )
-    return moved
+    return next_state
 
 
 def diagram() -> str:
-    """The table as a drawing, for the page about executions."""
+    """Return the table as a Mermaid diagram, for the documentation page."""
     lines = ["stateDiagram-v2", f"    [*] --> {ExecutionState.PENDING}"]
-    lines += [f"    {before} --> {then}: {event}" for (before, event), then in MOVES.items()]
+    lines += [f"    {before} --> {then}: {event}" for (before, event), then in TRANSITIONS.items()]
     lines += [f"    {state} --> [*]" for state in ExecutionState if state in TERMINAL]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""Executions on disk, with their results.
+"""Durable executions with their results.
 
-A node that starts takes over the executions of nodes that are gone: they no longer run there.
+A node that starts takes over the executions of nodes that have ended.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from interlock.core.state.writer import WriterFile
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that goes on after its request was answered. Moments are on the wall clock."""
+    """An operation that continues after its request was answered. Times are wall clock times."""
 
     id: str
     owner: Principal
     operation: str
     tool: str
-    """The canonical name of what is called."""
+    """The canonical name of the called tool."""
     category: str
     created: float
     arguments: bytes = b""
-    """What the upstream gets. Kept for as long as it may be wanted again."""
+    """The arguments for the upstream. Stored while a retry may need them."""
     status: ExecutionState = ExecutionState.PENDING
     attempt: int = 1
     started: float | None = None
     finished: float | None = None
     progress: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    """Code, message and details, of one that failed."""
+    """Code, message and details of a failure."""
     size: int = 0
-    """Of its result, in bytes."""
+    """The size of the result in bytes."""
 
 
 SCHEMA_VERSION: Final = 1
@@ -61,31 +61,36 @@ _KIND: Final = DatabaseKind(
 _BUSY_SECONDS: Final = 2.0
 
 _log = logging.getLogger("interlock.state")
-# What a server says of a failure may hold numbers that only JSON has room for.
+# Error data of servers may contain numbers that only JSON can represent.
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Execution).decode
 
 
 class ExecutionStore:
-    """A durable store of executions: the file at `path`. Without a path executions are gone with
-    the node. `write` and `forget` return at once."""
+    """A durable store of executions in a file.
+
+    Without a path, executions end with the node. `write` and `forget` return at once.
+    """
 
     def __init__(
         self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        """
+        Args:
+            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+        """
         self.path = path
         self._file = WriterFile(path, _KIND, deliver=deliver)
-        self._keeper = None if path is None else RowOwner(path)
+        self._row_owner = None if path is None else RowOwner(path)
         self._reader: sqlite3.Connection | None = None
 
     @property
-    def _mine(self) -> str:
-        return "" if self._keeper is None else self._keeper.name
+    def _owner_name(self) -> str:
+        return "" if self._row_owner is None else self._row_owner.name
 
     @property
     def reason(self) -> str:
-        """Why it cannot be written now. Empty: it can."""
+        """The reason why the file cannot be written now. Empty: it can."""
         return self._file.reason
 
     @property
@@ -93,40 +98,46 @@ class ExecutionStore:
         return self._file.commits
 
     def load(self) -> list[Execution]:
-        """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
-        keeper = self._keeper
-        if keeper is None or self.path is None or not self.path.exists():
+        """Load the executions that no other node owns, oldest first.
+
+        Blocks. Raises InterlockError.
+        """
+        row_owner = self._row_owner
+        if row_owner is None or self.path is None or not self.path.exists():
             return []
-        rows = self._file.at_once(lambda file: keeper.take_over(file, "execution"))
-        found = []
+        rows = self._file.at_once(lambda file: row_owner.take_over(file, "execution"))
+        executions = []
         for id, raw in rows:
             try:
-                found.append(_decode(raw))
-            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-                _log.warning("the execution %.40s in %s cannot be read: %s", id, self.path, wrong)
-        return sorted(found, key=lambda one: one.created)
+                executions.append(_decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _log.warning("execution %.40s in %s: cannot read it: %s", id, self.path, error)
+        return sorted(executions, key=lambda execution: execution.created)
 
     def write(
-        self, execution: Execution, result: bytes | None, then: Callable[[bool], None]
+        self, execution: Execution, result: bytes | None, on_written: Callable[[bool], None]
     ) -> None:
-        """Write it, new or again. `then` is told on the event loop: True when it is on the disk,
-        and stays there through a power cut."""
+        """Insert or replace an execution.
 
-        def put(file: sqlite3.Connection) -> None:
-            if self._keeper is not None:
-                self._keeper.be_alive()
+        Args:
+            on_written: Called on the event loop, with True when the record is durable on disk.
+        """
+
+        def upsert(file: sqlite3.Connection) -> None:
+            if self._row_owner is not None:
+                self._row_owner.be_alive()
             file.execute(
                 "INSERT INTO execution VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE"
                 " SET record = excluded.record, result = excluded.result",
-                (execution.id, self._mine, _encode(execution), result),
+                (execution.id, self._owner_name, _encode(execution), result),
             )
 
-        self._file.submit(put, lambda _, error: then(error is None))
+        self._file.submit(upsert, lambda _, error: on_written(error is None))
 
     def result(self, id: str) -> bytes | None:
-        """The result of an execution that has ended. Raises InterlockError.
+        """Return the result of an execution that has ended. Raises InterlockError.
 
-        It is read on a connection of its own, and does not wait for the writer.
+        The result is read on a separate connection and does not wait for the writer.
         """
         query = "SELECT result FROM execution WHERE id = ?"
         try:
@@ -140,7 +151,7 @@ class ExecutionStore:
                         timeout=_BUSY_SECONDS,
                         isolation_level=None,
                         uri=True,
-                        # Whoever closes the store may do so elsewhere.
+                        # The store may be closed on another thread.
                         check_same_thread=False,
                     )
                 row = self._reader.execute(query, (id,)).fetchone()
@@ -149,23 +160,23 @@ class ExecutionStore:
             raise self._file.trouble(error) from error
         return None if row is None or row[0] is None else bytes(row[0])
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """Nobody asks for these any more."""
-        gone = [(id, self._mine) for id in ids]
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete executions."""
+        rows = [(id, self._owner_name) for id in ids]
 
         def remove(file: sqlite3.Connection) -> None:
-            file.executemany("DELETE FROM execution WHERE id = ? AND keeper = ?", gone)
+            file.executemany("DELETE FROM execution WHERE id = ? AND keeper = ?", rows)
 
-        if gone:
-            # What stays because the disk is in trouble is forgotten another time.
+        if rows:
+            # Rows that remain because of a disk error are deleted another time.
             self._file.submit(remove, lambda *_: None)
 
     def close(self) -> None:
-        """Write what is left, and stop. Waits."""
+        """Write pending changes and close the file. Blocks."""
         self._file.close()
         self._stop_reading()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._row_owner is not None:
+            self._row_owner.close()
 
     def _stop_reading(self) -> None:
         reader, self._reader = self._reader, None

@@ -1,4 +1,4 @@
-"""Executions as tasks of MCP, for clients that speak them. It is the same record either way."""
+"""Executions as MCP tasks, for clients that support tasks. Both show the same record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Raw
 from interlock.aql.execution_states import TERMINAL, ExecutionState
 from interlock.aql.execution_store import Execution
 from interlock.aql.executions import ActiveExecution, Executions
-from interlock.aql.language.errors import ROW
+from interlock.aql.language.errors import FAILURE_BY_CODE
 from interlock.core.call import Call, Outcome, principal
 from interlock.core.pipeline.client_requests import supports_tasks
 from interlock.errors import INTERNAL, InterlockError
@@ -27,8 +27,8 @@ from interlock.protocol.tasks import (
     write_task,
 )
 
-POLL: Final = 1.0
-"""How often a client should ask, in seconds."""
+POLL_SECONDS: Final = 1.0
+"""The recommended polling interval of clients, in seconds."""
 _STATUS: Final = {
     ExecutionState.PENDING: WORKING,
     ExecutionState.RUNNING: WORKING,
@@ -38,45 +38,51 @@ _STATUS: Final = {
 }
 
 Seal = Callable[[str, Call], str | None]
-"""Makes the id by which a caller knows a task. None: it would be too long."""
+"""Creates the task id for a caller. Returns None if the id would be too long."""
 
 
 class ExecutionTasks:
-    """Shows executions as tasks, and finds them again."""
+    """Shows executions as tasks, and finds them by task id."""
 
     def __init__(self, executions: Executions, seal: Seal) -> None:
-        """`seal`: takes an execution's id and a call of its owner."""
+        """
+        Args:
+            seal: Creates the task id from an execution id and a call of its owner.
+        """
         self._executions = executions
         self._seal = seal
-        executions.as_task = self._started
+        executions.show_as_task = self._show_started
 
-    def _started(self, call: Call, record: Execution) -> Outcome | None:
-        """What a client is given that has just started one. None: it knows no tasks."""
+    def _show_started(self, call: Call, record: Execution) -> Outcome | None:
+        """Return the task of a new execution. None: the client does not support tasks."""
         if call.client.era is not mcp.Era.STATELESS or not supports_tasks(call.client):
             return None
         task = self.find(record.id, call)
         return None if task is None else task.to_outcome(mcp.TASK)
 
     def find(self, id: str, call: Call) -> ExecutionTask | None:
-        """The execution of this id, if it is the caller's."""
-        live = self._executions.known(id)
-        if live is None or call.caller is None or live.record.owner != principal(call.caller):
+        """Return the task of an execution that belongs to the caller."""
+        active = self._executions.find_by_id(id)
+        if active is None or call.caller is None or active.record.owner != principal(call.caller):
             return None
-        shown_as = self._seal(id, call)
-        return None if shown_as is None else ExecutionTask(self._executions, live, shown_as)
+        task_id = self._seal(id, call)
+        return None if task_id is None else ExecutionTask(self._executions, active, task_id)
 
 
 class ExecutionTask:
-    """One of them, as requests about tasks want it."""
+    """One execution as a task."""
 
-    def __init__(self, executions: Executions, live: ActiveExecution, id: str) -> None:
+    def __init__(self, executions: Executions, active: ActiveExecution, id: str) -> None:
         self._executions = executions
-        self._live = live
+        self._active = active
         self._id = id
 
     def to_outcome(self, result_type: str) -> Outcome:
-        """The task as it is now. A new one brings nothing with it. Raises InterlockError."""
-        record = self._live.record
+        """Return the current state of the task. Raises InterlockError.
+
+        A new task has no result or error yet.
+        """
+        record = self._active.record
         updated = record.finished or record.started or record.created
         message = record.error["message"] if record.error else ""
         if record.progress is not None and record.status not in TERMINAL:
@@ -87,7 +93,7 @@ class ExecutionTask:
             format_utc_ms(record.created),
             format_utc_ms(updated),
             updated - record.created + self._executions.settings.keep,
-            POLL,
+            POLL_SECONDS,
             message,
         )
         detail = None if result_type == mcp.TASK else self._detail(record)
@@ -95,33 +101,33 @@ class ExecutionTask:
 
     def _detail(self, record: Execution) -> tuple[str, bytes | Raw] | None:
         if record.status is ExecutionState.FAILED:
-            shown = self._executions.shown(record)
-            return "error", _error(shown.get("error") or {}, record.id)
+            description = self._executions.describe(record)
+            return "error", _encode_error(description.get("error") or {}, record.id)
         if record.status is not ExecutionState.COMPLETED:
             return None
-        result = self._executions.result(self._live)
+        result = self._executions.result(self._active)
         if result is None:
-            raise InterlockError(INTERNAL, "What the execution gave is no longer there.")
+            raise InterlockError(INTERNAL, "The result of the execution is no longer stored.")
         return "result", remove_reserved_meta(result)
 
     def respond(self, answers: dict[str, Raw]) -> None:
-        """An execution asks nothing: its questions go where those of its session go."""
+        """Ignore the responses: client requests of an execution go to its session."""
 
     def cancel(self, reason: str) -> None:
-        """Nobody wants it any more. One that has ended stays as it is."""
-        if not self._live.ended:
-            record = self._live.record
+        """Cancel the execution. An ended execution does not change."""
+        if not self._active.has_ended:
+            record = self._active.record
             self._executions.cancel(record.owner, record.id, reason)
 
 
-def _error(failure: dict[str, Any], execution: str) -> bytes:
-    """What went wrong, as an error of MCP that still says what AQL says."""
+def _encode_error(failure: dict[str, Any], execution: str) -> bytes:
+    """Return the failure as an MCP error that keeps the AQL code and details."""
     code = str(failure.get("code", "INTERNAL_ERROR"))
-    # By this it is retried: the id of the task means nothing to operations.
+    # A retry needs the execution id: operations do not know the task id.
     data = {"code": code, "execution_id": execution}
     if failure.get("details"):
         data["details"] = failure["details"]
-    row = ROW.get(code, INTERNAL)
+    row = FAILURE_BY_CODE.get(code, INTERNAL)
     return encode_value(
         {"code": row.stateless_code, "message": failure.get("message", ""), "data": data}
     )

@@ -1,9 +1,9 @@
-"""Executions: operations that go on after their request was answered.
+"""Executions: operations that continue after their request was answered.
 
-Each is a call of its own, with the identity of whoever started it, that walks the pipeline like any
-other: policy, gate and journal see it. Its record is on the disk before it leaves; so a node that
-dies leaves a record that says so, and never one that calls a lost execution untouched. Only its
-owner knows of it.
+Each execution is a call with the identity of the caller that started it. The call passes the whole
+pipeline: policy, gate and journal see it. The record is on disk before the call is sent. After a
+crash the record shows the execution as lost, never as unexecuted. Executions are visible only to
+their owner.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.confirmation_tokens import PREFIX
-from interlock.aql.execution_states import TERMINAL, ExecutionEvent, ExecutionState, after
+from interlock.aql.confirmation_tokens import TOKEN_PREFIX
+from interlock.aql.execution_states import TERMINAL, ExecutionEvent, ExecutionState, next_state_of
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.language.envelope import data_of
-from interlock.aql.language.errors import AqlError, code_of, no_operation, no_resource
+from interlock.aql.language.errors import AqlError, code_of, unknown_operation, unknown_resource
 from interlock.aql.operations import Operation, OperationCatalog
 from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Client, Outcome, Principal, principal
@@ -44,21 +44,20 @@ from interlock.protocol.mcp import (
 from interlock.protocol.mcpax import APPROVAL
 from interlock.trust.approvals.record import DONE, EXPIRED, REFUSED
 
-# -- How much of executions is kept: what they gave, what they were called with, and why they
-# failed. Counted in bytes, of all and of each caller; where it is too much, the oldest that have
-# ended go.
+# Limits of stored executions: their results, arguments and errors, in bytes, in total and per
+# caller. Above the limit, the oldest ended executions are deleted.
 
-MOST_BYTES: Final = 256 * 1024 * 1024
-"""So much is kept of all."""
-MOST_OF_ONE: Final = 64 * 1024 * 1024
-"""So much is kept of one caller."""
-_NEVER_AGAIN: Final = ("PERMISSION_", "VALIDATION_", "NOT_FOUND_")
-"""The same call would be refused again, for the same reason."""
+MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
+"""Maximum size of all stored executions."""
+MAX_CALLER_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of the stored executions of one caller."""
+_PERMANENT_ERRORS: Final = ("PERMISSION_", "VALIDATION_", "NOT_FOUND_")
+"""Prefixes of error codes that a retry would get again."""
 
 
-def may_be_retried(error: dict[str, Any] | None) -> bool:
-    """Whether something else may come of what failed so, if it is called with the same again."""
-    return error is None or not str(error.get("code", "")).startswith(_NEVER_AGAIN)
+def is_retryable(error: dict[str, Any] | None) -> bool:
+    """Return whether a retry with the same arguments may have another outcome."""
+    return error is None or not str(error.get("code", "")).startswith(_PERMANENT_ERRORS)
 
 
 class StorageBudget:
@@ -66,81 +65,97 @@ class StorageBudget:
 
     def __init__(self) -> None:
         self.total = 0
-        self._of: Counter[Principal] = Counter()
-        self._weights: dict[str, int] = {}
-        self._over: set[Principal] = set()
+        self._bytes_by_owner: Counter[Principal] = Counter()
+        self._sizes: dict[str, int] = {}
+        self._owners_over_limit: set[Principal] = set()
 
-    def of(self, owner: Principal) -> int:
-        return self._of[owner]
+    def bytes_of(self, owner: Principal) -> int:
+        return self._bytes_by_owner[owner]
 
     @property
-    def is_short(self) -> bool:
-        return self.total > MOST_BYTES or bool(self._over)
+    def is_exceeded(self) -> bool:
+        return self.total > MAX_TOTAL_BYTES or bool(self._owners_over_limit)
 
-    def fits(self, owner: Principal, more: int) -> bool:
-        return self.total + more <= MOST_BYTES and self._of[owner] + more <= MOST_OF_ONE
+    def fits(self, owner: Principal, size: int) -> bool:
+        return (
+            self.total + size <= MAX_TOTAL_BYTES
+            and self._bytes_by_owner[owner] + size <= MAX_CALLER_BYTES
+        )
 
-    def put(self, record: Execution) -> None:
-        """It is there now, or has changed."""
+    def update(self, record: Execution) -> None:
+        """Add or update the size of a record."""
         error = 0 if record.error is None else len(encode_value(record.error))
-        self._weigh(record, record.size + len(record.arguments) + error)
+        self._set_size(record, record.size + len(record.arguments) + error)
 
     def remove(self, record: Execution) -> None:
-        self._weigh(record, 0)
-        self._weights.pop(record.id, None)
-        if not self._of[record.owner]:
-            del self._of[record.owner]
+        self._set_size(record, 0)
+        self._sizes.pop(record.id, None)
+        if not self._bytes_by_owner[record.owner]:
+            del self._bytes_by_owner[record.owner]
 
-    def _weigh(self, record: Execution, weight: int) -> None:
-        more = weight - self._weights.get(record.id, 0)
-        self._weights[record.id] = weight
-        self.total += more
-        self._of[record.owner] += more
-        if self._of[record.owner] > MOST_OF_ONE:
-            self._over.add(record.owner)
+    def _set_size(self, record: Execution, size: int) -> None:
+        difference = size - self._sizes.get(record.id, 0)
+        self._sizes[record.id] = size
+        self.total += difference
+        self._bytes_by_owner[record.owner] += difference
+        if self._bytes_by_owner[record.owner] > MAX_CALLER_BYTES:
+            self._owners_over_limit.add(record.owner)
         else:
-            self._over.discard(record.owner)
+            self._owners_over_limit.discard(record.owner)
 
-    def to_forget(
+    def select_deletions(
         self,
         records: Iterable[Execution],
-        until: float,
-        too_many: int,
-        wanted: tuple[Principal, int] | None = None,
+        ended_before: float,
+        excess: int,
+        needed_space: tuple[Principal, int] | None = None,
     ) -> list[Execution]:
-        """Which of these go, the oldest first: what ended before `until`, so many, and what weighs
-        too much. `wanted`: who needs how many bytes more."""
-        gone: list[Execution] = []
-        total, of = self.total, Counter(self._of)
-        if wanted is not None:
-            total += wanted[1]
-            of[wanted[0]] += wanted[1]
+        """Return the ended executions to delete, oldest first.
+
+        Args:
+            ended_before: Executions that ended before this time are deleted.
+            excess: How many executions exceed the maximum number.
+            needed_space: A caller, and how many bytes it needs.
+        """
+        deletions: list[Execution] = []
+        total, bytes_by_owner = self.total, Counter(self._bytes_by_owner)
+        if needed_space is not None:
+            total += needed_space[1]
+            bytes_by_owner[needed_space[0]] += needed_space[1]
         for record in records:
             if record.status not in TERMINAL:
                 continue
-            weight = self._weights.get(record.id, 0)
-            heavy = weight and (total > MOST_BYTES or of[record.owner] > MOST_OF_ONE)
-            if heavy or (record.finished or 0.0) < until or too_many > len(gone):
-                gone.append(record)
-                total -= weight
-                of[record.owner] -= weight
-        return gone
+            size = self._sizes.get(record.id, 0)
+            is_too_large = size and (
+                total > MAX_TOTAL_BYTES or bytes_by_owner[record.owner] > MAX_CALLER_BYTES
+            )
+            if is_too_large or (record.finished or 0.0) < ended_before or excess > len(deletions):
+                deletions.append(record)
+                total -= size
+                bytes_by_owner[record.owner] -= size
+        return deletions
 
 
-# -- The calls of executions: made once more, for nobody who waits, and what of them is kept.
+# The calls of executions.
 
 
-def kept(operation: Operation, arguments: bytes) -> bytes:
-    """What is kept of what it is called with, for a retry: nothing where a secret is among it."""
-    secret = {one.own for one in operation.signature.parameters if one.sensitive}
-    return b"" if secret and secret & decode_members(arguments).keys() else arguments
+def arguments_to_store(operation: Operation, arguments: bytes) -> bytes:
+    """Return the arguments to store for a retry: none if a secret is among them."""
+    secret_names = {
+        parameter.upstream_name
+        for parameter in operation.signature.parameters
+        if parameter.sensitive
+    }
+    return b"" if secret_names and secret_names & decode_members(arguments).keys() else arguments
 
 
-def made_again(parent: Call, asked: AqlRequest, operation: Operation, arguments: bytes) -> Call:
-    """The call of an execution that is made once more, for whoever asks for that now."""
+def create_retry_call(
+    parent: Call, request: AqlRequest, operation: Operation, arguments: bytes
+) -> Call:
+    """Create the call for a retry, on behalf of the caller that requests the retry."""
     view = parent.view
-    if view is None and asked.face.mode != "plain":
-        view = asked.face
+    if view is None and request.operation_view.mode != "plain":
+        view = request.operation_view
     return Call(
         TOOLS_CALL,
         parent.server,
@@ -152,12 +167,15 @@ def made_again(parent: Call, asked: AqlRequest, operation: Operation, arguments:
         meta=parent.meta,
         session=parent.session,
         view=view,
-        operation_request=AqlRequest(operation, asked.face, None),
+        operation_request=AqlRequest(operation, request.operation_view, None),
     )
 
 
 def without_tasks(client: Client) -> Client:
-    """An execution is followed by its own id: its upstream need not answer with a task."""
+    """Return the client without the tasks capability.
+
+    A client follows an execution by its own id, so the upstream must not respond with a task.
+    """
     if TASKS_EXTENSION.encode() not in client.capabilities:
         return client
     capabilities = dict(capabilities_of(client.capabilities))
@@ -169,25 +187,24 @@ def without_tasks(client: Client) -> Client:
     return msgspec.structs.replace(client, capabilities=encode_value(capabilities))
 
 
-# -- What became of an execution, read from how its call ended; and how far it has come until
-# then.
+# The outcome of an execution, read from the end of its call, and its progress.
 #
-# A call that was made in a view ends with an envelope inside the result of a tool. Where it ends
-# with something else, that is told in the same words.
+# A call in a view ends with an envelope inside a tool result. Other outcomes are converted to the
+# same form.
 
-REQUIRED: Final = "CONFIRMATION_REQUIRED"
+CONFIRMATION_REQUIRED: Final = "CONFIRMATION_REQUIRED"
 RETRY: Final = "retry_execution"
 LOST: Final = "lost"
-"""Why an execution failed that ran when its node ended."""
-_MOST_CHARACTERS: Final = 500
+"""The reason of a failed execution that was running when its node ended."""
+_MAX_MESSAGE_CHARACTERS: Final = 500
 
 _decode = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ExecutionOutcome(NamedTuple):
-    """A result to be stored, or an error to be reported."""
+    """The result of an execution, or its error."""
 
     result: bytes | None
     error: dict[str, Any] | None
@@ -205,12 +222,12 @@ class _Result(msgspec.Struct, gc=False):
 _decode_result = msgspec.json.Decoder(_Result).decode
 
 
-def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> ExecutionOutcome:
+def read_outcome(outcome: Outcome | None, error: InterlockError | None) -> ExecutionOutcome:
     if error is not None or outcome is None:
-        return ExecutionOutcome(None, _told(error))
+        return ExecutionOutcome(None, _error_report(error))
     envelope = envelope_of(outcome.result)
     if envelope is None:
-        return _without_envelope(outcome)
+        return _outcome_without_envelope(outcome)
     failure = envelope.get("error")
     return ExecutionOutcome(
         outcome.result if failure is None else None, None if failure is None else failure
@@ -218,64 +235,73 @@ def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> Execu
 
 
 def awaited_approval(error: dict[str, Any] | None) -> str:
-    """The id of the approval that a failed execution waits for. Empty: it waits for none."""
+    """Return the id of the approval that a failed execution waits for. Empty: none."""
     details = None if error is None else error.get("details")
-    if error is None or error.get("code") != REQUIRED or not isinstance(details, dict):
+    if error is None or error.get("code") != CONFIRMATION_REQUIRED or not isinstance(details, dict):
         return ""
-    return str(details.get("confirmation_token", "")).removeprefix(PREFIX)
+    return str(details.get("confirmation_token", "")).removeprefix(TOKEN_PREFIX)
 
 
-def as_it_stands(
+def current_error(
     error: dict[str, Any], operation: str, state_of: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Why one failed, as it is told now: whether a human has decided meanwhile what it waited for,
-    and how it is gone on with. `state_of`: how an approval stands, empty where nobody knows."""
+    """Return the error of an execution with the current state of the approval that it waits for.
+
+    Args:
+        state_of: Returns the state of an approval. Empty: unknown.
+    """
     details = error.get("details")
-    if error.get("code") != REQUIRED or not isinstance(details, dict):
+    if error.get("code") != CONFIRMATION_REQUIRED or not isinstance(details, dict):
         return error
     id = awaited_approval(error)
     state = state_of(id)
     if state == DONE:
-        message = "A human approved it and it was done: retry_execution collects the result."
+        message = "Approved and executed. Call retry_execution to collect the result."
     elif state == REFUSED:
-        message = "A human refused it, and it was not done."
+        message = "An operator rejected it. It was not executed."
     elif state == EXPIRED:
-        message = "No human decided in time, and it was not done. retry_execution asks again."
+        message = "The approval expired. It was not executed. retry_execution requests a new one."
     else:
         url = details.get("url")
         where = url if isinstance(url, str) else f"`interlock approve {id}`"
         message = (
-            f"It waits for a human, who must confirm '{operation}' first: {where}. You cannot do "
-            "it yourself. Ask your user; then retry_execution collects the result."
+            f"'{operation}' waits for approval: {where}. You cannot approve it yourself. Ask your "
+            "user, then call retry_execution to collect the result."
         )
-    told = {**details, "continue_with": RETRY}
+    updated_details = {**details, "continue_with": RETRY}
     if state:
-        told["approval"] = state
-    return {**error, "message": message, "details": told}
+        updated_details["approval"] = state
+    return {**error, "message": message, "details": updated_details}
 
 
-def failure(message: str, reason: str, code: str = "INTERNAL_ERROR") -> dict[str, Any]:
+def error_of(message: str, reason: str, code: str = "INTERNAL_ERROR") -> dict[str, Any]:
     return {"code": code, "message": message, "details": {"reason": reason}}
 
 
-def may_have_been_done(error: dict[str, Any] | None) -> bool:
-    """Whether something may have come of what failed so. What was refused was not done; of anything
-    else nobody knows how far it came."""
+def may_have_taken_effect(error: dict[str, Any] | None) -> bool:
+    """Return whether a failed execution may have had an effect.
+
+    Rejected calls had none. For all other errors it is unknown how far the call got.
+    """
     return error is None or str(error.get("code", "INTERNAL_")).startswith("INTERNAL_")
 
 
 def envelope_of(result: bytes) -> dict[str, Any] | None:
-    """The envelope in a tool's result. None: there is none."""
+    """Return the envelope in a tool result. None: there is none."""
     try:
         content = _decode_result(result).content
-        found = _decode(content[0].text) if content else None
-    except _UNREADABLE:
+        envelope = _decode(content[0].text) if content else None
+    except _DECODE_ERRORS:
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("success"), bool) else None
+    return (
+        envelope
+        if isinstance(envelope, dict) and isinstance(envelope.get("success"), bool)
+        else None
+    )
 
 
 def data_in(result: bytes) -> Any:
-    """What an execution gave, as it is shown to whoever asks for it."""
+    """Return the data of an execution's result."""
     envelope = envelope_of(result)
     if envelope is not None:
         if "results" in envelope:
@@ -283,13 +309,13 @@ def data_in(result: bytes) -> Any:
         return envelope.get("data")
     try:
         return _decode(data_of(result).raw)
-    except (ValueError, *_UNREADABLE):
+    except (ValueError, *_DECODE_ERRORS):
         return None
 
 
-def _told(error: InterlockError | None) -> dict[str, Any]:
+def _error_report(error: InterlockError | None) -> dict[str, Any]:
     if error is None:
-        return failure("It ended without an answer.", LOST)
+        return error_of("The execution ended without a result.", LOST)
     return {
         "code": code_of(error),
         "message": error.message,
@@ -297,23 +323,23 @@ def _told(error: InterlockError | None) -> dict[str, Any]:
     }
 
 
-def _without_envelope(outcome: Outcome) -> ExecutionOutcome:
+def _outcome_without_envelope(outcome: Outcome) -> ExecutionOutcome:
     glance = outcome.summary
     try:
         kind = _decode_result(outcome.result).resultType
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         kind = ""
     if kind in (INPUT_REQUIRED, TASK):
         message = (
-            "The server asks for something before it goes on, which an execution cannot answer. "
+            "The server requests input before it continues. An execution cannot provide input. "
             "Call the operation without '_async'."
         )
-        return ExecutionOutcome(None, failure(message, kind, "CONFLICT_INVALID_STATE"))
+        return ExecutionOutcome(None, error_of(message, kind, "CONFLICT_INVALID_STATE"))
     try:
         data = data_of(outcome.result)
     except ValueError:
         return ExecutionOutcome(
-            None, failure("The server answered with something that is no result.", "result")
+            None, error_of("The server returned no valid tool result.", "result")
         )
     if data.failed or (glance is not None and glance.is_error):
         return ExecutionOutcome(
@@ -321,67 +347,73 @@ def _without_envelope(outcome: Outcome) -> ExecutionOutcome:
             {
                 "code": "INTERNAL_ERROR",
                 "message": "The operation failed on its server.",
-                "details": {"upstream_error": data.raw[:_MOST_CHARACTERS].decode(errors="replace")},
+                "details": {
+                    "upstream_error": data.raw[:_MAX_MESSAGE_CHARACTERS].decode(errors="replace")
+                },
             },
         )
     return ExecutionOutcome(outcome.result, None)
 
 
-# -- on the way
+# -- progress
 
 
-def moved(before: dict[str, Any] | None, params: bytes | Raw) -> dict[str, Any] | None:
-    """How far it has come, by what its upstream says. None: it says nothing that could be shown.
+def read_progress(before: dict[str, Any] | None, params: bytes | Raw) -> dict[str, Any] | None:
+    """Return the progress from a progress notification. None: it contains nothing to show.
 
-    The percentage stays between 0 and 100 and never goes back.
+    The percentage stays between 0 and 100 and never decreases.
     """
     try:
-        said = _decode_members(params)
-        progress, total, message = (_value(said, key) for key in ("progress", "total", "message"))
-    except _UNREADABLE:
+        members = _decode_members(params)
+        progress, total, message = (
+            _decode_member(members, key) for key in ("progress", "total", "message")
+        )
+    except _DECODE_ERRORS:
         return None
-    shown: dict[str, Any] = {}
+    progress_report: dict[str, Any] = {}
     if _is_number(progress) and _is_number(total) and total > 0:
-        known = 0.0 if before is None else before.get("percentage", 0.0)
-        shown["percentage"] = round(max(known, min(100.0, max(0.0, progress / total * 100))), 2)
-        shown |= {"current": progress, "total": total}
+        previous_percentage = 0.0 if before is None else before.get("percentage", 0.0)
+        progress_report["percentage"] = round(
+            max(previous_percentage, min(100.0, max(0.0, progress / total * 100))), 2
+        )
+        progress_report |= {"current": progress, "total": total}
     elif before is not None and "percentage" in before:
-        shown["percentage"] = before["percentage"]
+        progress_report["percentage"] = before["percentage"]
     if isinstance(message, str) and message:
-        shown["message"] = message[:_MOST_CHARACTERS]
-    return shown or None
+        progress_report["message"] = message[:_MAX_MESSAGE_CHARACTERS]
+    return progress_report or None
 
 
-def _value(said: dict[str, Raw], key: str) -> Any:
-    return _decode(said[key]) if key in said else None
+def _decode_member(members: dict[str, Raw], key: str) -> Any:
+    return _decode(members[key]) if key in members else None
 
 
 def _is_number(value: Any) -> bool:
-    """Whole numbers of JSON may be too large for any arithmetic."""
+    """Return whether a JSON value is a number that is safe for arithmetic."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 2**53 and isfinite(value)
 
 
-_SHUTTING: Final = "The node ended while this was running. Whether it was done is not known."
-_SESSION_ENDED: Final = "The session ended in which it was started."
+_NODE_ENDED: Final = "The node ended during the execution. It is unknown if the call was executed."
+_SESSION_ENDED: Final = "The session of the execution has ended."
 
 _log = logging.getLogger("interlock.aql")
 
 
 class ExecutionSettings(Protocol):
-    """The settings of executions in the config."""
+    """The config of executions."""
 
     @property
     def keep(self) -> float: ...
     @property
-    def most(self) -> int: ...
+    def max_stored(self) -> int: ...
     @property
     def survive_session(self) -> bool: ...
 
 
 class ActiveExecution:
-    """An execution that this node looks after, and its call while it runs."""
+    """An execution of this node, and its call while it runs."""
 
     __slots__ = ("call", "record", "result", "unwatch")
 
@@ -389,16 +421,16 @@ class ActiveExecution:
         self.record = record
         self.call: Call | None = None
         self.result: bytes | None = None
-        """What it gave, until that is on the disk."""
+        """The result, until it is on disk."""
         self.unwatch: Callable[[], None] | None = None
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.record.status in TERMINAL
 
 
 class Executions:
-    """All executions that this node looks after."""
+    """The executions of this node."""
 
     def __init__(
         self,
@@ -410,123 +442,136 @@ class Executions:
         settings: ExecutionSettings,
         concurrent: int,
         approval_state: Callable[[str], str] = lambda _: "",
-        again: Callable[[Call], None] = lambda _: None,
+        prepare_retry: Callable[[Call], None] = lambda _: None,
     ) -> None:
         """
         Args:
-            concurrent: The most that one caller may have under way.
-            approval_state: The state of an approval, by its id. Empty: there is none.
-            again: Prepares a call that is made once more.
+            concurrent: Maximum number of running executions of one caller.
+            approval_state: Returns the state of an approval. Empty: unknown id.
+            again: Prepares a retried call.
         """
         self._host = host
         self._store = store
         self._operation_catalog = operation_catalog
         self._wall_clock = wall_clock
-        self._all: dict[str, ActiveExecution] = {}
+        self._executions: dict[str, ActiveExecution] = {}
         self._storage_budget = StorageBudget()
         self._unsaved: set[str] = set()
-        """Those whose end could not be written yet."""
-        self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
-        """What a client is given that can follow a task. None: it cannot."""
+        """Ids of executions whose end could not be written yet."""
+        self.show_as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
+        """Returns the task for a client that supports tasks. None: the client does not."""
         self._approval_state = approval_state
-        self._again = again
+        self._prepare_retry = prepare_retry
         self.configure(settings, concurrent)
 
     def configure(self, settings: ExecutionSettings, concurrent: int) -> None:
-        """Apply settings, which may change while it runs."""
+        """Apply settings. They may change while the node runs."""
         self.settings = settings
         self._concurrent = concurrent
 
     def load(self) -> None:
-        """Know again what was there before. What ran then is lost. Raises InterlockError."""
+        """Load stored executions. Executions that were running are lost. Raises InterlockError."""
         for record in self._store.load():
-            live = self._all[record.id] = ActiveExecution(record)
-            self._storage_budget.put(record)
-            if not live.ended:
-                live.record = msgspec.structs.replace(record, status=ExecutionState.RUNNING)
+            active = self._executions[record.id] = ActiveExecution(record)
+            self._storage_budget.update(record)
+            if not active.has_ended:
+                active.record = msgspec.structs.replace(record, status=ExecutionState.RUNNING)
                 self._end(
-                    live, ExecutionEvent.FAIL, ExecutionOutcome(None, failure(_SHUTTING, LOST))
+                    active, ExecutionEvent.FAIL, ExecutionOutcome(None, error_of(_NODE_ENDED, LOST))
                 )
-        self._trim()
+        self._delete_excess()
 
     # -- start and retry
 
-    async def start(self, call: Call, asked: AqlRequest) -> dict[str, Any] | Outcome:
-        """Have `call` go on by itself; it is ready to be begun. `asked`: the request for it, whose
-        caller is the owner. Raises InterlockError."""
-        parent = asked.call
+    async def start(self, call: Call, request: AqlRequest) -> dict[str, Any] | Outcome:
+        """Start an execution.
+
+        Args:
+            call: The prepared call.
+            request: The request for the execution. Its caller becomes the owner.
+
+        Raises:
+            InterlockError: A limit is reached, or the record cannot be written.
+        """
+        parent = request.call
         child = call.operation_request
         if parent is None or not isinstance(child, AqlRequest):
-            raise TypeError("an execution needs the call that asks for it, and its own request")
+            raise TypeError("an execution needs its requesting call and its own AqlRequest")
         owner = _owner(parent)
-        # An update that reads first is known by what it updates.
-        made: Call = (child.params or {}).get("child", call)
-        operation = cast("AqlRequest", made.operation_request).operation
-        arguments = kept(operation, bytes(made.arguments))
-        self._make_room(owner, size=len(arguments))
+        # An update with a preceding read is recorded as the update.
+        operation_call: Call = (child.params or {}).get("child", call)
+        operation = cast("AqlRequest", operation_call.operation_request).operation
+        arguments = arguments_to_store(operation, bytes(operation_call.arguments))
+        self._reserve(owner, size=len(arguments))
         record = Execution(
             id=f"exec_{secrets.token_hex(12)}",
             owner=owner,
             operation=operation.name,
-            tool=made.name,
+            tool=operation_call.name,
             category=operation.category.value,
             created=self._wall_clock(),
             arguments=arguments,
         )
-        live = self._all[record.id] = ActiveExecution(record)
-        self._storage_budget.put(record)
+        active = self._executions[record.id] = ActiveExecution(record)
+        self._storage_budget.update(record)
         try:
-            await self._write_first(live)
+            await self._write_running(active)
         except asyncio.CancelledError:
-            # Nobody waits for the answer, so nobody would know its id.
-            if not live.ended:
-                self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
+            # The caller is gone and would not learn the id.
+            if not active.has_ended:
+                self._end(active, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
             raise
         except InterlockError:
-            # Nothing was begun: there is nothing to remember.
-            self._forget([live])
+            # The execution was not started, so its record is deleted.
+            self._remove([active])
             raise
-        if live.record.status is ExecutionState.PENDING:
-            self._begin(live, call, ExecutionEvent.BEGIN)
-        shown = self.as_task(parent, live.record)
-        return self.shown(live.record) if shown is None else shown
+        if active.record.status is ExecutionState.PENDING:
+            self._start_call(active, call, ExecutionEvent.BEGIN)
+        task = self.show_as_task(parent, active.record)
+        return self.describe(active.record) if task is None else task
 
-    async def retry(self, asked: AqlRequest, id: str) -> tuple[dict[str, Any], bool]:
-        """Run one again that failed. Also says whether that may do something twice. Raises
-        InterlockError."""
-        parent = asked.call
+    async def retry(self, request: AqlRequest, id: str) -> tuple[dict[str, Any], bool]:
+        """Run a failed execution again.
+
+        Returns:
+            The execution, and True if its effect may occur twice.
+
+        Raises:
+            InterlockError: It cannot be retried, or its record cannot be written.
+        """
+        parent = request.call
         assert parent is not None
         owner = _owner(parent)
-        live = self.find(owner, id)
-        after(live.record.status, ExecutionEvent.RETRY)
-        self._make_room(owner, 0)
-        if live.record.tool.startswith(f"{BUILTIN_SEGMENT}.batch"):
-            # Its record says that it ran, not what was in it.
+        active = self.find(owner, id)
+        next_state_of(active.record.status, ExecutionEvent.RETRY)
+        self._reserve(owner, 0)
+        if active.record.tool.startswith(f"{BUILTIN_SEGMENT}.batch"):
+            # The record has no items of the batch.
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "A batch is not run again by its id: some would be done twice. Send "
-                "the failed operations again.",
-                {"current_status": live.record.status.value, "action": "retry"},
+                "A batch cannot be retried by its id: operations would run twice. Send the "
+                "failed operations again.",
+                {"current_status": active.record.status.value, "action": "retry"},
             )
-        if not live.record.arguments:
+        if not active.record.arguments:
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "Its parameters are not kept: it has a secret in it, or would be refused "
-                "again. Call the operation anew.",
-                {"current_status": live.record.status.value, "action": "retry"},
+                "Its parameters are not stored: they contain a secret, or a retry would be "
+                "rejected again. Call the operation again.",
+                {"current_status": active.record.status.value, "action": "retry"},
             )
-        operation = self._operation_catalog().find(live.record.operation)
-        if operation is None or operation.canonical != live.record.tool:
-            raise no_operation(live.record.operation, ())
-        call = made_again(parent, asked, operation, live.record.arguments)
-        self._again(call)
-        before = live.record
+        operation = self._operation_catalog().find(active.record.operation)
+        if operation is None or operation.canonical != active.record.tool:
+            raise unknown_operation(active.record.operation, ())
+        call = create_retry_call(parent, request, operation, active.record.arguments)
+        self._prepare_retry(call)
+        before = active.record
         if approval := awaited_approval(before.error):
-            # It is the call that waits for this approval, so its outcome is for it.
+            # The approval belongs to this call, and so does its outcome.
             call.meta = {**(call.meta or {}), APPROVAL: Raw(encode_value(approval))}
-        live.record = msgspec.structs.replace(
+        active.record = msgspec.structs.replace(
             before,
-            status=after(before.status, ExecutionEvent.RETRY),
+            status=next_state_of(before.status, ExecutionEvent.RETRY),
             attempt=before.attempt + 1,
             started=self._wall_clock(),
             finished=None,
@@ -534,60 +579,67 @@ class Executions:
             error=None,
         )
         try:
-            await self._write_first(live)
+            await self._write_running(active)
         except BaseException:
-            # It was not run again: what is known of it is what was known before.
-            if not live.ended:
-                live.record = before
-                self._save(live)
+            # The retry did not start, so restore the previous record.
+            if not active.has_ended:
+                active.record = before
+                self._save(active)
             raise
-        if not live.ended:
-            self._begin(live, call, None)
-        doubtful = may_have_been_done(before.error) and not operation.tool.repeatable
-        return self.shown(live.record), doubtful
+        if not active.has_ended:
+            self._start_call(active, call, None)
+        may_repeat = may_have_taken_effect(before.error) and not operation.tool.repeatable
+        return self.describe(active.record), may_repeat
 
-    async def _write_first(self, live: ActiveExecution) -> None:
-        """Wait until the disk says that it runs. Raises InterlockError."""
-        on_disk: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def _write_running(self, active: ActiveExecution) -> None:
+        """Write the running execution to disk, and wait for it. Raises InterlockError."""
+        written_future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def then(written: bool) -> None:
-            if not on_disk.done():
-                on_disk.set_result(written)
+        def on_written(written: bool) -> None:
+            if not written_future.done():
+                written_future.set_result(written)
 
         running = msgspec.structs.replace(
-            live.record,
+            active.record,
             status=ExecutionState.RUNNING,
-            started=live.record.started or self._wall_clock(),
+            started=active.record.started or self._wall_clock(),
         )
-        self._store.write(running, None, then)
-        if not await on_disk:
+        self._store.write(running, None, on_written)
+        if not await written_future:
             raise InterlockError(
                 UNRECORDABLE,
-                "The execution was not started: it cannot be written down now, and without a "
-                "record it could be lost. The log of the node has the reason.",
+                "The execution was not started: its record cannot be written now, and without a "
+                "record it could be lost. The node's log has the reason.",
             )
 
-    def _begin(self, live: ActiveExecution, call: Call, event: ExecutionEvent | None) -> None:
+    def _start_call(
+        self, active: ActiveExecution, call: Call, event: ExecutionEvent | None
+    ) -> None:
         if event is not None:
-            live.record = msgspec.structs.replace(
-                live.record,
-                status=after(live.record.status, event),
+            active.record = msgspec.structs.replace(
+                active.record,
+                status=next_state_of(active.record.status, event),
                 started=self._wall_clock(),
             )
-        live.call = call
+        active.call = call
         call.client = without_tasks(call.client)
         call.context = None
-        # Whoever asked for it has its answer: what is said on the way is for the record.
-        call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: Raw(encode_value(live.record.id))}
-        call.on_notification = lambda _, method, params: self._heard(live, method, params)
-        call.on_done = lambda done, outcome, error: self._over(live, done, outcome, error)
-        if self._watch_session(live, call):
+        # The request was answered already, so client requests and progress are not sent to the
+        # client.
+        call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: Raw(encode_value(active.record.id))}
+        call.on_notification = lambda _, method, params: self._on_notification(
+            active, method, params
+        )
+        call.on_done = lambda done, outcome, error: self._on_done(active, done, outcome, error)
+        if self._watch_session(active, call):
             self._host.begin(call)
         else:
-            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
+            self._end(active, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
 
-    def _watch_session(self, live: ActiveExecution, call: Call) -> bool:
-        """Have it end with its session. False: that has ended already."""
+    def _watch_session(self, active: ActiveExecution, call: Call) -> bool:
+        """Cancel the execution when its session ends. Returns False if the session has ended
+        already.
+        """
         session = call.session
         if session is None or self.settings.survive_session:
             return True
@@ -595,123 +647,139 @@ class Executions:
             return False
         closed = session.on_close
 
-        def ended() -> None:
-            # The list is being walked: it is not taken out of it.
-            live.unwatch = None
-            if not live.ended:
-                self._cancel(live, _SESSION_ENDED)
+        def on_session_end() -> None:
+            # The list is being iterated, so the callback does not remove itself.
+            active.unwatch = None
+            if not active.has_ended:
+                self._cancel(active, _SESSION_ENDED)
 
-        closed.append(ended)
-        live.unwatch = lambda: closed.remove(ended) if ended in closed else None
+        closed.append(on_session_end)
+        active.unwatch = lambda: closed.remove(on_session_end) if on_session_end in closed else None
         return True
 
-    # -- what is heard of it
+    # -- events
 
-    def _heard(self, live: ActiveExecution, method: str, params: bytes | Raw) -> None:
-        if method == PROGRESS and live.record.status is ExecutionState.RUNNING:
-            progress = moved(live.record.progress, params)
+    def _on_notification(self, active: ActiveExecution, method: str, params: bytes | Raw) -> None:
+        if method == PROGRESS and active.record.status is ExecutionState.RUNNING:
+            progress = read_progress(active.record.progress, params)
             if progress is not None:
-                live.record = msgspec.structs.replace(live.record, progress=progress)
+                active.record = msgspec.structs.replace(active.record, progress=progress)
 
-    def _over(
+    def _on_done(
         self,
-        live: ActiveExecution,
+        active: ActiveExecution,
         call: Call,
         outcome: Outcome | None,
         error: InterlockError | None,
     ) -> None:
-        if live.call is not call or live.ended:
+        if active.call is not call or active.has_ended:
             return
         if error is not None and error.failure is CANCELLED:
-            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
+            self._end(active, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
             return
-        end = how_it_ended(outcome, error)
-        self._end(live, ExecutionEvent.COMPLETE if end.error is None else ExecutionEvent.FAIL, end)
+        outcome_of_call = read_outcome(outcome, error)
+        self._end(
+            active,
+            ExecutionEvent.COMPLETE if outcome_of_call.error is None else ExecutionEvent.FAIL,
+            outcome_of_call,
+        )
 
-    def _end(self, live: ActiveExecution, event: ExecutionEvent, end: ExecutionOutcome) -> None:
-        result, failure = end
-        status = after(live.record.status, event)
-        live.record = msgspec.structs.replace(
-            live.record,
+    def _end(
+        self, active: ActiveExecution, event: ExecutionEvent, outcome: ExecutionOutcome
+    ) -> None:
+        result, failure = outcome
+        status = next_state_of(active.record.status, event)
+        active.record = msgspec.structs.replace(
+            active.record,
             status=status,
             finished=self._wall_clock(),
             error=failure,
-            # Nobody runs it again: what it was called with is not left lying about.
-            arguments=live.record.arguments
-            if status is ExecutionState.FAILED and may_be_retried(failure)
+            # Without a possible retry the arguments are not kept on disk.
+            arguments=active.record.arguments
+            if status is ExecutionState.FAILED and is_retryable(failure)
             else b"",
             size=len(result or b""),
         )
-        live.call, live.result = None, result
-        self._storage_budget.put(live.record)
-        if live.unwatch is not None:
-            live.unwatch()
-            live.unwatch = None
-        self._save(live)
-        self._trim()
+        active.call, active.result = None, result
+        self._storage_budget.update(active.record)
+        if active.unwatch is not None:
+            active.unwatch()
+            active.unwatch = None
+        self._save(active)
+        self._delete_excess()
 
-    def _save(self, live: ActiveExecution) -> None:
-        record = live.record
+    def _save(self, active: ActiveExecution) -> None:
+        record = active.record
 
-        def then(written: bool) -> None:
-            if live.record is not record:
+        def on_written(written: bool) -> None:
+            if active.record is not record:
                 return
             if written:
-                live.result = None
+                active.result = None
                 self._unsaved.discard(record.id)
                 for id in list(self._unsaved):
                     self._unsaved.discard(id)
-                    self._save(self._all[id])
-            elif record.id in self._all:
-                # It is known for as long as this node lives, and written when that is possible.
+                    self._save(self._executions[id])
+            elif record.id in self._executions:
+                # It stays in memory, and is written as soon as possible.
                 self._unsaved.add(record.id)
 
-        self._store.write(record, live.result, then)
+        self._store.write(record, active.result, on_written)
 
     # -- cancel
 
     def cancel(self, owner: Principal, id: str, reason: str = "") -> dict[str, Any]:
-        """Stop one that has not ended. Raises AqlError."""
-        live = self.find(owner, id)
-        after(live.record.status, ExecutionEvent.CANCEL)
-        self._cancel(live, reason or "The caller cancelled the execution.")
-        return self.shown(live.record)
+        """Cancel an execution that has not ended. Raises AqlError."""
+        active = self.find(owner, id)
+        next_state_of(active.record.status, ExecutionEvent.CANCEL)
+        self._cancel(active, reason or "The caller cancelled the execution.")
+        return self.describe(active.record)
 
-    def _cancel(self, live: ActiveExecution, reason: str) -> None:
-        call = live.call
+    def _cancel(self, active: ActiveExecution, reason: str) -> None:
+        call = active.call
         if call is not None:
             self._host.cancel(call, reason)
-        if not live.ended:
-            # It had not left yet, or nobody knows of it any more.
-            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
+        if not active.has_ended:
+            # The call was not sent yet, or the pipeline has no such call any more.
+            self._end(active, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
 
-    # -- what is known
+    # -- queries
 
     def find(self, owner: Principal, id: str) -> ActiveExecution:
-        """Raises AqlError; the same for one that never was and for another's."""
-        live = self._all.get(id)
-        if live is None or live.record.owner != owner:
-            raise _no_execution(id)
-        return live
+        """Return an execution of its owner.
 
-    def known(self, id: str) -> ActiveExecution | None:
-        """For those who have found out themselves whose it is."""
-        return self._all.get(id)
+        Raises:
+            AqlError: There is none. The error is the same for an unknown id and for another
+                caller's execution.
+        """
+        active = self._executions.get(id)
+        if active is None or active.record.owner != owner:
+            raise _no_execution_error(id)
+        return active
 
-    def of(self, owner: Principal) -> list[Execution]:
-        """All of one caller, the oldest first."""
-        self._trim()
-        return [live.record for live in self._all.values() if live.record.owner == owner]
+    def find_by_id(self, id: str) -> ActiveExecution | None:
+        """Return an execution by id. The caller of this method must check the owner."""
+        return self._executions.get(id)
 
-    def result(self, live: ActiveExecution) -> bytes | None:
-        """What it gave: the result of a tool, with the envelope in it. Raises InterlockError."""
-        if live.result is not None or not live.record.size:
-            return live.result
-        return self._store.result(live.record.id)
+    def all_of(self, owner: Principal) -> list[Execution]:
+        """Return the executions of a caller, oldest first."""
+        self._delete_excess()
+        return [
+            active.record for active in self._executions.values() if active.record.owner == owner
+        ]
 
-    def shown(self, record: Execution) -> dict[str, Any]:
-        """An execution as its owner sees it, without its result."""
-        shown: dict[str, Any] = {
+    def result(self, active: ActiveExecution) -> bytes | None:
+        """Return the tool result of an execution, with the envelope in it.
+
+        Raises InterlockError.
+        """
+        if active.result is not None or not active.record.size:
+            return active.result
+        return self._store.result(active.record.id)
+
+    def describe(self, record: Execution) -> dict[str, Any]:
+        """Return an execution as its owner sees it, without the result."""
+        summary: dict[str, Any] = {
             "execution_id": record.id,
             "status": record.status.value,
             "operation": record.operation,
@@ -719,78 +787,85 @@ class Executions:
             "attempt": record.attempt,
         }
         if record.started is not None:
-            shown["started_at"] = format_utc_ms(record.started)
+            summary["started_at"] = format_utc_ms(record.started)
         if record.finished is not None:
-            shown["finished_at"] = format_utc_ms(record.finished)
+            summary["finished_at"] = format_utc_ms(record.finished)
         if record.progress is not None:
-            shown["progress"] = record.progress
+            summary["progress"] = record.progress
         if record.error is not None:
-            shown["error"] = as_it_stands(record.error, record.operation, self._approval_state)
-        return shown
+            summary["error"] = current_error(record.error, record.operation, self._approval_state)
+        return summary
 
-    # -- how many
+    # -- limits
 
-    def _make_room(self, owner: Principal, more: int = 1, size: int = 0) -> None:
-        self._trim(more, (owner, size))
-        if self._storage_budget.of(owner) + size > MOST_OF_ONE:
+    def _reserve(self, owner: Principal, count: int = 1, size: int = 0) -> None:
+        self._delete_excess(count, (owner, size))
+        if self._storage_budget.bytes_of(owner) + size > MAX_CALLER_BYTES:
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
-                "Your executions under way were called with more than is kept of one caller. "
-                "Wait for one to end, or cancel one.",
-                {"limit_type": "execution_bytes", "limit": MOST_OF_ONE},
+                "The parameters of your running executions exceed the storage limit of one "
+                "caller. Wait for one to end, or cancel one.",
+                {"limit_type": "execution_bytes", "limit": MAX_CALLER_BYTES},
             )
         running = sum(
-            1 for live in self._all.values() if live.record.owner == owner and not live.ended
+            1
+            for active in self._executions.values()
+            if active.record.owner == owner and not active.has_ended
         )
         if running >= self._concurrent:
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
-                f"You have {running} executions under way, the limit is {self._concurrent}. "
+                f"You have {running} running executions, the limit is {self._concurrent}. "
                 "Wait for one to end, or cancel one.",
                 {"limit_type": "concurrent_executions", "limit": self._concurrent},
             )
-        if len(self._all) + more > self.settings.most:
+        if len(self._executions) + count > self.settings.max_stored:
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
-                "The node has as many executions under way as it may remember. Try again later.",
-                {"limit_type": "executions", "limit": self.settings.most},
+                "The node has reached its limit of stored executions. Try again later.",
+                {"limit_type": "executions", "limit": self.settings.max_stored},
             )
 
-    def _trim(self, room: int = 0, wanted: tuple[Principal, int] | None = None) -> None:
-        """Forget what ended long ago, and the oldest where there is too much."""
-        until = self._wall_clock() - self.settings.keep
-        too_many = len(self._all) - self.settings.most + room
-        fits = wanted is None or self._storage_budget.fits(*wanted)
+    def _delete_excess(
+        self, new_count: int = 0, needed_space: tuple[Principal, int] | None = None
+    ) -> None:
+        """Delete executions that ended long ago, and the oldest ones above the limits."""
+        ended_before = self._wall_clock() - self.settings.keep
+        excess = len(self._executions) - self.settings.max_stored + new_count
+        fits = needed_space is None or self._storage_budget.fits(*needed_space)
         if (
-            too_many <= 0
+            excess <= 0
             and fits
-            and not self._storage_budget.is_short
-            and not self._any_before(until)
+            and not self._storage_budget.is_exceeded
+            and not self._has_older_than(ended_before)
         ):
             return
-        records = (live.record for live in self._all.values())
-        gone = self._storage_budget.to_forget(records, until, too_many, wanted)
-        self._store.forget([record.id for record in gone])
-        self._forget(self._all[record.id] for record in gone)
+        records = (active.record for active in self._executions.values())
+        deletions = self._storage_budget.select_deletions(
+            records, ended_before, excess, needed_space
+        )
+        self._store.delete([record.id for record in deletions])
+        self._remove(self._executions[record.id] for record in deletions)
 
-    def _any_before(self, moment: float) -> bool:
-        """Whether the oldest is worth a look. What is older than it is not there."""
-        oldest = next(iter(self._all.values()), None)
+    def _has_older_than(self, moment: float) -> bool:
+        """Return whether any execution was created before a moment."""
+        oldest = next(iter(self._executions.values()), None)
         return oldest is not None and oldest.record.created < moment
 
-    def _forget(self, gone: Iterable[ActiveExecution]) -> None:
-        for live in list(gone):
-            self._all.pop(live.record.id, None)
-            self._unsaved.discard(live.record.id)
-            self._storage_budget.remove(live.record)
+    def _remove(self, deletions: Iterable[ActiveExecution]) -> None:
+        for active in list(deletions):
+            self._executions.pop(active.record.id, None)
+            self._unsaved.discard(active.record.id)
+            self._storage_budget.remove(active.record)
 
 
-def _no_execution(id: str) -> AqlError:
-    error = no_resource("execution", id)
+def _no_execution_error(id: str) -> AqlError:
+    error = unknown_resource("execution", id)
     if "-" in id:
-        # The form that ids of watched executions have. Whether there is one is not told.
+        # Ids of watched executions (execute_agent) have this form. The message does not reveal if
+        # the id exists.
         error.message += (
-            " An id of execute_agent is for record_execution_step, complete_execution and "
+            " For an id of execute_agent use record_execution_step, complete_execution or "
             "abort_execution."
         )
     return error

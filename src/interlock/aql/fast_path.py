@@ -1,11 +1,11 @@
-"""The fast path of common requests: an operation with flat parameters that are those of its tool,
-answered with text or structured content.
+"""The fast path for common requests: operations with flat parameters that are the tool's own, and
+results with text or structured content.
 
-Whatever is out of the ordinary in any way takes the long way (`stage.py`, `response_writer.py`),
-and means the same there. So this decides nothing: it only knows when there is nothing to decide.
+All other requests take the general path (`stage.py`, `response_writer.py`), with the same outcome.
+The fast path makes no decisions: it only recognizes requests that need none.
 
-What it remembers belongs to one snapshot of the catalog and one config, and is of operations only:
-nothing of whoever called them.
+The cached entries belong to one catalog snapshot and one config. They describe operations and
+contain nothing about callers.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ from interlock.core.pipeline.validation import get_validator
 from interlock.protocol.aql_terms import EndpointFamily, OperationView
 from interlock.protocol.mcp import COMPLETE, Era, ResultSummary
 
-MOST: Final = 4 * 1024
-"""Bytes of a request. Longer ones are held against every limit."""
-MOST_ANSWERED: Final = 64 * 1024
-_MOST_FACES: Final = 64
-_MOST_OPERATIONS: Final = 10_000
-"""Of one endpoint. There are as many spellings as operations, or a few more."""
-_LARGEST: Final = 10**15 - 1
-"""An integer of more digits may be more than every reader of JSON can keep."""
-_BEGINS: Final = b'{"operation":"'
-_BETWEEN: Final = b'","params":{'
-_ONE_TEXT: Final = b'[{"type":"text","text":"'
-_BROKEN: Final = frozenset({"number", "any"})
-"""Types of parameters that may be numbers with a fraction."""
-_NESTED: Final = frozenset({"object", "array", "any"})
+MAX_REQUEST_BYTES: Final = 4 * 1024
+"""Bytes. Longer requests are checked against every limit on the general path."""
+MAX_RESULT_BYTES: Final = 64 * 1024
+"""Bytes. Longer results take the general path."""
+_MAX_VIEWS: Final = 64
+_MAX_OPERATIONS: Final = 10_000
+"""Per endpoint. There are about as many spellings as operations."""
+_MAX_INTEGER: Final = 10**15 - 1
+"""Integers with more digits can exceed what every JSON reader represents exactly."""
+_REQUEST_HEAD: Final = b'{"operation":"'
+_PARAMS_HEAD: Final = b'","params":{'
+_SINGLE_TEXT: Final = b'[{"type":"text","text":"'
+_FRACTIONAL_TYPES: Final = frozenset({"number", "any"})
+"""Types of parameters that may be fractional numbers."""
+_NESTED_TYPES: Final = frozenset({"object", "array", "any"})
 _SESSION: Final = Era.SESSION
-_SESSION_BEGINS: Final = b'{"content":[{"type":"text","text":"'
-_SESSION_FIRST: Final = len(_SESSION_BEGINS)
-_STATELESS_BEGINS: Final = b'{"resultType":"complete","content":[{"type":"text","text":"'
-_STATELESS_FIRST: Final = len(_STATELESS_BEGINS)
-_ENDS: Final = b'"}]}'
-_DATA: Final = b'{"success":true,"data":%b}'
-_PROSE: Final = b'{"success":true,"data":{"content":[{"type":"text","text":"%b"}]}}'
-_TELLING: Final = re.compile(rb'"structuredContent"|"type":')
-"""What there is more to a result than one text."""
-_TEXT: Final = b'"content":[{"type":"text","text":%b}]}'
-_BOTH: Final = b'"content":[{"type":"text","text":%b}],"structuredContent":%b}'
+_SESSION_HEAD: Final = b'{"content":[{"type":"text","text":"'
+_SESSION_HEAD_LENGTH: Final = len(_SESSION_HEAD)
+_STATELESS_HEAD: Final = b'{"resultType":"complete","content":[{"type":"text","text":"'
+_STATELESS_HEAD_LENGTH: Final = len(_STATELESS_HEAD)
+_RESULT_TAIL: Final = b'"}]}'
+_DATA_ENVELOPE: Final = b'{"success":true,"data":%b}'
+_TEXT_ENVELOPE: Final = b'{"success":true,"data":{"content":[{"type":"text","text":"%b"}]}}'
+_OTHER_CONTENT: Final = re.compile(rb'"structuredContent"|"type":')
+"""Parts of a result that show that it is more than a single text."""
+_TEXT_RESULT: Final = b'"content":[{"type":"text","text":%b}]}'
+_TEXT_AND_DATA_RESULT: Final = b'"content":[{"type":"text","text":%b}],"structuredContent":%b}'
 _STATELESS: Final = b'"resultType":"complete",'
 _SESSION_GLANCE: Final = ResultSummary()
 _STATELESS_GLANCE: Final = ResultSummary(result_type=COMPLETE)
 UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
-"""Revisions of the session wire that do not know structured content."""
-_MAYBE_JSON: Final = b'{[ \\"'
-# One byte is looked for by its number: for `b"{" in` an exception is made and dropped first.
+"""Revisions of the session protocol without structured content."""
+_JSON_STARTS: Final = b'{[ \\"'
+# Single bytes are searched by number: `b"{" in` first raises and drops an exception inside CPython.
 _OBJECT: Final = ord("{")
-_OBJECT_ENDS: Final = ord("}")
+_OBJECT_END: Final = ord("}")
 _ARRAY: Final = ord("[")
-_ESCAPES: Final = ord("\\")
+_BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
 
 
@@ -71,240 +72,266 @@ class _Result(msgspec.Struct):
     structuredContent: Raw | UnsetType = UNSET
 
 
-_Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
-_read_whole: Final = msgspec.json.Decoder(dict[str, str | _Whole | bool | None]).decode
-_read_broken: Final = msgspec.json.Decoder(dict[str, str | _Whole | float | bool | None]).decode
+_SafeInteger = Annotated[int, Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
+_read_integers: Final = msgspec.json.Decoder(dict[str, str | _SafeInteger | bool | None]).decode
+_read_numbers: Final = msgspec.json.Decoder(
+    dict[str, str | _SafeInteger | float | bool | None]
+).decode
 _read_result = msgspec.json.Decoder(_Result).decode
 _encode = msgspec.json.Encoder().encode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class FastPathEntry:
-    """An operation by one endpoint of one face, as far as that is always the same."""
+    """The constant part of requests for one operation through one endpoint of one view."""
 
     __slots__ = (
-        "_broken",
+        "_has_fractions",
         "_required",
         "canonical",
+        "exact_count",
         "family",
-        "first",
+        "has_nested",
         "is_valid",
-        "least",
         "names",
-        "nests",
+        "needs_check",
         "operation",
-        "particular",
+        "params_offset",
         "read",
         "tool",
     )
 
-    def __init__(self, asked: AqlRequest, tool: Tool, canonical: str, first: int) -> None:
-        signature = asked.operation.signature
-        validator, insists = get_validator(tool)
-        self.operation: Operation = asked.operation
-        self.family: EndpointFamily | None = asked.family
+    def __init__(self, request: AqlRequest, tool: Tool, canonical: str, params_offset: int) -> None:
+        signature = request.operation.signature
+        validator, schema_required = get_validator(tool)
+        self.operation: Operation = request.operation
+        self.family: EndpointFamily | None = request.family
         self.tool = tool
         self.canonical = canonical
-        self.first = first
-        """Where its parameters begin in a request."""
+        self.params_offset = params_offset
+        """Offset of the parameters in a request."""
         self.is_valid: Callable[[Any], bool] = validator.is_valid
         self.names = signature.names
-        self.least = len(insists) if insists <= signature.names else -1
-        """So many that are valid are those that the validator asks for, and no others."""
-        self._required = signature.required - insists
-        """What is to be given, and the validator does not ask for."""
-        self._broken = any(one.type in _BROKEN for one in signature.parameters)
-        """Whether there may be numbers with a fraction."""
-        self.nests = any(one.type in _NESTED for one in signature.parameters)
-        """Whether there may be objects and arrays. To find them in what was read costs more."""
-        self.particular = self._broken or bool(self._required)
-        """Whether `suits` has to be asked."""
-        self.read = _read_broken if self._broken else _read_whole
+        self.exact_count = len(schema_required) if schema_required <= signature.names else -1
+        """The number of parameters if they are exactly those that the schema requires. -1:
+        other."""
+        self._required = signature.required - schema_required
+        """Required parameters that the schema does not require."""
+        self._has_fractions = any(
+            parameter.type in _FRACTIONAL_TYPES for parameter in signature.parameters
+        )
+        """True if a parameter may be a fractional number."""
+        self.has_nested = any(parameter.type in _NESTED_TYPES for parameter in signature.parameters)
+        """True if a parameter may be an object or array. Searching parsed values costs more."""
+        self.needs_check = self._has_fractions or bool(self._required)
+        """True if `passes_extra_checks` must be called."""
+        self.read = _read_numbers if self._has_fractions else _read_integers
 
-    def suits(self, given: dict[str, Any], params: bytes) -> bool:
-        return self._required <= given.keys() and not (self._broken and has_long_number(params))
+    def passes_extra_checks(self, arguments: dict[str, Any], params: bytes) -> bool:
+        return self._required <= arguments.keys() and not (
+            self._has_fractions and has_long_number(params)
+        )
 
 
 FastPathTable = dict[str, dict[bytes, FastPathEntry]]
-"""By endpoint, and by how a request begins."""
+"""Entries by endpoint, and by the beginning of the request."""
 
 
 class FastPath:
-    """The operations that can be called by the fast path, until the operation catalog changes."""
+    """The operations that the fast path can call, until the operation catalog changes."""
 
     def __init__(self) -> None:
-        self._faces: dict[int, tuple[OperationView, FastPathTable]] = {}
-        self._face: OperationView | None = None
-        self._known: FastPathTable = {}
-        """Of that face, which was asked for last."""
+        self._tables: dict[int, tuple[OperationView, FastPathTable]] = {}
+        self._view: OperationView | None = None
+        self._table: FastPathTable = {}
+        """The table of the view that was used last."""
 
-    def forget(self) -> None:
-        self._faces.clear()
-        self._face, self._known = None, {}
+    def clear(self) -> None:
+        self._tables.clear()
+        self._view, self._table = None, {}
 
-    def remember(
-        self, call: Call, endpoint: str, asked: AqlRequest, spelled: str, tool: Tool
+    def add(
+        self, call: Call, endpoint: str, request: AqlRequest, spelled_name: str, tool: Tool
     ) -> None:
-        """A call was made the long way, as an ordinary one: the next one need not be.
+        """Store an ordinary call that took the general path, so that the next one can take the fast
+        path.
 
-        `tool`: what its name means in the catalog that all this is true for."""
-        signature = asked.operation.signature
-        if not signature.same or asked.operation.native is not None or tool.effect.choices:
+        Args:
+            tool: The tool of this name in the catalog that the entry is valid for.
+        """
+        signature = request.operation.signature
+        if (
+            not signature.is_unchanged
+            or request.operation.builtin is not None
+            or tool.effect.choices
+        ):
             return
-        face = asked.face
-        known = self._faces.get(id(face))
-        if known is None or known[0] is not face:
-            if len(self._faces) >= _MOST_FACES:
-                self.forget()
-            known = self._faces[id(face)] = (face, {})
-        operations = known[1].setdefault(endpoint, {})
-        begins = _BEGINS + spelled.encode()
-        # What begins with an underscore is never a parameter, wherever it stands.
-        if begins in operations or any(name[:1] == "_" for name in signature.names):
+        operation_view = request.operation_view
+        table = self._tables.get(id(operation_view))
+        if table is None or table[0] is not operation_view:
+            if len(self._tables) >= _MAX_VIEWS:
+                self.clear()
+            table = self._tables[id(operation_view)] = (operation_view, {})
+        operations = table[1].setdefault(endpoint, {})
+        head = _REQUEST_HEAD + spelled_name.encode()
+        # Names with a leading underscore are never parameters.
+        if head in operations or any(name[:1] == "_" for name in signature.names):
             return
-        if len(operations) >= _MOST_OPERATIONS:
+        if len(operations) >= _MAX_OPERATIONS:
             operations.clear()
-        ready = FastPathEntry(asked, tool, call.name, len(begins) + len(_BETWEEN) - 1)
-        # The long way measures the work of its validator first.
-        if tool.unmeasured >= MOST:
-            operations[begins] = ready
+        entry = FastPathEntry(request, tool, call.name, len(head) + len(_PARAMS_HEAD) - 1)
+        # The general path measures the cost of the validator first.
+        if tool.unmeasured >= MAX_REQUEST_BYTES:
+            operations[head] = entry
 
-    def _turn_to(self, face: OperationView) -> FastPathTable:
-        found = self._faces.get(id(face))
-        if found is None or found[0] is not face:
+    def _switch_view(self, operation_view: OperationView) -> FastPathTable:
+        cached = self._tables.get(id(operation_view))
+        if cached is None or cached[0] is not operation_view:
             return {}
-        self._face, self._known = found
-        return self._known
+        self._view, self._table = cached
+        return self._table
 
-    def take(self, call: Call, face: OperationView) -> bool:
-        """Make it a call of its tool, whose arguments fit. False: it is for the long way to say
-        what it is, and nothing was done."""
-        known = self._known if face is self._face else self._turn_to(face)
-        operations = known.get(call.name)
+    def resolve_operation(self, call: Call, operation_view: OperationView) -> bool:
+        """Turn an AQL request into a call of its tool with valid arguments.
+
+        Returns:
+            False if the request needs the general path. The call is unchanged then.
+        """
+        table = self._table if operation_view is self._view else self._switch_view(operation_view)
+        operations = table.get(call.name)
         if operations is None:
             return False
-        # Quicker than `bytes`, which first looks for a method.
-        raw = b"" + call.arguments
-        if len(raw) > MOST:
+        # Faster than `bytes`, which first looks for a method.
+        body = b"" + call.arguments
+        if len(body) > MAX_REQUEST_BYTES:
             return False
-        # As programs write it: {"operation":"NAME","params":{…}}.
-        named, _, rest = raw.partition(_BETWEEN)
-        ready = operations.get(named)
+        # Programs write {"operation":"NAME","params":{…}}.
+        head, _, rest = body.partition(_PARAMS_HEAD)
+        entry = operations.get(head)
         if (
-            ready is None
-            or raw[-1] != _OBJECT_ENDS
-            # Flat, and text that nobody could be misled by: the rest is held against the limits.
-            or (ready.nests and (_OBJECT in rest or _ARRAY in rest))
-            or (_ESCAPES in rest and rest.partition(b"\\u")[1])
+            entry is None
+            or body[-1] != _OBJECT_END
+            # Only flat parameters without escapes. Others are checked against all limits on the
+            # general path.
+            or (entry.has_nested and (_OBJECT in rest or _ARRAY in rest))
+            or (_BACKSLASH in rest and rest.partition(b"\\u")[1])
         ):
             return False
-        params = raw[ready.first : -1]
-        # Out of their slots: to call them there costs more.
-        read, is_valid = ready.read, ready.is_valid
+        params = body[entry.params_offset : -1]
+        # Local variables: calling slots costs more.
+        read, is_valid = entry.read, entry.is_valid
         try:
-            given = read(params)
-        except _UNREADABLE:
+            arguments = read(params)
+        except _DECODE_ERRORS:
             return False
         if (
-            not is_valid(given)
-            or (len(given) != ready.least and not ready.names.issuperset(given))
-            or (ready.particular and not ready.suits(given, params))
+            not is_valid(arguments)
+            or (len(arguments) != entry.exact_count and not entry.names.issuperset(arguments))
+            or (entry.needs_check and not entry.passes_extra_checks(arguments, params))
         ):
             return False
         if call.header_params is not None:
-            # An endpoint has no headers of its own that could say what its arguments say.
+            # An endpoint has no parameter headers, so the headers cannot contradict its arguments.
             call.header_params = None
-        tool = ready.tool
-        call.name = ready.canonical
+        tool = entry.tool
+        call.name = entry.canonical
         call.arguments = params
-        call.operation_request = AqlRequest(ready.operation, face, ready.family, ordinary=True)
+        call.operation_request = AqlRequest(
+            entry.operation, operation_view, entry.family, ordinary=True
+        )
         call.route = tool
         call.upstream = tool.upstream
         call.effect = tool.effect_name
         call.is_retryable = tool.repeatable
-        call.decoded_arguments = given
+        call.decoded_arguments = arguments
         return True
 
 
-def _answers(head: bytes) -> tuple[bytes, bytes]:
-    """How results are written that hold one prose: as text alone, and as text and data."""
-    text = _encode(_PROSE.decode())
-    return head + _TEXT % text, head + _BOTH % (text, _PROSE)
+def _single_text_templates(head: bytes) -> tuple[bytes, bytes]:
+    """Return the templates of a result with one text: as text only, and as text with structured
+    data.
+    """
+    text = _encode(_TEXT_ENVELOPE.decode())
+    return head + _TEXT_RESULT % text, head + _TEXT_AND_DATA_RESULT % (text, _TEXT_ENVELOPE)
 
 
-_SESSION_TEXT, _SESSION_BOTH = _answers(b"{")
-_STATELESS_TEXT, _STATELESS_BOTH = _answers(b"{" + _STATELESS)
+_SESSION_TEXT, _SESSION_BOTH = _single_text_templates(b"{")
+_STATELESS_TEXT, _STATELESS_BOTH = _single_text_templates(b"{" + _STATELESS)
 
 
-def told(call: Call, outcome: Outcome, glance: ResultSummary, structured: bool) -> Outcome | None:
-    """The answer to an ordinary call that came to an ordinary result. None: one of them is not.
+def write_fast_response(
+    call: Call, outcome: Outcome, glance: ResultSummary, structured: bool
+) -> Outcome | None:
+    """Return the response to an ordinary call with an ordinary result. None: use the general path.
 
-    `glance`: of a result that does not say that something failed."""
-    asked = call.operation_request
+    Args:
+        glance: The glance at a result that is no error.
+    """
+    request = call.operation_request
     if (
-        type(asked) is not AqlRequest
-        or not asked.ordinary
-        or asked.warnings
+        type(request) is not AqlRequest
+        or not request.ordinary
+        or request.warnings
         or (glance.result_type and glance.result_type != COMPLETE)
     ):
         return None
     result = outcome.result
-    if len(result) > MOST_ANSWERED:
+    if len(result) > MAX_RESULT_BYTES:
         return None
     client = call.client
     era = client.era
     if structured and client.revision in UNSTRUCTURED:
         structured = False
     if outcome.era is _SESSION:
-        said = result[_SESSION_FIRST:-4]
-        whole = _SESSION_BEGINS + said + _ENDS
+        text_bytes = result[_SESSION_HEAD_LENGTH:-4]
+        expected = _SESSION_HEAD + text_bytes + _RESULT_TAIL
     else:
-        said = result[_STATELESS_FIRST:-4]
-        whole = _STATELESS_BEGINS + said + _ENDS
+        text_bytes = result[_STATELESS_HEAD_LENGTH:-4]
+        expected = _STATELESS_HEAD + text_bytes + _RESULT_TAIL
     if (
-        whole == result
-        and said
-        and _ESCAPES not in said
-        and _QUOTE not in said
-        and said[0] not in _MAYBE_JSON
-        and (said.isascii() or _is_text(said))
+        expected == result
+        and text_bytes
+        and _BACKSLASH not in text_bytes
+        and _QUOTE not in text_bytes
+        and text_bytes[0] not in _JSON_STARTS
+        and (text_bytes.isascii() or _is_text(text_bytes))
     ):
-        # One text that is no JSON, and reads the same in a text within a text.
+        # A single text that is not JSON and needs no escaping inside another text.
         if era is _SESSION:
             if structured:
-                return Outcome(_SESSION_BOTH % (said, said), era, _SESSION_GLANCE)
-            return Outcome(_SESSION_TEXT % said, era, _SESSION_GLANCE)
+                return Outcome(_SESSION_BOTH % (text_bytes, text_bytes), era, _SESSION_GLANCE)
+            return Outcome(_SESSION_TEXT % text_bytes, era, _SESSION_GLANCE)
         if structured:
-            return Outcome(_STATELESS_BOTH % (said, said), era, _STATELESS_GLANCE)
-        return Outcome(_STATELESS_TEXT % said, era, _STATELESS_GLANCE)
-    written = _prose(outcome) or _structured(result)
-    if written is None:
+            return Outcome(_STATELESS_BOTH % (text_bytes, text_bytes), era, _STATELESS_GLANCE)
+        return Outcome(_STATELESS_TEXT % text_bytes, era, _STATELESS_GLANCE)
+    envelope = _wrap_text(outcome) or _wrap_structured(result)
+    if envelope is None:
         return None
-    text = _encode(written.decode())
-    answer = _BOTH % (text, written) if structured else _TEXT % text
+    text = _encode(envelope.decode())
+    members = _TEXT_AND_DATA_RESULT % (text, envelope) if structured else _TEXT_RESULT % text
     if era is _SESSION:
-        return Outcome(b"{" + answer, era, _SESSION_GLANCE)
-    return Outcome(b"{" + _STATELESS + answer, era, _STATELESS_GLANCE)
+        return Outcome(b"{" + members, era, _SESSION_GLANCE)
+    return Outcome(b"{" + _STATELESS + members, era, _STATELESS_GLANCE)
 
 
-def _prose(outcome: Outcome) -> bytes | None:
-    """The answer to one block of text, and of text that is no JSON: its content is the data."""
+def _wrap_text(outcome: Outcome) -> bytes | None:
+    """Return the envelope for a result with a single text block that is not JSON."""
     result = outcome.result
-    begins = _SESSION_BEGINS if outcome.era is _SESSION else _STATELESS_BEGINS
-    first = len(begins)
-    # The text ends at the first quote, and the block with it: nothing may stand between.
-    said, quote, tail = result[first:].partition(b'"')
+    head = _SESSION_HEAD if outcome.era is _SESSION else _STATELESS_HEAD
+    head_length = len(head)
+    # The text ends at the first quote, and the block must end there too.
+    text_bytes, quote, tail = result[head_length:].partition(b'"')
     if (
-        result[:first] == begins
+        result[:head_length] == head
         and quote
         and tail[:2] == b"}]"
-        and said
-        and said[0] not in _MAYBE_JSON
-        and said[-1] != _ESCAPES
-        and not _TELLING.search(tail)
+        and text_bytes
+        and text_bytes[0] not in _JSON_STARTS
+        and text_bytes[-1] != _BACKSLASH
+        and not _OTHER_CONTENT.search(tail)
         and (result.isascii() or _is_text(result))
     ):
-        return _PROSE % said
+        return _TEXT_ENVELOPE % text_bytes
     return None
 
 
@@ -316,17 +343,17 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
-def _structured(result: bytes) -> bytes | None:
-    """The answer to a result with structured content that has nothing but text beside it."""
+def _wrap_structured(result: bytes) -> bytes | None:
+    """Return the envelope for a result with structured content and at most one text block."""
     try:
         if not result.isascii():
             result.decode()
-        found = _read_result(result)
-    except _UNREADABLE:
+        parsed = _read_result(result)
+    except _DECODE_ERRORS:
         return None
-    content = b"[]" if found.content is UNSET else bytes(found.content)
-    one_text = content.startswith(_ONE_TEXT) and content.count(b'"type":') == 1
-    if found.structuredContent is UNSET or not (one_text or content == b"[]"):
+    content = b"[]" if parsed.content is UNSET else bytes(parsed.content)
+    has_single_text = content.startswith(_SINGLE_TEXT) and content.count(b'"type":') == 1
+    if parsed.structuredContent is UNSET or not (has_single_text or content == b"[]"):
         return None
-    data = bytes(found.structuredContent)
-    return None if data == b"null" else _DATA % data
+    data = bytes(parsed.structuredContent)
+    return None if data == b"null" else _DATA_ENVELOPE % data

@@ -1,7 +1,7 @@
-"""The operation `introspect`: lists operations, describes them, and finds those that fit a task.
+"""The operation `introspect`: lists operations, describes them, and finds operations for a task.
 
-A bare list is complete. A search answers with the few that fit, and with the parameters of the best
-of them, so that one question is enough. Nobody is told of an operation that it could not call.
+A list without a search is complete. A search returns the best matches, and the parameters of the
+best of them, so that one request is enough. Callers see only operations that they may call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.danger import TRUST
+from interlock.aql.danger import TRUST_LEVELS
 from interlock.aql.execution_states import LIFECYCLE
 from interlock.aql.language.cursors import CursorCodec, CursorPosition
 from interlock.aql.language.errors import AqlError
@@ -22,7 +22,7 @@ from interlock.aql.operations import (
     FEATURES,
     FIRST,
     INPUT,
-    LONGEST_LINE,
+    MAX_LIST_DESCRIPTION,
     BuiltinOperation,
     Operation,
     OperationCatalogBuilder,
@@ -30,11 +30,11 @@ from interlock.aql.operations import (
     Parameter,
     SchemaProperties,
     one_line,
-    read,
+    read_parameters,
     type_of,
 )
 from interlock.aql.search.searcher import Searcher
-from interlock.aql.view import cost, is_shown, visible
+from interlock.aql.view import is_visible, list_visible, token_costs
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
 from interlock.errors import ProtocolError
@@ -42,119 +42,144 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import BUILTIN_KEY, SPEC_VERSION, Category, Danger, OperationView
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
-# -- Parameters as introspection shows them: all that keeps a client from guessing, and no more.
+# Parameters as introspection shows them: everything that keeps a client from guessing.
 #
-# What is nested does not fit into a flat list: it is drawn as a short line, and has its own type.
+# Nested structures do not fit into a flat list. They are shown as a short line, and have a type of
+# their own.
 
-LONGEST_EXAMPLE: Final = 200
-_LONGEST_ITEMS: Final = 300
-_LONGEST_SHAPE: Final = 600
-_BRIEF: Final = 100
-_MOST_WITH_PROSE: Final = 8
-"""Of those that are told briefly, only so many are explained."""
-_MOST_VALUES: Final = 60
-_MOST_DRAWN: Final = 120
-"""Parts of a schema in one line. A schema may lead in circles, or be as wide as it is deep."""
-_DEEPEST: Final = 3
-_CARRIED: Final = ("minimum", "maximum", "minLength", "maxLength", "pattern", "format")
-_NUMBERS: Final = frozenset({"minimum", "maximum"})
-_WHOLES: Final = frozenset({"minLength", "maxLength"})
+MAX_CONSTRAINT_TEXT: Final = 200
+_MAX_ITEMS_SCHEMA: Final = 300
+_MAX_SHAPE: Final = 600
+_MAX_BRIEF: Final = 100
+_MAX_BRIEF_DESCRIPTIONS: Final = 8
+"""In brief descriptions only so many parameters have a description."""
+_MAX_VALUES: Final = 60
+_MAX_SHAPE_PARTS: Final = 120
+"""Maximum number of schema parts in one line. A schema may be circular or very wide."""
+_MAX_SHAPE_DEPTH: Final = 3
+_COPIED_KEYWORDS: Final = ("minimum", "maximum", "minLength", "maxLength", "pattern", "format")
+_NUMBER_KEYWORDS: Final = frozenset({"minimum", "maximum"})
+_LENGTH_KEYWORDS: Final = frozenset({"minLength", "maxLength"})
 
 
 def parameter_info(
-    one: Parameter, surface: SchemaProperties | None = None, most: int = _LONGEST_SHAPE
+    parameter: Parameter,
+    schema_properties: SchemaProperties | None = None,
+    max_characters: int = _MAX_SHAPE,
 ) -> dict[str, Any]:
-    """A parameter with all that keeps a client from guessing. `most`: characters of prose."""
-    schema = without_null(one.schema, surface)
-    info: dict[str, Any] = {"name": one.name, "type": one.type, "required": one.required}
-    about = one_line(one.description, most)
-    if one.deprecated:
-        notice = one.deprecated if len(one.deprecated) > 10 else "do not use it in new requests"
-        about = f"Deprecated: {notice}. {about}".strip()
-    if one.type in ("object", "any"):
-        drawn = shape(schema, surface, 2 * most)
-        if drawn not in ("object", "any"):
-            about = f"{about} Shape: {drawn}".strip()
-    if about:
-        info["description"] = about
-    if "default" in one.schema:
-        info["default"] = one.schema["default"]
+    """Return a parameter as introspection shows it.
+
+    Args:
+        max_characters: Maximum number of characters of the description.
+    """
+    schema = without_null(parameter.schema, schema_properties)
+    info: dict[str, Any] = {
+        "name": parameter.name,
+        "type": parameter.type,
+        "required": parameter.required,
+    }
+    description = one_line(parameter.description, max_characters)
+    if parameter.deprecated:
+        notice = parameter.deprecated if len(parameter.deprecated) > 10 else "do not use it"
+        description = f"Deprecated: {notice}. {description}".strip()
+    if parameter.type in ("object", "any"):
+        shape_text = shape(schema, schema_properties, 2 * max_characters)
+        if shape_text not in ("object", "any"):
+            description = f"{description} Shape: {shape_text}".strip()
+    if description:
+        info["description"] = description
+    if "default" in parameter.schema:
+        info["default"] = parameter.schema["default"]
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
-        info["enum"] = values[:_MOST_VALUES]
-    for word in _CARRIED:
-        value = schema.get(word)
-        if _lawful(word, value):
-            info[word] = value
-    if one.type == "array":
+        info["enum"] = values[:_MAX_VALUES]
+    for keyword in _COPIED_KEYWORDS:
+        value = schema.get(keyword)
+        if _is_valid_keyword(keyword, value):
+            info[keyword] = value
+    if parameter.type == "array":
         items = schema.get("items")
         if isinstance(items, dict):
-            info["items"] = _items(items, surface, most)
-    if one.sensitive:
+            info["items"] = _items(items, schema_properties, max_characters)
+    if parameter.sensitive:
         info["sensitive"] = True
     return info
 
 
-def _lawful(word: str, value: Any) -> bool:
-    if word in _NUMBERS:
+def _is_valid_keyword(keyword: str, value: Any) -> bool:
+    if keyword in _NUMBER_KEYWORDS:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if word in _WHOLES:
+    if keyword in _LENGTH_KEYWORDS:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return isinstance(value, str) and 0 < len(value) <= LONGEST_EXAMPLE
+    return isinstance(value, str) and 0 < len(value) <= MAX_CONSTRAINT_TEXT
 
 
-def without_null(schema: dict[str, Any], surface: SchemaProperties | None) -> dict[str, Any]:
-    """`anyOf: [X, null]` is X that may be left out."""
-    for word in ("anyOf", "oneOf"):
-        parts = schema.get(word)
+def without_null(
+    schema: dict[str, Any], schema_properties: SchemaProperties | None
+) -> dict[str, Any]:
+    """Return the schema X of `anyOf: [X, null]`, an optional X."""
+    for keyword in ("anyOf", "oneOf"):
+        parts = schema.get(keyword)
         if isinstance(parts, list):
-            kept = [part for part in parts if isinstance(part, dict) and part.get("type") != "null"]
-            if len(kept) == 1 and "type" not in schema:
-                only = surface.followed(kept[0]) if surface is not None else kept[0]
-                return {**schema, **only}
+            non_null = [
+                part for part in parts if isinstance(part, dict) and part.get("type") != "null"
+            ]
+            if len(non_null) == 1 and "type" not in schema:
+                single = (
+                    schema_properties.resolve(non_null[0])
+                    if schema_properties is not None
+                    else non_null[0]
+                )
+                return {**schema, **single}
     return schema
 
 
-def _items(items: dict[str, Any], surface: SchemaProperties | None, most: int) -> dict[str, Any]:
-    """The schema of an array's items, as far as it is short."""
-    followed = surface.followed(items) if surface is not None else items
-    encoded = msgspec.json.encode(followed)
-    if len(encoded) <= min(most, _LONGEST_ITEMS) and b'"$ref"' not in encoded:
-        return followed
-    drawn = shape(followed, surface, most)
-    short: dict[str, Any] = {"type": type_of(followed)}
-    if drawn != short["type"]:
-        short["description"] = f"Shape: {drawn}"
-    return short
+def _items(
+    items: dict[str, Any], schema_properties: SchemaProperties | None, max_characters: int
+) -> dict[str, Any]:
+    """Return the schema of an array's items if it is short, else a short description of it."""
+    resolved = schema_properties.resolve(items) if schema_properties is not None else items
+    encoded = msgspec.json.encode(resolved)
+    if len(encoded) <= min(max_characters, _MAX_ITEMS_SCHEMA) and b'"$ref"' not in encoded:
+        return resolved
+    shape_text = shape(resolved, schema_properties, max_characters)
+    summary: dict[str, Any] = {"type": type_of(resolved)}
+    if shape_text != summary["type"]:
+        summary["description"] = f"Shape: {shape_text}"
+    return summary
 
 
-def shape(schema: Any, surface: SchemaProperties | None = None, most: int = _LONGEST_SHAPE) -> str:
-    """A schema as a short line: `{title: string, state?: "open"|"closed"}`."""
-    drawn = _Drawing(surface).line(schema, 0)
-    return drawn if len(drawn) <= most else drawn[: most - 1] + "…"
+def shape(
+    schema: Any, schema_properties: SchemaProperties | None = None, max_characters: int = _MAX_SHAPE
+) -> str:
+    """Return a schema as a short line: `{title: string, state?: "open"|"closed"}`."""
+    shape_text = _ShapeFormatter(schema_properties).line(schema, 0)
+    return (
+        shape_text if len(shape_text) <= max_characters else shape_text[: max_characters - 1] + "…"
+    )
 
 
-class _Drawing:
-    """One line, with so many parts and no more."""
+class _ShapeFormatter:
+    """Formats a schema as one line with a limited number of parts."""
 
-    __slots__ = ("_left", "_surface")
+    __slots__ = ("_remaining_parts", "_schema_properties")
 
-    def __init__(self, surface: SchemaProperties | None) -> None:
-        self._surface = surface
-        self._left = _MOST_DRAWN
+    def __init__(self, schema_properties: SchemaProperties | None) -> None:
+        self._schema_properties = schema_properties
+        self._remaining_parts = _MAX_SHAPE_PARTS
 
     def line(self, schema: Any, depth: int) -> str:
-        self._left -= 1
-        if self._surface is not None:
-            schema = self._surface.followed(schema)
-        if not isinstance(schema, dict) or self._left <= 0:
+        self._remaining_parts -= 1
+        if self._schema_properties is not None:
+            schema = self._schema_properties.resolve(schema)
+        if not isinstance(schema, dict) or self._remaining_parts <= 0:
             return "any"
-        schema = without_null(schema, self._surface)
+        schema = without_null(schema, self._schema_properties)
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list) and 0 < len(values) <= _MOST_VALUES:
+        if isinstance(values, list) and 0 < len(values) <= _MAX_VALUES:
             return "|".join(msgspec.json.encode(value).decode()[:40] for value in values)
         kind = type_of(schema)
-        if depth >= _DEEPEST:
+        if depth >= _MAX_SHAPE_DEPTH:
             return kind
         for word in ("oneOf", "anyOf"):
             parts = schema.get(word)
@@ -169,13 +194,13 @@ class _Drawing:
         return kind
 
     def _fields(self, schema: dict[str, Any], depth: int) -> str:
-        properties, wanted = schema.get("properties"), schema.get("required")
+        properties, required_keys = schema.get("properties"), schema.get("required")
         if not isinstance(properties, dict) or not properties:
             return ""
-        required = wanted if isinstance(wanted, list) else []
+        required = required_keys if isinstance(required_keys, list) else []
         fields = []
         for key, value in properties.items():
-            if self._left <= 0:
+            if self._remaining_parts <= 0:
                 fields.append("…")
                 break
             optional = "" if key in required else "?"
@@ -186,56 +211,68 @@ class _Drawing:
 def parameters_info(
     operation: Operation, *, features: bool = True, brief: bool = False
 ) -> list[dict[str, Any]]:
-    """Everything that an operation accepts in `params`. `brief`: with little prose."""
+    """Return all parameters that an operation accepts in `params`.
+
+    Args:
+        brief: True for short descriptions.
+    """
     signature = operation.signature
-    surface = None if operation.native is not None else surface_of(operation)
-    most = _BRIEF if brief else _LONGEST_SHAPE
-    made = [parameter_info(one, surface, most) for one in signature.parameters if not one.inside]
-    inside = [one for one in signature.parameters if one.inside]
-    if inside:
-        made.append(_input(operation, inside, surface))
+    schema_properties = None if operation.builtin is not None else load_properties(operation)
+    max_characters = _MAX_BRIEF if brief else _MAX_SHAPE
+    infos = [
+        parameter_info(info, schema_properties, max_characters)
+        for info in signature.parameters
+        if not info.in_input
+    ]
+    input_parameters = [info for info in signature.parameters if info.in_input]
+    if input_parameters:
+        infos.append(_input_info(operation, input_parameters, schema_properties))
     if features:
-        made += [parameter_info(FEATURES[name]) for name in sorted(signature.features)]
+        infos += [parameter_info(FEATURES[name]) for name in sorted(signature.features)]
     if brief:
-        made.sort(key=lambda one: not one["required"])
-        for one in made[_MOST_WITH_PROSE:]:
-            one.pop("description", None)
-    return made
+        infos.sort(key=lambda info: not info["required"])
+        for info in infos[_MAX_BRIEF_DESCRIPTIONS:]:
+            info.pop("description", None)
+    return infos
 
 
-def _input(
-    operation: Operation, inside: list[Parameter], surface: SchemaProperties | None
+def _input_info(
+    operation: Operation,
+    input_parameters: list[Parameter],
+    schema_properties: SchemaProperties | None,
 ) -> dict[str, Any]:
     fields = ", ".join(
-        f"{one.name}{'' if one.required else '?'}: {shape(one.schema, surface)}" for one in inside
+        f"{parameter.name}{'' if parameter.required else '?'}: "
+        f"{shape(parameter.schema, schema_properties)}"
+        for parameter in input_parameters
     )
-    if len(fields) > _LONGEST_SHAPE:
-        fields = fields[: _LONGEST_SHAPE - 1] + "…"
+    if len(fields) > _MAX_SHAPE:
+        fields = fields[: _MAX_SHAPE - 1] + "…"
     return {
         "name": INPUT,
         "type": "object",
         "required": True,
-        "description": f"What to change: {{{fields}}} (type {type_name(operation, INPUT)})",
+        "description": f"The changes: {{{fields}}} (type {type_name(operation, INPUT)})",
     }
 
 
-def surface_of(operation: Operation) -> SchemaProperties:
+def load_properties(operation: Operation) -> SchemaProperties:
     try:
         return SchemaProperties(operation.tool.input_schema())
     except (KeyError, ProtocolError):
         return SchemaProperties({})
 
 
-def pascal(name: str) -> str:
+def to_pascal_case(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def type_name(operation: Operation, member: str) -> str:
-    """What a part of an operation is called as a type."""
-    return pascal(operation.name) + pascal(member)
+    """Return the type name of a part of an operation."""
+    return to_pascal_case(operation.name) + to_pascal_case(member)
 
 
-# -- The types that introspection knows: those of the language, and those that tools bring along.
+# The types that introspection knows: types of the language and types of tools.
 
 TypeDetails = dict[str, Any]
 TOOL_RESULT: Final = "ToolResult"
@@ -244,92 +281,96 @@ TOOL_RESULT: Final = "ToolResult"
 # -- types of the language
 
 
-def _field(name: str, type: str, about: str = "", required: bool = True) -> dict[str, Any]:
+def _field(name: str, type: str, description: str = "", required: bool = True) -> dict[str, Any]:
     info: dict[str, Any] = {"name": name, "type": type, "required": required}
-    return {**info, "description": about} if about else info
+    return {**info, "description": description} if description else info
 
 
-def _enum(name: str, about: str, values: Iterable[str]) -> TypeDetails:
-    return {"name": name, "kind": "enum", "description": about, "values": list(values)}
+def _enum(name: str, description: str, values: Iterable[str]) -> TypeDetails:
+    return {"name": name, "kind": "enum", "description": description, "values": list(values)}
 
 
-def _record(name: str, about: str, *fields: dict[str, Any]) -> TypeDetails:
-    return {"name": name, "kind": "object", "description": about, "fields": list(fields)}
+def _record(name: str, description: str, *fields: dict[str, Any]) -> TypeDetails:
+    return {"name": name, "kind": "object", "description": description, "fields": list(fields)}
 
 
-def _union(name: str, about: str, *members: str) -> TypeDetails:
-    return {"name": name, "kind": "union", "description": about, "members": list(members)}
+def _union(name: str, description: str, *members: str) -> TypeDetails:
+    return {"name": name, "kind": "union", "description": description, "members": list(members)}
 
 
-def _scalar(name: str, about: str) -> TypeDetails:
-    return {"name": name, "kind": "scalar", "description": about}
+def _scalar(name: str, description: str) -> TypeDetails:
+    return {"name": name, "kind": "scalar", "description": description}
 
 
-PROTOCOL: Final[dict[str, TypeDetails]] = {
-    one["name"]: one
-    for one in (
-        _enum("SemanticCategory", "What an operation does.", [one.value for one in Category]),
+PROTOCOL_TYPES: Final[dict[str, TypeDetails]] = {
+    type_details["name"]: type_details
+    for type_details in (
+        _enum(
+            "SemanticCategory",
+            "The category of an operation.",
+            [category.value for category in Category],
+        ),
         _record(
             "OperationInput",
-            "A request: operation with params, or operations. Keys of params that begin with _ are "
-            "about the request: _fields, _preset, _dry_run, _async, _confirmation, _request_id, "
-            "_quota_continue; on results that are lists also "
-            "_items (which list), _filter, _sort, _aggregate, _first, _after. Others are refused.",
-            _field("operation", "string", "Its name.", False),
-            _field("params", "object", "Its parameters.", False),
+            "A request: operation with params, or operations. Keys of params with a leading _ are "
+            "options of the request: _fields, _preset, _dry_run, _async, _confirmation, "
+            "_request_id, _quota_continue; for results that are lists also "
+            "_items (which list), _filter, _sort, _aggregate, _first, _after. Others are rejected.",
+            _field("operation", "string", "The name of the operation.", False),
+            _field("params", "object", "The parameters.", False),
             _field("operations", "array", "A batch: a list of requests.", False),
         ),
-        _union("OperationResult", "Every answer.", "OperationSuccess", "OperationFailure"),
+        _union("OperationResult", "Every response.", "OperationSuccess", "OperationFailure"),
         _record(
             "OperationSuccess",
-            "It was done.",
+            "The operation was executed.",
             _field("success", "boolean", "Always true."),
-            _field("data", "any", "What came of it."),
-            _field("warnings", "array", "What should be known besides.", False),
+            _field("data", "any", "The result."),
+            _field("warnings", "array", "Warnings.", False),
         ),
         _record(
             "OperationFailure",
-            "It was not done.",
+            "The operation failed.",
             _field("success", "boolean", "Always false."),
-            _field("error", "OperationError", "Why."),
+            _field("error", "OperationError", "The error."),
         ),
         _record(
             "OperationError",
-            "Why something was not done.",
+            "An error.",
             _field("code", "string", "For programs."),
             _field("message", "string", "For people: what is wrong and what to do."),
-            _field("details", "object", "More of it.", False),
+            _field("details", "object", "More information.", False),
         ),
         _record(
             "EndpointPermissions",
-            "What an operation may do.",
+            "The permissions of an operation.",
             _field("readOnly", "boolean", "It changes nothing."),
-            _field("destructive", "boolean", "It may change or remove what is there."),
+            _field("destructive", "boolean", "It may change or remove existing data."),
         ),
         _record(
             "Warning",
-            "What did not keep an operation from being done.",
+            "A warning of an operation that was executed.",
             _field("code", "string"),
             _field("message", "string"),
             _field("details", "object", "", False),
             _field("severity", "string", "", False),
         ),
-        _enum("DangerLevel", "How bad it can get.", [one.label for one in Danger]),
-        _enum("TrustLevel", "How far a server is trusted.", TRUST),
+        _enum("DangerLevel", "The danger of an operation.", [level.label for level in Danger]),
+        _enum("TrustLevel", "The trust in a server.", TRUST_LEVELS),
         _union(
             "IntrospectionData",
-            "What introspect gives: operations, operation, types or type.",
+            "The result of introspect: operations, operation, types or type.",
             "OperationList", "OperationDetails", "TypeList", "TypeDetails",
         ),
         _record("OperationList", "Operations.", _field("operations", "array")),
         _record("TypeList", "Types.", _field("types", "array")),
         _record(
             "OperationDetails",
-            "Everything about an operation.",
+            "All information about an operation.",
             _field("name", "string"),
             _field("semantic_category", "SemanticCategory"),
             _field("endpoint", "string", "The family of its endpoint."),
-            _field("mcpTool", "string", "The MCP tool to call."),
+            _field("mcpTool", "string", "The name of the MCP tool for calls."),
             _field("description", "string"),
             _field("permissions", "EndpointPermissions"),
             _field("parameters", "array"),
@@ -338,14 +379,14 @@ PROTOCOL: Final[dict[str, TypeDetails]] = {
         ),
         _record(
             "TypeDetails",
-            "Everything about a type.",
+            "All information about a type.",
             _field("name", "string"),
             _field("kind", "string"),
             _field("description", "string", "", False),
         ),
         _union(
             TOOL_RESULT,
-            "What a server answers: its structured content, else its text read as JSON, else "
+            "The result of a server: its structured content, else its text parsed as JSON, else "
             "{content: […]}.",
             "object", "array",
         ),
@@ -360,22 +401,25 @@ PROTOCOL: Final[dict[str, TypeDetails]] = {
 }  # fmt: skip
 
 
-# -- types that tools bring along
+# -- types of tools
 
 
-def returns(operation: Operation) -> dict[str, Any]:
-    """What an operation gives, in a line."""
-    native = operation.native
-    if native is not None:
-        known = PROTOCOL.get(native.returns)
-        return {"name": native.returns, "kind": known["kind"] if known else "object"}
+def result_type(operation: Operation) -> dict[str, Any]:
+    """Return the type of an operation's result."""
+    builtin = operation.builtin
+    if builtin is not None:
+        protocol_type = PROTOCOL_TYPES.get(builtin.returns)
+        return {
+            "name": builtin.returns,
+            "kind": protocol_type["kind"] if protocol_type else "object",
+        }
     if output_schema(operation) is not None:
         return {"name": type_name(operation, "result"), "kind": "object"}
     return {"name": TOOL_RESULT, "kind": "union"}
 
 
 def output_schema(operation: Operation) -> dict[str, Any] | None:
-    """The schema of what a tool gives, if it has one for an object."""
+    """Return the output schema of a tool. None: it has none for an object."""
     tool = operation.tool
     if b'"outputSchema"' not in tool.listed:
         return None
@@ -386,26 +430,26 @@ def output_schema(operation: Operation) -> dict[str, Any] | None:
     return schema if isinstance(schema, dict) and type_of(schema) == "object" else None
 
 
-def of_operation(operation: Operation) -> Iterator[TypeDetails]:
-    """The types that an operation brings along: its input, its result, and what is nested."""
-    native = operation.native
-    if native is not None:
-        if native.returns not in PROTOCOL:
-            fields = [_field(*one, required=False) for one in native.gives]
-            yield _record(native.returns, f"What {operation.name} gives.", *fields)
+def operation_types(operation: Operation) -> Iterator[TypeDetails]:
+    """Yield the types of an operation: its input, its result and nested objects."""
+    builtin = operation.builtin
+    if builtin is not None:
+        if builtin.returns not in PROTOCOL_TYPES:
+            fields = [_field(*parameter, required=False) for parameter in builtin.return_fields]
+            yield _record(builtin.returns, f"The result of {operation.name}.", *fields)
         return
     signature = operation.signature
-    surface = surface_of(operation)
-    inside = [one for one in signature.parameters if one.inside]
-    if inside:
+    schema_properties = load_properties(operation)
+    input_parameters = [parameter for parameter in signature.parameters if parameter.in_input]
+    if input_parameters:
         yield _record(
             type_name(operation, INPUT),
-            f"What {operation.name} changes.",
-            *(parameter_info(one, surface) for one in inside),
+            f"The changes of {operation.name}.",
+            *(parameter_info(parameter, schema_properties) for parameter in input_parameters),
         )
-    for one in signature.parameters:
-        if one.type in ("object", "any"):
-            nested = _nested(type_name(operation, one.name), one, surface)
+    for parameter in signature.parameters:
+        if parameter.type in ("object", "any"):
+            nested = _nested(type_name(operation, parameter.name), parameter, schema_properties)
             if nested is not None:
                 yield nested
     schema = output_schema(operation)
@@ -413,42 +457,46 @@ def of_operation(operation: Operation) -> Iterator[TypeDetails]:
         result = SchemaProperties(schema)
         yield _record(
             type_name(operation, "result"),
-            f"What {operation.name} gives.",
-            *(_as_it_is(one, result) for one in read(result)),
+            f"The result of {operation.name}.",
+            *(_nested_field(parameter, result) for parameter in read_parameters(result)),
         )
 
 
-def _nested(name: str, one: Parameter, surface: SchemaProperties) -> TypeDetails | None:
-    schema = without_null(one.schema, surface)
-    about = one_line(one.description, LONGEST_EXAMPLE)
+def _nested(
+    name: str, parameter: Parameter, schema_properties: SchemaProperties
+) -> TypeDetails | None:
+    schema = without_null(parameter.schema, schema_properties)
+    description = one_line(parameter.description, MAX_CONSTRAINT_TEXT)
     parts = schema.get("oneOf") or schema.get("anyOf")
     if isinstance(parts, list) and len(parts) > 1:
-        kinds = dict.fromkeys(type_of(surface.followed(part)) for part in parts)
-        return _union(name, f"{about} {shape(schema, surface)}".strip(), *kinds)
+        kinds = dict.fromkeys(type_of(schema_properties.resolve(part)) for part in parts)
+        return _union(name, f"{description} {shape(schema, schema_properties)}".strip(), *kinds)
     if not isinstance(schema.get("properties"), dict):
         return None
-    inner = SchemaProperties({**surface.root, **schema})
-    fields = [_as_it_is(each, inner) for each in read(SchemaProperties(schema))]
-    return _record(name, about, *fields)
+    inner = SchemaProperties({**schema_properties.root, **schema})
+    fields = [
+        _nested_field(parameter, inner) for parameter in read_parameters(SchemaProperties(schema))
+    ]
+    return _record(name, description, *fields)
 
 
-def _as_it_is(one: Parameter, surface: SchemaProperties) -> dict[str, Any]:
-    """A field of something nested: there keys are not renamed."""
-    return {**parameter_info(one, surface), "name": one.own}
+def _nested_field(parameter: Parameter, schema_properties: SchemaProperties) -> dict[str, Any]:
+    """Return a field of a nested object, with its original name."""
+    return {**parameter_info(parameter, schema_properties), "name": parameter.upstream_name}
 
 
-# -- Examples made from schemas: a request that an operation would take, with what it requires.
+# Example requests generated from schemas, with all required parameters.
 #
-# The values are made up, but lawful as far as a schema can be followed: what it gives as an
-# example, a default or an allowed value comes first.
+# The values are invented but valid as far as a schema can be followed. Examples, defaults and
+# allowed values of the schema are preferred.
 
-_EXAMPLES_DEEPEST: Final = 5
-_MOST_PARTS: Final = 200
-_LONGEST_PATTERN: Final = 200
-_LONGEST_TEXT: Final = 64
-_MOST_ITEMS: Final = 8
-_LONGEST_GIVEN: Final = 120
-"""Characters of an example that a server gives itself; a longer one is not repeated."""
+_MAX_EXAMPLE_DEPTH: Final = 5
+_MAX_EXAMPLE_PARTS: Final = 200
+_MAX_PATTERN: Final = 200
+_MAX_EXAMPLE_TEXT: Final = 64
+_MAX_EXAMPLE_ITEMS: Final = 8
+_MAX_SCHEMA_EXAMPLE: Final = 120
+"""Maximum length of an example of the server. A longer one is not used."""
 
 _FORMATS: Final = {
     "date-time": "2026-01-31T09:00:00Z",
@@ -462,331 +510,347 @@ _FORMATS: Final = {
     "ipv6": "2001:db8::1",
     "hostname": "example.com",
 }
-# Short, because a pattern may be one that takes its time.
-_TRIES: Final = (
+# A short list, because patterns may be slow.
+_EXAMPLE_TEXTS: Final = (
     "example", "a", "1", "A", "abc", "ABC", "12", "123", "1.0.0", "2026-01-31", "a/b", "/a", "./a",
     "a@b.co", "@a", "#a", "#aaaaaa", "v1.0", "0x1", "a-b", "a_b", "a:b", "AB-12", "A_B", "09:00",
     "1h", "10%", "~", "*", "main", "true", "a.b", "a.txt", "U0A", "C0A", "+491234567",
 )  # fmt: skip
 
 
-def request(operation: Operation, name: str = "") -> dict[str, Any]:
-    """A request with everything that an operation requires, as a client sends it."""
-    native = operation.native
-    if native is not None and native.example:
-        return {"operation": operation.name, "params": native.example}
-    return {"operation": name or operation.name, "params": params(operation)}
+def example_request(operation: Operation, name: str = "") -> dict[str, Any]:
+    """Return an example request with all required parameters."""
+    builtin = operation.builtin
+    if builtin is not None and builtin.example:
+        return {"operation": operation.name, "params": builtin.example}
+    return {"operation": name or operation.name, "params": example_params(operation)}
 
 
-def params(operation: Operation) -> dict[str, Any]:
-    """The parameters of such a request. An update changes one field at least."""
-    making = _Making(SchemaProperties(_root(operation)))
-    made: dict[str, Any] = {}
-    inside: dict[str, Any] = {}
-    first: tuple[str, Any] | None = None
-    for one in operation.signature.parameters:
+def example_params(operation: Operation) -> dict[str, Any]:
+    """Return example parameters. An UPDATE changes at least one field."""
+    generator = _ExampleGenerator(SchemaProperties(_root(operation)))
+    values: dict[str, Any] = {}
+    input_values: dict[str, Any] = {}
+    first_field: tuple[str, Any] | None = None
+    for parameter in operation.signature.parameters:
         value = None
-        if one.required or (one.inside and first is None):
-            value = making.value(one.schema, one.name, 0)
-        if one.inside:
-            first = first or (one.name, value)
-            if one.required:
-                inside[one.name] = value
-        elif one.required:
-            made[one.name] = value
-    if INPUT in operation.signature.required and first is not None and INPUT not in made:
-        made[INPUT] = inside or dict([first])
-    return made
+        if parameter.required or (parameter.in_input and first_field is None):
+            value = generator.value(parameter.schema, parameter.name, 0)
+        if parameter.in_input:
+            first_field = first_field or (parameter.name, value)
+            if parameter.required:
+                input_values[parameter.name] = value
+        elif parameter.required:
+            values[parameter.name] = value
+    if INPUT in operation.signature.required and first_field is not None and INPUT not in values:
+        values[INPUT] = input_values or dict([first_field])
+    return values
 
 
 def _root(operation: Operation) -> Any:
-    return {} if operation.native is not None else operation.tool.input_schema()
+    return {} if operation.builtin is not None else operation.tool.input_schema()
 
 
-class _Making:
-    """Makes values of one schema, so many parts and no more: it may lead in circles."""
+class _ExampleGenerator:
+    """Generates example values of a schema, with a limited number of parts. The schema may be
+    circular.
+    """
 
-    __slots__ = ("_left", "_surface")
+    __slots__ = ("_remaining_parts", "_schema_properties")
 
-    def __init__(self, surface: SchemaProperties) -> None:
-        self._surface = surface
-        self._left = _MOST_PARTS
+    def __init__(self, schema_properties: SchemaProperties) -> None:
+        self._schema_properties = schema_properties
+        self._remaining_parts = _MAX_EXAMPLE_PARTS
 
     def value(self, schema: Any, name: str, depth: int) -> Any:
-        self._left -= 1
-        schema = self._surface.followed(schema)
-        given = _given(schema)
-        if given is not None:
-            return given[0]
-        deeper = depth < _EXAMPLES_DEEPEST and self._left > 0
+        self._remaining_parts -= 1
+        schema = self._schema_properties.resolve(schema)
+        known_value = _value_in_schema(schema)
+        if known_value is not None:
+            return known_value[0]
+        can_nest = depth < _MAX_EXAMPLE_DEPTH and self._remaining_parts > 0
         for word in ("oneOf", "anyOf", "allOf"):
             parts = schema.get(word)
-            if deeper and isinstance(parts, list) and parts and "type" not in schema:
-                useful = [one for one in parts if self._surface.followed(one).get("type") != "null"]
-                return self.value((useful or parts)[0], name, depth + 1)
+            if can_nest and isinstance(parts, list) and parts and "type" not in schema:
+                non_null = [
+                    part
+                    for part in parts
+                    if self._schema_properties.resolve(part).get("type") != "null"
+                ]
+                return self.value((non_null or parts)[0], name, depth + 1)
         kind = type_of(schema)
         if kind in ("integer", "number"):
-            return _number(schema, kind)
+            return _example_number(schema, kind)
         if kind == "boolean":
             return True
         if kind == "array":
-            return self._list(schema, name, depth, deeper)
+            return self._list(schema, name, depth, can_nest)
         if kind == "object":
-            return self._object(schema, depth, deeper)
-        return _text(schema, name)
+            return self._object(schema, depth, can_nest)
+        return _example_text(schema, name)
 
-    def _list(self, schema: dict[str, Any], name: str, depth: int, deeper: bool) -> list[Any]:
-        least = min(_whole(schema.get("minItems"), 0), _MOST_ITEMS)
+    def _list(self, schema: dict[str, Any], name: str, depth: int, can_nest: bool) -> list[Any]:
+        minimum = min(_int_or_default(schema.get("minItems"), 0), _MAX_EXAMPLE_ITEMS)
         items = schema.get("items")
-        if not deeper or items is None:
-            return [_text({}, name)] * least
-        most = _whole(schema.get("maxItems"), _MOST_ITEMS)
-        one = self.value(items, name.removesuffix("s"), depth + 1)
-        return [one] * min(max(least, 1), most)
+        if not can_nest or items is None:
+            return [_example_text({}, name)] * minimum
+        maximum = _int_or_default(schema.get("maxItems"), _MAX_EXAMPLE_ITEMS)
+        item = self.value(items, name.removesuffix("s"), depth + 1)
+        return [item] * min(max(minimum, 1), maximum)
 
-    def _object(self, schema: dict[str, Any], depth: int, deeper: bool) -> dict[str, Any]:
+    def _object(self, schema: dict[str, Any], depth: int, can_nest: bool) -> dict[str, Any]:
         properties, required = schema.get("properties"), schema.get("required")
-        if not deeper or not isinstance(properties, dict) or not isinstance(required, list):
+        if not can_nest or not isinstance(properties, dict) or not isinstance(required, list):
             return {}
         return {
             key: self.value(properties[key], key, depth + 1)
             for key in required
-            if isinstance(key, str) and key in properties and self._left > 0
+            if isinstance(key, str) and key in properties and self._remaining_parts > 0
         }
 
 
-def _given(schema: dict[str, Any]) -> tuple[Any] | None:
-    """A value that the schema itself names."""
+def _value_in_schema(schema: dict[str, Any]) -> tuple[Any] | None:
+    """Return a value that the schema itself contains, in a tuple."""
     if "const" in schema:
         return (schema["const"],)
     for word in ("examples", "enum"):
         values = schema.get(word)
-        if isinstance(values, list) and values and len(str(values[0])) <= _LONGEST_GIVEN:
+        if isinstance(values, list) and values and len(str(values[0])) <= _MAX_SCHEMA_EXAMPLE:
             return (values[0],)
     for word in ("example", "default"):
-        if schema.get(word) is not None and len(str(schema[word])) <= _LONGEST_GIVEN:
+        if schema.get(word) is not None and len(str(schema[word])) <= _MAX_SCHEMA_EXAMPLE:
             return (schema[word],)
     return None
 
 
-def _text(schema: dict[str, Any], name: str) -> str:
-    known = _FORMATS.get(str(schema.get("format")))
-    if known is not None:
-        return known
-    least = _whole(schema.get("minLength"), 0)
-    most = max(_whole(schema.get("maxLength"), _LONGEST_TEXT), least)
+def _example_text(schema: dict[str, Any], name: str) -> str:
+    format_example = _FORMATS.get(str(schema.get("format")))
+    if format_example is not None:
+        return format_example
+    minimum = _int_or_default(schema.get("minLength"), 0)
+    maximum = max(_int_or_default(schema.get("maxLength"), _MAX_EXAMPLE_TEXT), minimum)
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and len(pattern) <= _LONGEST_PATTERN:
-        found = _matching(pattern, least, most)
-        if found is not None:
-            return found
+    if isinstance(pattern, str) and len(pattern) <= _MAX_PATTERN:
+        match = _find_match(pattern, minimum, maximum)
+        if match is not None:
+            return match
     text = name.rpartition("_")[2] if name.endswith(("_id", "_url")) else name
-    text = (text or "text")[:most]
-    return text + "x" * (min(least, _LONGEST_TEXT) - len(text))
+    text = (text or "text")[:maximum]
+    return text + "x" * (min(minimum, _MAX_EXAMPLE_TEXT) - len(text))
 
 
-def _matching(pattern: str, least: int, most: int) -> str | None:
+def _find_match(pattern: str, minimum: int, maximum: int) -> str | None:
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
         return None
-    for text in _TRIES:
-        if least <= len(text) <= most and compiled.search(text):
+    for text in _EXAMPLE_TEXTS:
+        if minimum <= len(text) <= maximum and compiled.search(text):
             return text
     return None
 
 
-def _number(schema: dict[str, Any], kind: str) -> int | float:
+def _example_number(schema: dict[str, Any], kind: str) -> int | float:
     value: int | float = max(1, _bound(schema, "minimum", 1))
-    above = _bound(schema, "exclusiveMinimum", value - 1)
-    if value <= above:
-        value = above + 1
+    exclusive_minimum = _bound(schema, "exclusiveMinimum", value - 1)
+    if value <= exclusive_minimum:
+        value = exclusive_minimum + 1
     value = min(value, _bound(schema, "maximum", value))
-    below = _bound(schema, "exclusiveMaximum", value + 1)
-    if value >= below:
-        value = below - 1
+    exclusive_maximum = _bound(schema, "exclusiveMaximum", value + 1)
+    if value >= exclusive_maximum:
+        value = exclusive_maximum - 1
     step = _bound(schema, "multipleOf", 0)
     if step > 0 and value % step:
         value = step * -(-value // step)
     return int(value) if kind == "integer" and abs(value) < 2**53 else value
 
 
-def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) and 0 <= value < 2**31 else otherwise
+def _int_or_default(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**31 else default
 
 
-def _bound(schema: dict[str, Any], word: str, otherwise: int | float) -> int | float:
+def _bound(schema: dict[str, Any], word: str, default: int | float) -> int | float:
     value = schema.get(word)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
         return value
-    return otherwise
+    return default
 
 
-# -- One operation as introspection shows it: in a line, in full, and what else may be asked for.
+# Operations as introspection shows them: in a list, in full, and with optional blocks.
 #
-# By default an answer has exactly the members that the draft's schema knows; the rest is behind
-# `include`.
+# By default, a response has exactly the members of the draft's schema. `include` adds others.
 
 INCLUDES: Final = (
     "parameters", "danger", "source", "input_schema", "output_schema", "field_selection",
     "pagination", "description", "lifecycle",
 )  # fmt: skip
-"""What may be asked for besides."""
-LONGEST: Final = 1_000
-"""Characters of a description in details."""
-_LONGEST_WHOLE: Final = 20_000
-_LONGEST_FOUND: Final = 200
-_WARNED_OF: Final = Danger.DESTRUCTIVE
-"""From here on a description says it."""
+"""The optional blocks of a description."""
+MAX_DESCRIPTION: Final = 1_000
+"""Maximum length of a description in details, in characters."""
+_MAX_LONG_DESCRIPTION: Final = 20_000
+_MAX_FOUND_DESCRIPTION: Final = 200
+_WARNING_LEVEL: Final = Danger.DESTRUCTIVE
+"""From this level on, the description contains a warning."""
 
 _PRESETS: Final = ["minimal", "standard", "full"]
 
 
 class OperationDescriber:
-    """Describes the operations of one catalog in one face."""
+    """Describes the operations of one catalog in one view."""
 
-    __slots__ = ("_face", "_operation_catalog", "_operations", "_trust")
+    __slots__ = ("_operation_catalog", "_operations", "_trust", "_view")
 
     def __init__(
         self,
         operations: OperationCatalogBuilder,
         operation_catalog: OperationSnapshot,
-        face: OperationView,
+        operation_view: OperationView,
         trust: Callable[[str], str],
     ) -> None:
         self._operations = operations
         self._operation_catalog = operation_catalog
-        self._face = face
+        self._view = operation_view
         self._trust = trust
 
-    def line(self, one: Operation) -> dict[str, Any]:
-        """As it stands in a list: exactly these members."""
+    def describe_briefly(self, operation: Operation) -> dict[str, Any]:
+        """Return an operation as a list entry, with exactly these members."""
         return {
-            "name": self._operation_catalog.name_in(one, self._face),
-            "semantic_category": one.category.value,
-            "endpoint": self._face.find_family(one.name, one.category).name,
-            "description": one_line(one.description, LONGEST_LINE) or f"Calls {one.canonical}.",
+            "name": self._operation_catalog.name_in(operation, self._view),
+            "semantic_category": operation.category.value,
+            "endpoint": self._view.find_family(operation.name, operation.category).name,
+            "description": one_line(operation.description, MAX_LIST_DESCRIPTION)
+            or f"Calls {operation.canonical}.",
         }
 
-    def tool(self, one: Operation) -> str:
-        """The MCP tool by which it is called."""
-        if self._face.mode == "single":
-            return self._face.single_tool
-        return self._face.find_family(one.name, one.category).tool
+    def tool(self, operation: Operation) -> str:
+        """Return the MCP tool that calls the operation."""
+        if self._view.mode == "single":
+            return self._view.single_tool
+        return self._view.find_family(operation.name, operation.category).tool
 
-    def found(self, one: Operation) -> dict[str, Any]:
-        """As one of a search: everything that is needed to call it."""
+    def describe_match(self, operation: Operation) -> dict[str, Any]:
+        """Return an operation as a search result, with everything that a call needs."""
         return {
-            **self.line(one),
-            "description": self._about(one, _LONGEST_FOUND, source=False),
-            "mcpTool": self.tool(one),
-            "parameters": parameters_info(one, features=False, brief=True),
+            **self.describe_briefly(operation),
+            "description": self._description(operation, _MAX_FOUND_DESCRIPTION, source=False),
+            "mcpTool": self.tool(operation),
+            "parameters": parameters_info(operation, features=False, brief=True),
         }
 
-    def whole(self, one: Operation, include: Iterable[str] = ()) -> dict[str, Any]:
-        """Everything about it."""
-        name = self._operation_catalog.name_in(one, self._face)
-        made: dict[str, Any] = {
-            **self.line(one),
-            "mcpTool": self.tool(one),
-            "description": self._about(one, LONGEST),
+    def describe_fully(self, operation: Operation, include: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the full description of an operation."""
+        name = self._operation_catalog.name_in(operation, self._view)
+        description: dict[str, Any] = {
+            **self.describe_briefly(operation),
+            "mcpTool": self.tool(operation),
+            "description": self._description(operation, MAX_DESCRIPTION),
             "permissions": {
-                "readOnly": one.category.is_read_only,
-                "destructive": one.category.is_destructive,
+                "readOnly": operation.category.is_read_only,
+                "destructive": operation.category.is_destructive,
             },
-            "parameters": parameters_info(one),
-            "returns": returns(one),
-            "examples": [{"request": request(one, name)}],
+            "parameters": parameters_info(operation),
+            "returns": result_type(operation),
+            "examples": [{"request": example_request(operation, name)}],
         }
         for block in include:
             if block in _BLOCKS:
-                made[block] = _BLOCKS[block](self, one)
-        return made
+                description[block] = _BLOCKS[block](self, operation)
+        return description
 
-    def _about(self, one: Operation, most: int, *, source: bool = True) -> str:
-        """Its description, and what a caller should know of it besides."""
-        settings = self._operations.settings(one.canonical)
-        said = one.description if one.native is not None else one.tool.description
-        parts = [one_line(said, most)]
+    def _description(
+        self, operation: Operation, max_characters: int, *, source: bool = True
+    ) -> str:
+        """Return the description of an operation, with notes for callers."""
+        settings = self._operations.settings(operation.canonical)
+        text = (
+            operation.description if operation.builtin is not None else operation.tool.description
+        )
+        parts = [one_line(text, max_characters)]
         if settings.deprecated:
-            instead = f" Use {settings.replacement} instead." if settings.replacement else ""
-            parts.append(f"Deprecated since {one_line(settings.deprecated, 60)}.{instead}")
-        if one.danger >= _WARNED_OF:
-            parts.append(f"Danger: {one.danger.label}; a human may have to confirm it.")
-        if source and one.tool.upstream != BUILTIN_KEY:
-            parts.append(f"(Tool {one.canonical}.)")
+            replacement = f" Use {settings.replacement} instead." if settings.replacement else ""
+            parts.append(f"Deprecated since {one_line(settings.deprecated, 60)}.{replacement}")
+        if operation.danger >= _WARNING_LEVEL:
+            parts.append(f"Danger: {operation.danger.label}; it may need approval.")
+        if source and operation.tool.upstream != BUILTIN_KEY:
+            parts.append(f"(Tool {operation.canonical}.)")
         return " ".join(part for part in parts if part)
 
-    # -- blocks that are asked for
+    # -- optional blocks
 
-    def danger(self, one: Operation) -> dict[str, Any]:
-        settings = self._operations.settings(one.canonical)
+    def danger(self, operation: Operation) -> dict[str, Any]:
+        settings = self._operations.settings(operation.canonical)
         return {
-            "level": one.danger.label,
-            "dangerous": one.danger >= _WARNED_OF,
-            "reasons": list(one.reasons),
+            "level": operation.danger.label,
+            "dangerous": operation.danger >= _WARNING_LEVEL,
+            "reasons": list(operation.reasons),
             "confirmation_message": settings.confirmation_message,
             "cooldown_seconds": settings.cooldown,
             "requires_reauth": False,
-            "audit_context": [each.name for each in one.signature.parameters if not each.sensitive],
+            "audit_context": [
+                parameter.name
+                for parameter in operation.signature.parameters
+                if not parameter.sensitive
+            ],
         }
 
-    def source(self, one: Operation) -> dict[str, Any]:
+    def source(self, operation: Operation) -> dict[str, Any]:
         return {
-            "tool": one.canonical,
-            "server": one.server or None,
-            "effect": one.tool.effect_name,
-            "trust": self._trust(one.server) if one.server else None,
-            "confidence": one.confidence,
-            "needs_review": one.needs_review,
-            "origins": dict(one.origins),
+            "tool": operation.canonical,
+            "server": operation.server or None,
+            "effect": operation.tool.effect_name,
+            "trust": self._trust(operation.server) if operation.server else None,
+            "confidence": operation.confidence,
+            "needs_review": operation.needs_review,
+            "origins": dict(operation.origins),
             "map_to": {
-                each.name: each.own for each in one.signature.parameters if each.own != each.name
+                parameter.name: parameter.upstream_name
+                for parameter in operation.signature.parameters
+                if parameter.upstream_name != parameter.name
             },
-            "open": one.signature.open,
+            "open": operation.signature.open,
         }
 
-    def input_schema(self, one: Operation) -> Any:
-        """The schema that arguments are validated with, in the server's own names."""
-        return surface_of(one).root
+    def input_schema(self, operation: Operation) -> Any:
+        """Return the schema that validates the arguments, with the names of the server."""
+        return load_properties(operation).root
 
-    def output_schema(self, one: Operation) -> Any:
-        return output_schema(one)
+    def output_schema(self, operation: Operation) -> Any:
+        return output_schema(operation)
 
-    def lifecycle(self, one: Operation) -> dict[str, Any] | None:
-        """What becomes of it as an execution, where it can be one."""
-        return LIFECYCLE if one.native is None or one.native.lifecycle else None
+    def lifecycle(self, operation: Operation) -> dict[str, Any] | None:
+        """Return the lifecycle as an execution. None: it cannot be one."""
+        return LIFECYCLE if operation.builtin is None or operation.builtin.lifecycle else None
 
-    def field_selection(self, one: Operation) -> dict[str, Any]:
-        reads = one.category is Category.READ
+    def field_selection(self, operation: Operation) -> dict[str, Any]:
+        is_read = operation.category is Category.READ
         return {
-            "supported": reads,
-            "presets": _PRESETS if reads else [],
+            "supported": is_read,
+            "presets": _PRESETS if is_read else [],
             "parameters": sorted(
-                name if name in one.signature.features else f"_{name}"
+                name if name in operation.signature.features else f"_{name}"
                 for name in ("fields", "preset")
             )
-            if reads
+            if is_read
             else [],
         }
 
-    def pagination(self, one: Operation) -> dict[str, Any]:
-        names = one.signature.names
-        if one.native is not None:
+    def pagination(self, operation: Operation) -> dict[str, Any]:
+        names = operation.signature.names
+        if operation.builtin is not None:
             return {"supported": "first" in names, "style": "cursors"}
-        own = sorted(names & _PAGING)
+        paging_parameters = sorted(names & _PAGING)
         return {
-            "supported": one.category is Category.READ,
-            "style": "upstream" if own else "cursors",
-            "parameters": own or ["_first", "_after"],
+            "supported": operation.category is Category.READ,
+            "style": "upstream" if paging_parameters else "cursors",
+            "parameters": paging_parameters or ["_first", "_after"],
         }
 
-    def description(self, one: Operation) -> str:
-        """All of it that is of use, where the usual is cut."""
-        return self._about(one, _LONGEST_WHOLE)
+    def description(self, operation: Operation) -> str:
+        """Return the long description."""
+        return self._description(operation, _MAX_LONG_DESCRIPTION)
 
-    def parameters(self, one: Operation) -> list[dict[str, Any]]:
-        return parameters_info(one)
+    def parameters(self, operation: Operation) -> list[dict[str, Any]]:
+        return parameters_info(operation)
 
 
 _PAGING: Final = frozenset(
@@ -800,12 +864,12 @@ _BLOCKS: Final[dict[str, Callable[[OperationDescriber, Operation], Any]]] = {
 }
 
 
-MOST_FOUND: Final = 10
-"""Operations of a search, unless more are asked for."""
-MOST_FOUND_WITH_PARAMETERS: Final = 8
-IN_DETAIL: Final = 3
-"""So many of them with their parameters."""
-MOST_PAGE: Final = 100
+DEFAULT_MATCHES: Final = 10
+"""Default number of search results."""
+DEFAULT_MATCHES_WITH_PARAMETERS: Final = 8
+DETAILED_MATCHES: Final = 3
+"""Number of search results with parameters."""
+MAX_PAGE: Final = 100
 QUERIES: Final = (
     "operations", "types", "capabilities", "adapter_info", "quota_status", "safety_policy",
 )  # fmt: skip
@@ -822,27 +886,27 @@ CAPABILITIES: Final = {
 }
 SHORTENED: Final = "INTROSPECTION_SHORTENED"
 
-_LONGEST_NAME: Final = 600
-_MOST_KEPT: Final = 16
-_MOST_WHOLE: Final = 20
-"""So many operations are described wholly in one answer."""
+_MAX_NAME_CHARACTERS: Final = 600
+_MAX_CACHED_TYPES: Final = 16
+_MAX_FULL_DESCRIPTIONS: Final = 20
+"""Maximum number of full descriptions in one response."""
 _encode: Final = msgspec.json.Encoder().encode
 
 Report = Callable[[Any], Any]
-"""Takes an `AqlRequest`, gives what a query such as `quota_status` is answered with."""
+"""Takes an `AqlRequest`, returns the response to a query such as `quota_status`."""
 
 
-def _no_warning(asked: Any, code: str, message: str, details: dict[str, Any]) -> None:
-    """Where nobody wants to know."""
+def _ignore_warning(request: Any, code: str, message: str, details: dict[str, Any]) -> None:
+    """Ignore the warning."""
 
 
 class IntrospectOperation:
-    """Answers `introspect`."""
+    """The operation `introspect`."""
 
     def __init__(
         self,
         operations: OperationCatalogBuilder,
-        book_of: Callable[[], OperationSnapshot],
+        get_operation_catalog: Callable[[], OperationSnapshot],
         search: Searcher,
         *,
         view_of: Callable[[Any], View | None] = lambda _: None,
@@ -851,12 +915,17 @@ class IntrospectOperation:
         cursors: CursorCodec,
         response_bytes: Callable[[], int] = lambda: 10 * 1024 * 1024,
         trust: Callable[[str], str] = lambda _: "validated",
-        warn: Callable[[Any, str, str, dict[str, Any]], None] = _no_warning,
+        warn: Callable[[Any, str, str, dict[str, Any]], None] = _ignore_warning,
     ) -> None:
-        """`view_of`: what the caller of a call sees, None for everything. `protocol_info` adds to
-        `_protocol`, such as limits and the session's id. `reports`: query → its answer."""
+        """
+        Args:
+            view_of: Returns the tools that the caller of a call sees. None: all.
+            protocol_info: Returns further members of `_protocol`, such as limits and the session
+                id.
+            reports: The responses of further queries, by query.
+        """
         self._operations = operations
-        self._book_of = book_of
+        self._get_operation_catalog = get_operation_catalog
         self._search = search
         self._view_of = view_of
         self._protocol_info = protocol_info
@@ -865,17 +934,17 @@ class IntrospectOperation:
         self._response_bytes = response_bytes
         self._trust = trust
         self._warn = warn
-        self._typed_book: OperationSnapshot | None = None
-        self._typed: BoundedDict[Hashable, list[TypeDetails]] = BoundedDict(_MOST_KEPT)
+        self._typed_catalog: OperationSnapshot | None = None
+        self._type_lines: BoundedDict[Hashable, list[TypeDetails]] = BoundedDict(_MAX_CACHED_TYPES)
 
-    def natives(self) -> list[BuiltinOperation]:
+    def builtin_operations(self) -> list[BuiltinOperation]:
         return [
             BuiltinOperation(
                 name="introspect",
                 category=Category.READ,
                 effect="read_only",
                 description=(
-                    "Find operations by what they do, and see their parameters. Also types, limits "
+                    "Find operations by task, and see their parameters. Also types, limits "
                     "and capabilities."
                 ),
                 parameters=PARAMETERS,
@@ -886,21 +955,21 @@ class IntrospectOperation:
             )
         ]
 
-    def answer(self, asked: Any) -> dict[str, Any]:
-        """What an `AqlRequest` asks for. Raises AqlError."""
-        params: dict[str, Any] = asked.params or {}
+    def answer(self, request: Any) -> dict[str, Any]:
+        """Answer a request. Raises AqlError."""
+        params: dict[str, Any] = request.params or {}
         query = params.get("query")
         if query == "operations":
-            return self._of_operations(asked, params)
+            return self._query_operations(request, params)
         if query == "types":
-            return self._of_types(asked, params)
+            return self._query_types(request, params)
         if query == "capabilities":
-            return {"capabilities": self._protocol(asked)}
+            return {"capabilities": self._protocol(request)}
         if query == "adapter_info":
-            return {"adapter_info": self._adapter(asked)}
+            return {"adapter_info": self._adapter_info(request)}
         if query in QUERIES:
             report = self._reports.get(query)
-            return {query: None if report is None else report(asked)}
+            return {query: None if report is None else report(request)}
         raise AqlError(
             "INVALID_QUERY_TYPE",
             f"Unknown query. Supported: {', '.join(QUERIES)}.",
@@ -909,290 +978,312 @@ class IntrospectOperation:
 
     # -- operations
 
-    def _of_operations(self, asked: Any, params: dict[str, Any]) -> dict[str, Any]:
-        operation_catalog, face = self._book_of(), asked.face
-        details = OperationDescriber(self._operations, operation_catalog, face, self._trust)
-        view = self._view_of(asked.call)
-        include = [one for one in params.get("include") or () if one in INCLUDES]
+    def _query_operations(self, request: Any, params: dict[str, Any]) -> dict[str, Any]:
+        operation_catalog, operation_view = self._get_operation_catalog(), request.operation_view
+        describer = OperationDescriber(
+            self._operations, operation_catalog, operation_view, self._trust
+        )
+        view = self._view_of(request.call)
+        include = [operation for operation in params.get("include") or () if operation in INCLUDES]
         name = params.get("name")
         if name is not None:
-            one = operation_catalog.find_in(str(name)[:_LONGEST_NAME], face)
-            shown = one is not None and _may_call(one, view)
-            # Most include it out of habit; details have them anyway.
+            operation = operation_catalog.find_in(str(name)[:_MAX_NAME_CHARACTERS], operation_view)
+            is_allowed = operation is not None and _is_callable(operation, view)
+            # Many clients include parameters by habit. Full descriptions always have them.
             blocks = [block for block in include if block != "parameters"]
-            return {"operation": details.whole(one, blocks) if one and shown else None}
-        namespace = params.get("namespace") or face.namespace
+            return {
+                "operation": describer.describe_fully(operation, blocks)
+                if operation and is_allowed
+                else None
+            }
+        namespace = params.get("namespace") or operation_view.namespace
         category = None if params.get("category") is None else Category(params["category"])
-        wish = params.get("search")
-        if wish is not None:
-            return self._found(
-                asked, operation_catalog, details, view, namespace, category, include
+        task = params.get("search")
+        if task is not None:
+            return self._search_operations(
+                request, operation_catalog, describer, view, namespace, category, include
             )
-        listed = [
-            one
-            for one in visible(operation_catalog, view, namespace)
-            if (category is None or one.category is category)
-            and (one.native is None or not params.get("namespace"))
+        operations = [
+            operation
+            for operation in list_visible(operation_catalog, view, namespace)
+            if (category is None or operation.category is category)
+            and (operation.builtin is None or not params.get("namespace"))
         ]
-        return self._listed(asked, params, details, listed, include)
+        return self._list_operations(request, params, describer, operations, include)
 
-    def _found(
+    def _search_operations(
         self,
-        asked: Any,
+        request: Any,
         operation_catalog: OperationSnapshot,
-        details: OperationDescriber,
+        describer: OperationDescriber,
         view: View | None,
         namespace: str,
         category: Category | None,
         include: Sequence[str],
     ) -> dict[str, Any]:
-        params = asked.params
+        params = request.params
         detailed = bool(include)
-        usual = MOST_FOUND_WITH_PARAMETERS if detailed else MOST_FOUND
-        most = _count(params.get("first"), usual)
+        default_count = DEFAULT_MATCHES_WITH_PARAMETERS if detailed else DEFAULT_MATCHES
+        count = _count_or_default(params.get("first"), default_count)
 
         def sees(tool: Tool) -> bool:
-            one = operation_catalog.of(tool)
-            if one.native is not None:
-                return not params.get("namespace") and is_shown(one, view)
-            if namespace and not operation_catalog.within(one, namespace):
+            operation = operation_catalog.for_tool(tool)
+            if operation.builtin is not None:
+                return not params.get("namespace") and is_visible(operation, view)
+            if namespace and not operation_catalog.is_within(operation, namespace):
                 return False
             return view is None or view.includes(tool)
 
-        caller = getattr(getattr(asked.call, "caller", None), "name", "")
+        caller = getattr(getattr(request.call, "caller", None), "name", "")
         hits = self._search.search(
-            str(params["search"]), sees, most, category=category, caller=caller
+            str(params["search"]), sees, count, category=category, caller=caller
         )
-        made = []
-        for place, hit in enumerate(hits[:most]):
-            if detailed and place < IN_DETAIL:
-                line = details.found(hit.operation)
+        lines = []
+        for position, hit in enumerate(hits[:count]):
+            if detailed and position < DETAILED_MATCHES:
+                line = describer.describe_match(hit.operation)
                 extra = [block for block in include if block != "parameters"]
                 if extra:
-                    whole = details.whole(hit.operation, extra)
-                    line |= {block: whole[block] for block in extra}
+                    full = describer.describe_fully(hit.operation, extra)
+                    line |= {block: full[block] for block in extra}
             else:
-                line = details.line(hit.operation)
-            made.append(line)
-        return {"_protocol": {"version": SPEC_VERSION}, "operations": made}
+                line = describer.describe_briefly(hit.operation)
+            lines.append(line)
+        return {"_protocol": {"version": SPEC_VERSION}, "operations": lines}
 
-    def _listed(
+    def _list_operations(
         self,
-        asked: Any,
+        request: Any,
         params: dict[str, Any],
-        details: OperationDescriber,
-        listed: list[Operation],
+        describer: OperationDescriber,
+        operations: list[Operation],
         include: Sequence[str],
     ) -> dict[str, Any]:
-        """All of them, or a page. What is longer than an answer may be has pages by itself."""
-        data: dict[str, Any] = {"_protocol": self._protocol(asked)}
-        describe = details.line
+        """Return all operations, or a page of them. A list above the size limit gets pages."""
+        data: dict[str, Any] = {"_protocol": self._protocol(request)}
+        describe = describer.describe_briefly
         if include:
             blocks = [block for block in include if block != "parameters"]
 
-            def describe(one: Operation) -> dict[str, Any]:
-                return details.whole(one, blocks)
+            def describe(operation: Operation) -> dict[str, Any]:
+                return describer.describe_fully(operation, blocks)
 
-        # Whole descriptions take their time, and everybody else waits for it.
-        most = _MOST_WHOLE if include else len(listed)
-        return data | self._paged(
-            asked, params, "operations", listed, lambda one: one.name, describe, most
+        # Full descriptions are slow, and block the event loop.
+        max_items = _MAX_FULL_DESCRIPTIONS if include else len(operations)
+        return data | self._make_page(
+            request,
+            params,
+            "operations",
+            operations,
+            lambda operation: operation.name,
+            describe,
+            max_items,
         )
 
     # -- types
 
-    def _of_types(self, asked: Any, params: dict[str, Any]) -> dict[str, Any]:
-        operation_catalog, view = self._book_of(), self._view_of(asked.call)
-        namespace = params.get("namespace") or asked.face.namespace
+    def _query_types(self, request: Any, params: dict[str, Any]) -> dict[str, Any]:
+        operation_catalog, view = self._get_operation_catalog(), self._view_of(request.call)
+        namespace = params.get("namespace") or request.operation_view.namespace
         name = params.get("name")
         if name is not None:
             return {
-                "type": _type(
-                    str(name)[:_LONGEST_NAME], visible(operation_catalog, view, namespace)
+                "type": _find_type(
+                    str(name)[:_MAX_NAME_CHARACTERS],
+                    list_visible(operation_catalog, view, namespace),
                 )
             }
-        return self._paged(
-            asked,
+        return self._make_page(
+            request,
             params,
             "types",
-            self._types(operation_catalog, view, namespace),
-            lambda one: str(one["name"]),
-            lambda one: one,
+            self._list_types(operation_catalog, view, namespace),
+            lambda type_details: str(type_details["name"]),
+            lambda type_details: type_details,
         )
 
-    def _types(
+    def _list_types(
         self, operation_catalog: OperationSnapshot, view: View | None, namespace: str
     ) -> list[TypeDetails]:
-        """Every type in a line. Kept: of a large catalog it takes its time to find them all."""
-        if operation_catalog is not self._typed_book:
-            self._typed_book = operation_catalog
-            self._typed.clear()
+        """Return a line for every type. Cached, because a large catalog takes long."""
+        if operation_catalog is not self._typed_catalog:
+            self._typed_catalog = operation_catalog
+            self._type_lines.clear()
         key = (None if view is None else view.key, namespace)
-        lines = self._typed.get(key)
+        lines = self._type_lines.get(key)
         if lines is None:
-            known = dict(PROTOCOL)
-            for one in visible(operation_catalog, view, namespace):
-                for brought in of_operation(one):
-                    known.setdefault(brought["name"], brought)
-            lines = self._typed[key] = [
-                {word: one[word] for word in ("name", "kind", "description") if one.get(word)}
-                for one in known.values()
+            types = dict(PROTOCOL_TYPES)
+            for operation in list_visible(operation_catalog, view, namespace):
+                for type_details in operation_types(operation):
+                    types.setdefault(type_details["name"], type_details)
+            lines = self._type_lines[key] = [
+                {
+                    word: type_details[word]
+                    for word in ("name", "kind", "description")
+                    if type_details.get(word)
+                }
+                for type_details in types.values()
             ]
         return lines
 
     # -- pages
 
-    def _paged(
+    def _make_page(
         self,
-        asked: Any,
+        request: Any,
         params: dict[str, Any],
         kind: str,
-        every: list[Any],
+        items: list[Any],
         name_of: Callable[[Any], str],
         describe: Callable[[Any], dict[str, Any]],
-        most: int | None = None,
+        max_items: int | None = None,
     ) -> dict[str, Any]:
-        """The part that was asked for, cut where an answer would be too long, or has `most`."""
-        order = _order(params)
+        """Return the requested page, shortened to the size limit or to `max_items`."""
+        order = _query_digest(params)
         start = 0
         if params.get("after") is not None:
             position = self._cursors.open(params["after"], kind, order)
-            start = _behind(position, [name_of(one) for one in every])
-        wanted = params.get("first")
-        asked_for = wanted is not None or params.get("after") is not None
-        end = start + _count(wanted, MOST_PAGE) if asked_for else len(every)
-        if most is not None:
-            end = min(end, start + most)
-        # Half of it, for what stands around: an answer may be given twice, as text and structured.
-        room = self._response_bytes() // 3
-        made: list[dict[str, Any]] = []
-        for one in every[start:end]:
-            line = describe(one)
-            room -= len(_encode(line)) + 1
-            if room < 0 and made:
+            start = _start_after(position, [name_of(item) for item in items])
+        first = params.get("first")
+        is_page_requested = first is not None or params.get("after") is not None
+        end = start + _count_or_default(first, MAX_PAGE) if is_page_requested else len(items)
+        if max_items is not None:
+            end = min(end, start + max_items)
+        # A third of the limit: a response may contain its data twice, as text and structured.
+        remaining_bytes = self._response_bytes() // 3
+        page: list[dict[str, Any]] = []
+        for item in items[start:end]:
+            line = describe(item)
+            remaining_bytes -= len(_encode(line)) + 1
+            if remaining_bytes < 0 and page:
                 break
-            made.append(line)
-        reached = start + len(made)
-        data: dict[str, Any] = {kind: made}
-        if not asked_for and reached == len(every):
+            page.append(line)
+        end_index = start + len(page)
+        data: dict[str, Any] = {kind: page}
+        if not is_page_requested and end_index == len(items):
             return data
-        last = name_of(every[reached - 1]) if made else None
+        last = name_of(items[end_index - 1]) if page else None
         cursor = None
         if last is not None:
-            cursor = self._cursors.seal(CursorPosition(kind, reached - 1, last, [], order))
+            cursor = self._cursors.seal(CursorPosition(kind, end_index - 1, last, [], order))
         data["pageInfo"] = {
-            "hasNextPage": reached < len(every),
+            "hasNextPage": end_index < len(items),
             "hasPreviousPage": start > 0,
             "endCursor": cursor,
         }
-        if not asked_for:
+        if not is_page_requested:
             self._warn(
-                asked,
+                request,
                 SHORTENED,
-                f"Only {len(made)} of {len(every)} {kind} fit into one answer. "
-                "Ask for the next with 'after', or use 'search'.",
-                {"returned": len(made), "total": len(every)},
+                f"Only {len(page)} of {len(items)} {kind} fit into one response. "
+                "Get the next ones with 'after', or use 'search'.",
+                {"returned": len(page), "total": len(items)},
             )
         return data
 
     # -- about the node
 
-    def _protocol(self, asked: Any) -> dict[str, Any]:
-        mode = asked.face.mode
+    def _protocol(self, request: Any) -> dict[str, Any]:
+        mode = request.operation_view.mode
         return {
             "version": SPEC_VERSION,
             "conformance": "level-2",
             "mode": mode if mode in ("single", "all") else "semantic",
             "capabilities": dict(CAPABILITIES),
-            **self._protocol_info(asked),
+            **self._protocol_info(request),
         }
 
-    def _adapter(self, asked: Any) -> dict[str, Any]:
-        """Which servers there are, and how much of each is seen."""
-        operation_catalog, view = self._book_of(), self._view_of(asked.call)
-        face: OperationView = asked.face
-        seen = visible(operation_catalog, view, face.namespace)
+    def _adapter_info(self, request: Any) -> dict[str, Any]:
+        """Return the servers, and the number of visible operations of each."""
+        operation_catalog, view = self._get_operation_catalog(), self._view_of(request.call)
+        operation_view: OperationView = request.operation_view
+        visible_operations = list_visible(operation_catalog, view, operation_view.namespace)
         servers: dict[str, dict[str, Any]] = {}
-        by_category = dict.fromkeys((one.value for one in Category), 0)
+        by_category = dict.fromkeys((operation.value for operation in Category), 0)
         by_family: dict[str, int] = {}
-        for one in seen:
-            by_category[one.category.value] += 1
-            family = face.find_family(one.name, one.category).name
+        for operation in visible_operations:
+            by_category[operation.category.value] += 1
+            family = operation_view.find_family(operation.name, operation.category).name
             by_family[family] = by_family.get(family, 0) + 1
-            if one.native is None:
+            if operation.builtin is None:
                 server = servers.setdefault(
-                    one.tool.segment,
+                    operation.tool.segment,
                     {
-                        "namespace": one.tool.segment,
+                        "namespace": operation.tool.segment,
                         "operations": 0,
-                        "trust_level": self._trust(one.server),
+                        "trust_level": self._trust(operation.server),
                     },
                 )
                 server["operations"] += 1
         report = self._reports.get("adapter_info")
         return {
-            "operations": len(seen),
+            "operations": len(visible_operations),
             "by_category": by_category,
             "by_endpoint": by_family,
-            "namespaces": sorted(servers.values(), key=lambda one: str(one["namespace"])),
-            "endpoints": list(face.tools),
-            "tokens": cost(face, operation_catalog, view),
-            **(report(asked) if report is not None else {}),
+            "namespaces": sorted(
+                servers.values(), key=lambda operation: str(operation["namespace"])
+            ),
+            "endpoints": list(operation_view.tools),
+            "tokens": token_costs(operation_view, operation_catalog, view),
+            **(report(request) if report is not None else {}),
         }
 
 
-def natives(
+def introspection_operations(
     operations: OperationCatalogBuilder,
-    book_of: Callable[[], OperationSnapshot],
+    get_operation_catalog: Callable[[], OperationSnapshot],
     search: Searcher,
-    **more: Any,
+    **options: Any,
 ) -> list[BuiltinOperation]:
-    """`introspect`, as the node offers it. `more` as `IntrospectOperation` takes it."""
-    return IntrospectOperation(operations, book_of, search, **more).natives()
+    """Return the operation `introspect`. `more` are arguments of `IntrospectOperation`."""
+    return IntrospectOperation(
+        operations, get_operation_catalog, search, **options
+    ).builtin_operations()
 
 
-def _may_call(one: Operation, view: View | None) -> bool:
-    """Whoever names one is told of it also where it is in no list."""
-    free = one.native is not None and one.native.free
-    return free or view is None or view.includes(one.tool)
+def _is_callable(operation: Operation, view: View | None) -> bool:
+    """Return whether a caller may see an operation by name, even if no list contains it."""
+    free = operation.builtin is not None and operation.builtin.free
+    return free or view is None or view.includes(operation.tool)
 
 
-def _type(name: str, seen: Iterable[Operation]) -> TypeDetails | None:
-    """A type by its name. Only operations are looked at that could have brought it along."""
-    known = PROTOCOL.get(name)
-    if known is not None:
-        return known
-    for one in seen:
-        if one.native is not None or name.startswith(pascal(one.name)):
-            for brought in of_operation(one):
-                if brought["name"] == name:
-                    return brought
+def _find_type(name: str, visible_operations: Iterable[Operation]) -> TypeDetails | None:
+    """Return a type by its name. Searches only operations that can have this type."""
+    protocol_type = PROTOCOL_TYPES.get(name)
+    if protocol_type is not None:
+        return protocol_type
+    for operation in visible_operations:
+        if operation.builtin is not None or name.startswith(to_pascal_case(operation.name)):
+            for type_details in operation_types(operation):
+                if type_details["name"] == name:
+                    return type_details
     return None
 
 
-def _count(asked: Any, otherwise: int) -> int:
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-        return otherwise
-    return min(asked, MOST_PAGE)
+def _count_or_default(count: Any, default: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        return default
+    return min(count, MAX_PAGE)
 
 
-def _order(params: Mapping[str, Any]) -> bytes:
-    said = [params.get(name) for name in ("query", "namespace", "category", "include")]
-    return blake2b(_encode(said), digest_size=6).digest()
+def _query_digest(params: Mapping[str, Any]) -> bytes:
+    values = [params.get(name) for name in ("query", "namespace", "category", "include")]
+    return blake2b(_encode(values), digest_size=6).digest()
 
 
-def _behind(position: CursorPosition, names: Sequence[str]) -> int:
-    """Where a page goes on: behind what it ended with, else where that was."""
-    at = position.ordinal
-    if not (0 <= at < len(names) and names[at].startswith(str(position.id))):
-        # A cursor keeps the beginning of a long name.
-        at = next((i for i, one in enumerate(names) if one[:64] == position.id), at)
-    return max(0, min(at + 1, len(names)))
+def _start_after(position: CursorPosition, names: Sequence[str]) -> int:
+    """Return the index where a page continues: after the last item, or after its former
+    position."""
+    index = position.ordinal
+    if not (0 <= index < len(names) and names[index].startswith(str(position.id))):
+        # A cursor holds only the beginning of a long name.
+        index = next((i for i, name in enumerate(names) if name[:64] == position.id), index)
+    return max(0, min(index + 1, len(names)))
 
 
-def _parameter(name: str, about: str, required: bool = False, **schema: Any) -> Parameter:
+def _parameter(name: str, description: str, required: bool = False, **schema: Any) -> Parameter:
     schema.setdefault("type", "string")
-    return Parameter(name, name, schema["type"], required, schema, about)
+    return Parameter(name, name, schema["type"], required, schema, description)
 
 
 PARAMETERS: Final = (
@@ -1203,22 +1294,22 @@ PARAMETERS: Final = (
         minLength=1,
         maxLength=64,
     ),
-    _parameter("name", "Of one operation or type: then everything about it.", maxLength=600),
+    _parameter("name", "An operation or type: return its full description.", maxLength=600),
     _parameter(
         "search",
-        "A short request: verb, object, product. Gives the operations that fit, the best first.",
+        "A short request: verb, object, product. Returns the operations that fit, best first.",
         maxLength=10_000,
     ),
     _parameter(
         "include",
-        "parameters with a search gives those of the best three. Others are blocks of details.",
+        "parameters: with a search, the parameters of the best three. Others: blocks of details.",
         type="array",
         items={"type": "string", "enum": list(INCLUDES)},
         maxItems=len(INCLUDES),
     ),
     _parameter("namespace", "Only operations of this server.", maxLength=255),
-    _parameter("category", "Only this category.", enum=[one.value for one in Category]),
+    _parameter("category", "Only this category.", enum=[category.value for category in Category]),
     FIRST,
     AFTER,
 )
-"""No enum for `query`: what is none has a code of its own."""
+"""`query` has no enum, because unknown queries have their own error code."""

@@ -1,6 +1,6 @@
-"""The parameters and the response of all list operations of the node.
+"""The parameters and the response of built-in list operations.
 
-A cross-cutting parameter has one name, type, meaning and default, wherever it stands.
+A parameter has the same name, type, meaning and default in all of them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from interlock.aql.language import fields as field_selection
-from interlock.aql.language.collections import MOST_PAGE, PAGE, CollectionSchema, shape
+from interlock.aql.language.collections import (
+    DEFAULT_PAGE,
+    MAX_PAGE,
+    CollectionSchema,
+    query_collection,
+)
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.operations import AFTER, FEATURES, FIRST, Parameter
 from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.core.call import Principal, principal
 
 ComputedFields = Mapping[str, Callable[[Mapping[str, Any]], Any]]
-"""Fields that are made when somebody asks for them, by name."""
+"""Fields that are computed on request, by name."""
 
 
 def parameter(
@@ -34,7 +39,7 @@ def parameter(
     )
 
 
-_WHOLE: Final = {"type": "integer", "minimum": 1}
+_POSITIVE_INTEGER: Final = {"type": "integer", "minimum": 1}
 _FIELDS: Final = {
     "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}],
 }
@@ -52,103 +57,119 @@ _SORT: Final = {
 }
 
 FIELDS: Final = (
-    # A preset may stand in their place.
+    # A preset name is accepted in place of a list.
     msgspec.structs.replace(FEATURES["fields"], schema=_FIELDS),
     FEATURES["preset"],
 )
 PAGING: Final = (
     FIRST,
     AFTER,
-    parameter("last", "integer", "So many from the end, or before a cursor.", schema=_WHOLE),
-    parameter("before", "string", "A cursor from pageInfo; with last."),
-    parameter("limit", "integer", "So many, from offset on.", schema=_WHOLE),
     parameter(
-        "offset", "integer", "How many to leave out.", schema={"type": "integer", "minimum": 0}
+        "last",
+        "integer",
+        "Number of items from the end, or before a cursor.",
+        schema=_POSITIVE_INTEGER,
     ),
-    parameter("page", "integer", "The number of a page.", schema=_WHOLE),
-    parameter("page_size", "integer", "How many are on a page.", schema=_WHOLE),
+    parameter("before", "string", "A cursor from pageInfo; with last."),
+    parameter("limit", "integer", "Number of items, starting at offset.", schema=_POSITIVE_INTEGER),
+    parameter(
+        "offset", "integer", "Number of items to skip.", schema={"type": "integer", "minimum": 0}
+    ),
+    parameter("page", "integer", "The number of a page.", schema=_POSITIVE_INTEGER),
+    parameter("page_size", "integer", "Number of items on a page.", schema=_POSITIVE_INTEGER),
 )
-QUERY: Final = parameter("query", "string", 'Words, any of which fits; "a phrase" as it stands.')
+QUERY: Final = parameter(
+    "query", "string", 'Words, any of which must match; "a phrase" matches as a whole.'
+)
 LISTING: Final = (
     QUERY,
-    parameter("filter", "object", "Fields and the values, lists or operators they must fit."),
+    parameter("filter", "object", "Conditions by field: a value, a list of values, or operators."),
     parameter("sort", "object", "{field, order: asc|desc}, or a list of those.", schema=_SORT),
-    parameter("aggregate", "object", "Numbers by label, such as {n: {count: true}}."),
-    parameter("include_items", "boolean", "With aggregate: the items, too."),
-    parameter("edges", "boolean", "Edges with a cursor each, in place of items."),
+    parameter("aggregate", "object", "Aggregates by label, such as {n: {count: true}}."),
+    parameter("include_items", "boolean", "With aggregate: also return the items."),
+    parameter("edges", "boolean", "Return edges with a cursor each, instead of items."),
     *FIELDS,
     *PAGING,
 )
 
 
-def owner_of(asked: AqlRequest) -> Principal:
-    call = asked.call
-    assert call is not None, "natives are asked by somebody"
-    assert call.caller is not None, "nobody gets here unknown"
+def owner_of(request: AqlRequest) -> Principal:
+    call = request.call
+    assert call is not None, "built-in operations run for a call"
+    assert call.caller is not None, "the call is authenticated"
     return principal(call.caller)
 
 
 class ListResponder(msgspec.Struct, frozen=True):
-    """Answers list operations."""
+    """Writes the responses of list operations."""
 
     cursors: CursorCodec
-    page: int = PAGE
-    most_page: int = MOST_PAGE
+    page: int = DEFAULT_PAGE
+    max_page: int = MAX_PAGE
 
     def __call__(
         self,
         items: Sequence[Mapping[str, Any]],
         params: Mapping[str, Any],
-        kind: CollectionSchema,
+        schema: CollectionSchema,
         *,
         shown_as: field_selection.ResultKind = "collection",
         computed: ComputedFields | None = None,
         presets: Mapping[str, Sequence[str]] | None = None,
     ) -> BuiltinResponse:
-        """Raises AqlError for what cannot be asked."""
-        made = computed or {}
-        selection = field_selection.asked(
+        """Return the response to a list request. Raises AqlError for invalid parameters."""
+        computed_fields = computed or {}
+        selection = field_selection.parse_selection(
             params.get("fields"),
             params.get("preset"),
             shown_as,
             presets=presets,
-            known=kind.fields,
-            computed=made.keys(),
+            known_fields=schema.fields,
+            computed=computed_fields.keys(),
         )
-        page = shape(items, params, kind, self.cursors, page=self.page, most=self.most_page)
+        page = query_collection(
+            items, params, schema, self.cursors, page=self.page, maximum=self.max_page
+        )
         data = page.data(
-            lambda one: field_selection.apply(
-                with_computed(one, selection, made), selection, presets
+            lambda item: field_selection.apply(
+                add_computed_fields(item, selection, computed_fields), selection, presets
             )
         )
         if not page.clamped:
             return BuiltinResponse(data)
-        return BuiltinResponse(data, (_clamped(page.clamped, self.most_page),))
+        return BuiltinResponse(data, (_clamped_warning(page.clamped, self.max_page),))
 
 
-def one_of(
-    item: dict[str, Any], params: Mapping[str, Any], known: frozenset[str], computed: ComputedFields
+def select_fields_of(
+    item: dict[str, Any],
+    params: Mapping[str, Any],
+    field_names: frozenset[str],
+    computed: ComputedFields,
 ) -> Any:
-    """A single thing with the fields that were asked for. Raises AqlError."""
-    selection = field_selection.asked(
-        params.get("fields"), params.get("preset"), "item", known=known, computed=computed.keys()
+    """Return a single item with the requested fields. Raises AqlError."""
+    selection = field_selection.parse_selection(
+        params.get("fields"),
+        params.get("preset"),
+        "item",
+        known_fields=field_names,
+        computed=computed.keys(),
     )
-    return field_selection.apply(with_computed(item, selection, computed), selection)
+    return field_selection.apply(add_computed_fields(item, selection, computed), selection)
 
 
-def with_computed(
+def add_computed_fields(
     item: Mapping[str, Any], selection: field_selection.FieldSelection, computed: ComputedFields
 ) -> Mapping[str, Any]:
     if not selection.computed:
         return item
-    made = {name: computed[name](item) for name in sorted(selection.computed)}
-    return {**item, field_selection.COMPUTED: made}
+    values = {name: computed[name](item) for name in sorted(selection.computed)}
+    return {**item, field_selection.COMPUTED: values}
 
 
-def _clamped(asked: int, most: int) -> AqlWarning:
+def _clamped_warning(requested: int, limit: int) -> AqlWarning:
     return AqlWarning(
         "VALIDATION_TRUNCATED_WARNING",
-        f"A page has {most} items as a maximum, not {asked}. Go on with a cursor.",
-        {"field": "items", "original_count": asked, "truncated_count": most, "limit": most},
+        f"The maximum page size is {limit}, not {requested}. Continue with a cursor.",
+        {"field": "items", "original_count": requested, "truncated_count": limit, "limit": limit},
         "low",
     )

@@ -1,7 +1,8 @@
-"""Notes: the one resource that the node stores itself, and its operations. Each caller has its own.
+"""Notes: the only resource that the node stores itself, and its operations. Each caller has its own
+notes.
 
-An update is merged into the stored note. `_etag` is the version of a note; with `if_match` beside
-the id a note is changed only if it still has that version.
+An update is merged into the stored note. `_etag` is the version of a note. With `if_match` a note
+is changed only if it still has that version.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.aql import read_modify_write
-from interlock.aql.execution_operations import age
+from interlock.aql.execution_operations import age_fields
 from interlock.aql.language import errors
 from interlock.aql.language.collections import CollectionSchema
 from interlock.aql.language.errors import AqlError
-from interlock.aql.list_requests import FIELDS, LISTING, ListResponder, one_of, owner_of, parameter
+from interlock.aql.list_requests import (
+    FIELDS,
+    LISTING,
+    ListResponder,
+    owner_of,
+    parameter,
+    select_fields_of,
+)
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Principal
@@ -31,13 +39,13 @@ from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import Category
 
-MOST: Final = 1_000
-"""So many notes one caller may have."""
-BODY_BYTES: Final = 64 * 1024
-TITLE_CHARACTERS: Final = 200
-METADATA_BYTES: Final = 16 * 1024
-MOST_TAGS: Final = 50
-TAG_CHARACTERS: Final = 100
+MAX_NOTES: Final = 1_000
+"""Maximum number of notes of one caller."""
+MAX_BODY_BYTES: Final = 64 * 1024
+MAX_TITLE_CHARACTERS: Final = 200
+MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_TAGS: Final = 50
+MAX_TAG_CHARACTERS: Final = 100
 
 TYPES: Final[dict[str, str]] = {
     "title": "string",
@@ -45,20 +53,20 @@ TYPES: Final[dict[str, str]] = {
     "tags": "array",
     "metadata": "object",
 }
-"""What a caller says of a note."""
+"""The members of a note that callers set."""
 READ_ONLY: Final = ("id", "created_at", "updated_at", "_etag")
-KNOWN: Final = frozenset((*TYPES, *READ_ONLY))
-KIND: Final = CollectionSchema(
-    "notes", fields=KNOWN, text=("title", "body", "tags"), sort=(("created_at", True),)
+FIELD_NAMES: Final = frozenset((*TYPES, *READ_ONLY))
+SCHEMA: Final = CollectionSchema(
+    "notes", fields=FIELD_NAMES, text=("title", "body", "tags"), sort=(("created_at", True),)
 )
 PRESETS: Final = {"minimal": ("id", "title", "updated_at")}
-_AGAIN: Final = 5
-"""So often an update without `if_match` is merged anew, when somebody else was quicker."""
+_MAX_UPDATE_ATTEMPTS: Final = 5
+"""Attempts of an update without `if_match` when another update was faster."""
 _STRING: Final = ["string", "null"]
 _INPUT: Final = {
     "type": "object",
     "properties": {
-        "title": {"type": "string", "maxLength": TITLE_CHARACTERS},
+        "title": {"type": "string", "maxLength": MAX_TITLE_CHARACTERS},
         "body": {"type": _STRING},
         "tags": {"type": ["array", "null"], "items": {"type": "string"}},
         "metadata": {"type": ["object", "null"]},
@@ -66,111 +74,111 @@ _INPUT: Final = {
 }
 
 _FIELDS: Final = (
-    ("id", "string", "Given by the node, read-only."),
-    ("title", "string", "A line about it."),
+    ("id", "string", "The id, read-only."),
+    ("title", "string", "A short title."),
     ("body", "string", "The text."),
-    ("tags", "array", "Words to find it by."),
-    ("metadata", "object", "Anything else."),
-    ("created_at", "string", "When it was made, read-only."),
-    ("updated_at", "string", "When it was changed, read-only."),
-    ("_etag", "string", "Its version, for if_match, read-only."),
+    ("tags", "array", "Tags for searches."),
+    ("metadata", "object", "Any other data."),
+    ("created_at", "string", "Time of creation, read-only."),
+    ("updated_at", "string", "Time of the last change, read-only."),
+    ("_etag", "string", "The version, for if_match, read-only."),
 )
-_GIVES: Final = {
+_RETURN_FIELDS: Final = {
     "Note": _FIELDS,
     "NoteList": (
         ("items", "array", "Notes."),
-        ("pageInfo", "object", "Whether there are more, cursors, totalCount."),
+        ("pageInfo", "object", "hasNextPage, cursors and totalCount."),
     ),
-    "DeletedNote": (("id", "string", "Of the note."), ("deleted", "boolean", "Always true.")),
+    "DeletedNote": (("id", "string", "The id."), ("deleted", "boolean", "Always true.")),
 }
 
 T = TypeVar("T")
-_size = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 
 
 class CallerNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a caller wants to find again."""
+    """A note of a caller."""
 
     id: str
     owner: Principal
     content: dict[str, Any]
-    """Title, body, tags and metadata, as far as they are set."""
+    """Title, body, tags and metadata, if set."""
     etag: str
     created: float
     updated: float
 
 
 class Notes:
-    """The notes of every caller."""
+    """The notes of all callers."""
 
     def __init__(self, store: NoteStore, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._wall_clock = wall_clock
 
     async def create(self, owner: Principal, content: dict[str, Any]) -> dict[str, Any]:
-        _check(content, "")
+        _check_content(content, "")
         now = self._wall_clock()
-        given = {name: value for name, value in content.items() if value is not None}
+        content_without_null = {name: value for name, value in content.items() if value is not None}
         note = CallerNote(
             id=f"note_{secrets.token_hex(12)}",
             owner=owner,
-            content=given,
-            etag=read_modify_write.etag(given),
+            content=content_without_null,
+            etag=read_modify_write.etag(content_without_null),
             created=now,
             updated=now,
         )
-        if not await _kept(self._store.add(note, MOST)):
+        if not await _run_store(self._store.add(note, MAX_NOTES)):
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
-                f"You have {MOST} notes, and may not have more. Delete some first.",
-                {"limit_type": "notes", "limit": MOST},
+                f"You have {MAX_NOTES} notes, which is the limit. Delete some first.",
+                {"limit_type": "notes", "limit": MAX_NOTES},
             )
-        return shown(note)
+        return describe(note)
 
     async def get(self, owner: Principal, id: str) -> dict[str, Any]:
-        return shown(await self._find(owner, id))
+        return describe(await self._find(owner, id))
 
     async def all(self, owner: Principal) -> list[dict[str, Any]]:
-        return [shown(note) for note in await _kept(self._store.all(owner))]
+        return [describe(note) for note in await _run_store(self._store.all(owner))]
 
     async def update(
         self, owner: Principal, id: str, change: Any, if_match: str | None
     ) -> dict[str, Any]:
         """Merge `change` into a note. Raises AqlError."""
         if change is None:
-            raise errors.missing("input", "update_note", "object", "The fields to change")
+            raise errors.missing_parameter("input", "update_note", "object", "The fields to change")
         if not isinstance(change, dict):
-            raise errors.wrong_type("input", "object", _type_of(change))
-        for _ in range(_AGAIN):
+            raise errors.wrong_type("input", "object", _json_type(change))
+        for _ in range(_MAX_UPDATE_ATTEMPTS):
             before = await self._find(owner, id)
             if if_match is not None and if_match != before.etag:
-                raise _changed(id, before.etag)
-            _check(change, "input.", partly=True)
-            content = read_modify_write.deep(before.content, change)
-            _check(content, "input.")
-            # A clock that was set back does not make a note older than it was.
+                raise _version_error(id, before.etag)
+            _check_content(change, "input.", is_change=True)
+            content = read_modify_write.merge(before.content, change)
+            _check_content(content, "input.")
+            # A clock that was set back must not make a note older.
             now = max(self._wall_clock(), before.updated)
             note = msgspec.structs.replace(
                 before, content=content, etag=read_modify_write.etag(content), updated=now
             )
-            if await _kept(self._store.replace(note, before.etag)):
-                return shown(note)
-        raise _changed(id, None)
+            if await _run_store(self._store.replace(note, before.etag)):
+                return describe(note)
+        raise _version_error(id, None)
 
     async def delete(self, owner: Principal, id: str, if_match: str | None) -> dict[str, Any]:
-        if not await _kept(self._store.remove(owner, id, if_match)):
-            there = await self._find(owner, id)
-            raise _changed(id, there.etag)
+        if not await _run_store(self._store.remove(owner, id, if_match)):
+            note = await self._find(owner, id)
+            raise _version_error(id, note.etag)
         return {"id": id, "deleted": True}
 
     async def _find(self, owner: Principal, id: str) -> CallerNote:
-        note = await _kept(self._store.get(owner, id))
+        note = await _run_store(self._store.get(owner, id))
         if note is None:
-            raise errors.no_resource("note", id)
+            raise errors.unknown_resource("note", id)
         return note
 
 
-def shown(note: CallerNote) -> dict[str, Any]:
+def describe(note: CallerNote) -> dict[str, Any]:
     return {
         "id": note.id,
         **note.content,
@@ -180,140 +188,156 @@ def shown(note: CallerNote) -> dict[str, Any]:
     }
 
 
-async def _kept(work: Awaitable[T]) -> T:
-    """What a store says of its file is for the operator, not for callers."""
+async def _run_store(operation: Awaitable[T]) -> T:
+    """Await a store operation. Hides errors of the store's file, which are for the operator."""
     try:
-        return await work
+        return await operation
     except AqlError:
         raise
-    except InterlockError as trouble:
+    except InterlockError as error:
         raise AqlError(
             "INTERNAL_ERROR",
-            "Notes cannot be kept or read now. The log of the node has the reason.",
-            {"reason": trouble.failure.name, "retryable": True},
-        ) from trouble
+            "Notes are unavailable now. The log of the node has the reason.",
+            {"reason": error.failure.name, "retryable": True},
+        ) from error
 
 
-def _changed(id: str, etag: str | None) -> AqlError:
+def _version_error(id: str, etag: str | None) -> AqlError:
     return AqlError(
         "CONFLICT_VERSION_MISMATCH",
-        "The note was changed since. Read it again, and send its '_etag' as 'if_match'.",
-        {"resource_id": errors.short(id), **({"current": etag} if etag else {})},
+        "The note has changed since. Read it again, and send its '_etag' as 'if_match'.",
+        {"resource_id": errors.shorten(id), **({"current": etag} if etag else {})},
     )
 
 
-# -- what a note may be
+# -- validation
 
 
-def _check(content: dict[str, Any], where: str, *, partly: bool = False) -> None:
-    """Raises AqlError. `partly`: it is a change, in which null takes something away."""
-    strange = [name for name in content if name not in TYPES]
-    if strange:
-        near = get_close_matches(strange[0][:60], TYPES, 1)
+def _check_content(content: dict[str, Any], param_prefix: str, *, is_change: bool = False) -> None:
+    """Check the content of a note. Raises AqlError.
+
+    Args:
+        is_change: True for a change, in which null removes a member.
+    """
+    unknown_names = [name for name in content if name not in TYPES]
+    if unknown_names:
+        suggestions = get_close_matches(unknown_names[0][:60], TYPES, 1)
         raise errors.unknown_field(
-            where.rstrip(".") or "params", strange, TYPES, near[0] if near else None
+            param_prefix.rstrip(".") or "params",
+            unknown_names,
+            TYPES,
+            suggestions[0] if suggestions else None,
         )
     for name, value in content.items():
         expected = TYPES[name]
-        if value is None and (partly or not where) and name != "title":
+        if value is None and (is_change or not param_prefix) and name != "title":
             continue
-        if _type_of(value) != expected:
-            raise errors.wrong_type(where + name, expected, _type_of(value))
-    if not partly and not content.get("title"):
-        raise errors.wrong_type(where + "title", "a string with something in it", "an empty one")
+        if _json_type(value) != expected:
+            raise errors.wrong_type(param_prefix + name, expected, _json_type(value))
+    if not is_change and not content.get("title"):
+        raise errors.wrong_type(param_prefix + "title", "a non-empty string", "an empty one")
     _check_sizes(content)
     for tag in content.get("tags") or ():
         if not isinstance(tag, str):
-            raise errors.wrong_type(f"{where}tags", "an array of strings", _type_of(tag))
+            raise errors.wrong_type(f"{param_prefix}tags", "an array of strings", _json_type(tag))
 
 
 def _check_sizes(content: dict[str, Any]) -> None:
-    title, body, tags = (content.get(one) for one in ("title", "body", "tags"))
-    if isinstance(title, str) and len(title) > TITLE_CHARACTERS:
-        raise errors.too_large("title", TITLE_CHARACTERS, len(title), "characters")
-    if isinstance(body, str) and (size := len(body.encode())) > BODY_BYTES:
-        raise errors.too_large("body", BODY_BYTES, size, "bytes")
-    if tags and len(tags) > MOST_TAGS:
-        raise errors.too_large("tags", MOST_TAGS, len(tags), "elements")
+    title, body, tags = (content.get(member) for member in ("title", "body", "tags"))
+    if isinstance(title, str) and len(title) > MAX_TITLE_CHARACTERS:
+        raise errors.too_large("title", MAX_TITLE_CHARACTERS, len(title), "characters")
+    if isinstance(body, str) and (size := len(body.encode())) > MAX_BODY_BYTES:
+        raise errors.too_large("body", MAX_BODY_BYTES, size, "bytes")
+    if tags and len(tags) > MAX_TAGS:
+        raise errors.too_large("tags", MAX_TAGS, len(tags), "elements")
     for tag in tags or ():
-        if isinstance(tag, str) and len(tag) > TAG_CHARACTERS:
-            raise errors.too_large("tags", TAG_CHARACTERS, len(tag), "characters")
-    size = len(_size(content.get("metadata") or {}))
-    if size > METADATA_BYTES:
-        raise errors.too_large("metadata", METADATA_BYTES, size, "bytes")
+        if isinstance(tag, str) and len(tag) > MAX_TAG_CHARACTERS:
+            raise errors.too_large("tags", MAX_TAG_CHARACTERS, len(tag), "characters")
+    size = len(_encode_json(content.get("metadata") or {}))
+    if size > MAX_METADATA_BYTES:
+        raise errors.too_large("metadata", MAX_METADATA_BYTES, size, "bytes")
 
 
-def _type_of(value: Any) -> str:
-    for kind, word in (
+def _json_type(value: Any) -> str:
+    for kind, type_name in (
         (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
         (dict, "object"),
     ):  # fmt: skip
         if isinstance(value, kind):
-            return word
+            return type_name
     return "null"
 
 
-# -- as operations
+# -- operations
 
 _ID: Final = parameter("id", "string", "The id of a note.", required=True)
-_IF_MATCH: Final = parameter("if_match", "string", "Only if its _etag is still this one.")
+_IF_MATCH: Final = parameter("if_match", "string", "Change it only if its _etag equals this.")
 _EXAMPLE: Final = "note_0123456789abcdef01234567"
 
 
-def note_natives(
+def note_operations(
     notes: Notes, listing: Callable[[], ListResponder], wall_clock: Callable[[], float]
 ) -> list[BuiltinOperation]:
-    """`listing`: how lists are answered now, which the config may change."""
-    computed = age(wall_clock)
+    """Return the operations about notes.
 
-    async def create(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        given = {name: params[name] for name in TYPES if name in params}
-        return await notes.create(owner_of(asked), given)
+    Args:
+        listing: Returns the responder for lists with the current config.
+    """
+    computed = age_fields(wall_clock)
 
-    async def get(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        note = await notes.get(owner_of(asked), str(params["id"]))
-        return one_of(note, params, KNOWN, computed)
+    async def create(request: AqlRequest) -> Any:
+        params = request.params or {}
+        content = {name: params[name] for name in TYPES if name in params}
+        return await notes.create(owner_of(request), content)
 
-    async def list_(asked: AqlRequest) -> BuiltinResponse:
-        items = await notes.all(owner_of(asked))
-        return listing()(items, asked.params or {}, KIND, computed=computed, presets=PRESETS)
+    async def get(request: AqlRequest) -> Any:
+        params = request.params or {}
+        note = await notes.get(owner_of(request), str(params["id"]))
+        return select_fields_of(note, params, FIELD_NAMES, computed)
 
-    async def search(asked: AqlRequest) -> BuiltinResponse:
-        items = await notes.all(owner_of(asked))
+    async def list_(request: AqlRequest) -> BuiltinResponse:
+        items = await notes.all(owner_of(request))
+        return listing()(items, request.params or {}, SCHEMA, computed=computed, presets=PRESETS)
+
+    async def search(request: AqlRequest) -> BuiltinResponse:
+        items = await notes.all(owner_of(request))
         return listing()(
-            items, asked.params or {}, KIND, shown_as="search", computed=computed, presets=PRESETS
+            items,
+            request.params or {},
+            SCHEMA,
+            shown_as="search",
+            computed=computed,
+            presets=PRESETS,
         )
 
-    async def update(asked: AqlRequest) -> Any:
-        params = asked.params or {}
+    async def update(request: AqlRequest) -> Any:
+        params = request.params or {}
         return await notes.update(
-            owner_of(asked), str(params["id"]), params.get("input"), params.get("if_match")
+            owner_of(request), str(params["id"]), params.get("input"), params.get("if_match")
         )
 
-    async def delete(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        return await notes.delete(owner_of(asked), str(params["id"]), params.get("if_match"))
+    async def delete(request: AqlRequest) -> Any:
+        params = request.params or {}
+        return await notes.delete(owner_of(request), str(params["id"]), params.get("if_match"))
 
-    natives = [
+    operations = [
         BuiltinOperation(
             name="create_note",
             category=Category.CREATE,
             effect="additive",
-            description="Keep something to be found again: a title, and text, tags, metadata.",
+            description="Create a note: a title, and text, tags, metadata.",
             answer=create,
             parameters=(
                 parameter(
-                    "title", "string", "A line about it.", required=True,
-                    schema={"type": "string", "minLength": 1, "maxLength": TITLE_CHARACTERS},
+                    "title", "string", "A short title.", required=True,
+                    schema={"type": "string", "minLength": 1, "maxLength": MAX_TITLE_CHARACTERS},
                 ),
                 parameter("body", "string", "The text, up to 64 KiB."),
                 parameter(
-                    "tags", "array", "Words to find it by.",
+                    "tags", "array", "Tags for searches.",
                     schema={"type": "array", "items": {"type": "string"}},
                 ),
-                parameter("metadata", "object", "Anything else, as an object."),
+                parameter("metadata", "object", "Any other data."),
             ),
             returns="Note",
             example={"title": "Deploy window", "body": "Tuesdays after ten.", "tags": ["ops"]},
@@ -322,7 +346,7 @@ def note_natives(
             name="get_note",
             category=Category.READ,
             effect="read_only",
-            description="One of your notes, with the _etag of its version.",
+            description="A note of yours, with the _etag of its version.",
             answer=get,
             parameters=(_ID, *FIELDS),
             returns="Note",
@@ -333,7 +357,7 @@ def note_natives(
             name="list_notes",
             category=Category.READ,
             effect="read_only",
-            description="Your notes, the newest first.",
+            description="Your notes, newest first.",
             answer=list_,
             parameters=LISTING,
             returns="NoteList",
@@ -345,8 +369,8 @@ def note_natives(
             category=Category.READ,
             effect="read_only",
             description=(
-                "Your notes with any of some words, the best first: like list_notes, but a query "
-                "is needed and less of each is shown."
+                "Your notes with any of some words, best match first: like list_notes, but query "
+                "is required and fewer fields are returned."
             ),
             answer=search,
             parameters=(
@@ -364,7 +388,7 @@ def note_natives(
             name="update_note",
             category=Category.UPDATE,
             effect="mutating",
-            description="Change fields of a note: objects are merged, null takes a field away.",
+            description="Change fields of a note: objects are merged, null removes a field.",
             answer=update,
             parameters=(
                 _ID,
@@ -381,18 +405,21 @@ def note_natives(
             name="delete_note",
             category=Category.DELETE,
             effect="mutating",
-            description="Remove one of your notes for good.",
+            description="Delete one of your notes permanently.",
             answer=delete,
             parameters=(_ID, _IF_MATCH),
             returns="DeletedNote",
             example={"id": _EXAMPLE},
         ),
     ]  # fmt: skip
-    return [replace(one, gives=_GIVES[one.returns]) for one in natives]
+    return [
+        replace(operation, return_fields=_RETURN_FIELDS[operation.returns])
+        for operation in operations
+    ]
 
 
-# -- The store. A change is made only to the version that was read: the second writer, in this
-# process or in another, gets a conflict.
+# The store. A change applies only to the version that was read: the second writer, in this process
+# or another one, gets a conflict.
 
 SCHEMA_VERSION: Final = 1
 _FILE: Final = DatabaseKind(
@@ -421,7 +448,7 @@ _decode_content = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class NoteStore:
-    """A durable store of notes: the file at `path`. Without a path notes are gone with the node.
+    """A durable store of notes in a file. Without a path, notes end with the node.
 
     Every method raises InterlockError when it fails.
     """
@@ -429,7 +456,10 @@ class NoteStore:
     def __init__(
         self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        """
+        Args:
+            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+        """
         self._file = WriterFile(path, _FILE, deliver=deliver)
 
     @property
@@ -437,14 +467,14 @@ class NoteStore:
         return self._file.reason
 
     async def all(self, owner: Principal) -> list[CallerNote]:
-        """The notes of one caller, the oldest first."""
+        """Return the notes of a caller, oldest first."""
 
         def read(file: sqlite3.Connection) -> list[CallerNote]:
             rows = file.execute(
                 f"SELECT {_COLUMNS} FROM note WHERE owner = ? ORDER BY created, id",
                 (_encode(owner),),
             )
-            return [_note(row) for row in rows]
+            return [_read_row(row) for row in rows]
 
         return await self._file.run(read)
 
@@ -453,17 +483,17 @@ class NoteStore:
             row = file.execute(
                 f"SELECT {_COLUMNS} FROM note WHERE id = ? AND owner = ?", (id, _encode(owner))
             ).fetchone()
-            return None if row is None else _note(row)
+            return None if row is None else _read_row(row)
 
         return await self._file.run(read)
 
-    async def add(self, note: CallerNote, most: int) -> bool:
-        """False: its owner has so many already."""
+    async def add(self, note: CallerNote, limit: int) -> bool:
+        """Add a note. Returns False if its owner has `limit` notes already."""
         owner = _encode(note.owner)
 
         def insert(file: sqlite3.Connection) -> bool:
-            [there] = file.execute("SELECT count(*) FROM note WHERE owner = ?", (owner,)).fetchone()
-            if there >= most:
+            [count] = file.execute("SELECT count(*) FROM note WHERE owner = ?", (owner,)).fetchone()
+            if count >= limit:
                 return False
             file.execute(
                 f"INSERT INTO note ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
@@ -480,8 +510,8 @@ class NoteStore:
 
         return await self._file.run(insert)
 
-    async def replace(self, note: CallerNote, before: str) -> bool:
-        """False: what is there has another etag than `before`, or is gone."""
+    async def replace(self, note: CallerNote, expected_etag: str) -> bool:
+        """Replace a note. Returns False if its etag is not `expected_etag`, or it is gone."""
 
         def update(file: sqlite3.Connection) -> bool:
             changed = file.execute(
@@ -493,31 +523,34 @@ class NoteStore:
                     _encode_content(note.content),
                     note.id,
                     _encode(note.owner),
-                    before,
+                    expected_etag,
                 ),
             )
             return changed.rowcount > 0
 
         return await self._file.run(update)
 
-    async def remove(self, owner: Principal, id: str, before: str | None) -> bool:
-        """False: there is none, or it has another etag than `before`."""
+    async def remove(self, owner: Principal, id: str, expected_etag: str | None) -> bool:
+        """Delete a note.
+
+        Returns False if it does not exist or has another etag than `expected_etag`.
+        """
 
         def delete(file: sqlite3.Connection) -> bool:
-            gone = file.execute(
+            deleted = file.execute(
                 "DELETE FROM note WHERE id = ? AND owner = ? AND etag = coalesce(?, etag)",
-                (id, _encode(owner), before),
+                (id, _encode(owner), expected_etag),
             )
-            return gone.rowcount > 0
+            return deleted.rowcount > 0
 
         return await self._file.run(delete)
 
     def close(self) -> None:
-        """Write what is left, and stop. Waits."""
+        """Write pending changes and close the file. Blocks."""
         self._file.close()
 
 
-def _note(row: Any) -> CallerNote:
+def _read_row(row: Any) -> CallerNote:
     id, owner, etag, created, updated, content = row
     return CallerNote(
         id=id,

@@ -1,7 +1,7 @@
-"""The operation catalog: every tool of a snapshot, and the node's own, as AQL knows them.
+"""The operation catalog: every tool of a snapshot, and the built-in operations, as AQL shows them.
 
-Made anew with each snapshot, but not from nothing: an operation stays the same object while its
-tool does. Names and categories are made at once, what an operation takes when somebody asks.
+It is rebuilt with each snapshot, but an operation stays the same object while its tool does. Names
+and categories are computed at once, signatures on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from interlock.aql import danger
 from interlock.aql.config import AqlConfig, OperationConfig
-from interlock.aql.danger import TRUST, Trust
+from interlock.aql.danger import TRUST_LEVELS, Trust
 from interlock.core.catalog.effects import Annotations, Effect, EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot
@@ -37,116 +37,126 @@ if TYPE_CHECKING:
     from interlock.core.catalog.offering import Tool
 
 
-# -- What operations and their parameters are called.
+# The names of operations and parameters.
 #
-# A name is made from what it stands for and from nothing else: not from the order in which
-# servers come up, nor from a counter. Where two would be called the same, a hash of the source
-# tells them apart; nobody inherits a name that another server's tool had.
+# A name depends only on its source: not on the order in which servers connect, and not on a
+# counter. If two names are equal, a hash of the source distinguishes them, so that no operation
+# takes over the name of another server's tool.
 
-SNAKE: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-"""What every public name looks like."""
+SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+"""The form of every public name."""
 
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_OTHER: Final = re.compile(r"[^a-z0-9]+")
-_PLAIN: Final = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*\Z")
-_MENDED: Final = re.compile(r"[^a-z0-9_-]")
-_LONGEST_SEGMENT: Final = 63
+_CAMEL_CASE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NON_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]+")
+_SNAKE_CASE_WORDS: Final = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*\Z")
+_INVALID_CHARACTERS: Final = re.compile(r"[^a-z0-9_-]")
+_MAX_SEGMENT_CHARACTERS: Final = 63
 
 
-def snake(text: str) -> str:
-    """Lower case, with single underscores between words. Empty when nothing of it can be kept."""
-    if _PLAIN.match(text):
+def to_snake_case(text: str) -> str:
+    """Convert text to lower case with single underscores between words.
+
+    Empty if nothing remains.
+    """
+    if _SNAKE_CASE_WORDS.match(text):
         return text
-    return _OTHER.sub("_", _HUMP.sub("_", text).lower()).strip("_")
+    return _NON_ALPHANUMERIC.sub("_", _CAMEL_CASE.sub("_", text).lower()).strip("_")
 
 
-def digest(source: str, size: int = 3) -> str:
-    """A few hex digits that are the same tomorrow."""
+def short_hash(source: str, size: int = 3) -> str:
+    """Return a few stable hex digits for a text."""
     return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
-def local_name(canonical: str, upstream_name: str) -> str:
-    """The last part of a tool's name, as an operation: `createIssue` → `create_issue`.
+def derive_local_name(canonical: str, upstream_name: str) -> str:
+    """Return the last part of a tool's name as an operation name: `createIssue` → `create_issue`.
 
-    The canonical form has lost its capitals; where it was made of the upstream's own name, that is
-    read instead.
+    The canonical name is in lower case. Where it was derived from the upstream's own name, the own
+    name is used, because its capitals separate words.
     """
     leaf = canonical.rpartition(".")[2]
-    mended = _MENDED.sub("_", upstream_name.lower())[:_LONGEST_SEGMENT]
-    name = snake(upstream_name[:_LONGEST_SEGMENT] if mended == leaf else leaf)
-    return _begun(name or f"tool_{digest(upstream_name)}")
+    sanitized = _INVALID_CHARACTERS.sub("_", upstream_name.lower())[:_MAX_SEGMENT_CHARACTERS]
+    name = to_snake_case(upstream_name[:_MAX_SEGMENT_CHARACTERS] if sanitized == leaf else leaf)
+    return _with_initial_letter(name or f"tool_{short_hash(upstream_name)}")
 
 
-def full(canonical: str, local_name: str) -> str:
-    """The name of an operation before anybody else is looked at: `github_create_issue`."""
-    parts = [snake(segment) for segment in canonical.split(".")[:-1]]
+def full_name(canonical: str, local_name: str) -> str:
+    """Return the name of an operation before collisions are resolved: `github_create_issue`."""
+    parts = [to_snake_case(segment) for segment in canonical.split(".")[:-1]]
     name = "_".join(part for part in (*parts, local_name) if part)
-    # Only the first of them has to begin with a letter.
-    return _begun(name)
+    # Only the whole name must begin with a letter.
+    return _with_initial_letter(name)
 
 
-def _begun(name: str) -> str:
+def _with_initial_letter(name: str) -> str:
     return name if name[0].isalpha() else f"n_{name}"
 
 
-def given(
-    wanted: Sequence[tuple[str, str, str]], taken: Container[str], kept: Mapping[str, str]
+def assign_names(
+    preferred: Sequence[tuple[str, str, str]],
+    taken: Container[str],
+    configured_names: Mapping[str, str],
 ) -> list[str]:
-    """Names for operations, each once: (the name it would have, its canonical name, its server).
+    """Return unique names for operations, given as (preferred name, canonical name, server).
 
-    `taken` are those of the node's own operations. `kept`: canonical → a name that the config
-    gives. Who collides gets a hash; only the one of a single server keeps the name whose tool is
-    already spelled so.
+    Colliding names get a hash. Only a tool whose name is already spelled this way keeps the plain
+    name, if all colliding tools belong to one server.
+
+    Args:
+        taken: Names of built-in operations.
+        configured_names: Names from the config, by canonical name.
     """
-    sharing: dict[str, list[int]] = {}
+    indices_by_name: dict[str, list[int]] = {}
     names = []
-    for place, (name, canonical, _) in enumerate(wanted):
-        name = kept.get(canonical, name)
+    for index, (name, canonical, _) in enumerate(preferred):
+        name = configured_names.get(canonical, name)
         while name in taken:
             name += "_tool"
         names.append(name)
-        sharing.setdefault(name, []).append(place)
-    used = set(sharing)
-    for name, places in sharing.items():
-        if len(places) == 1:
+        indices_by_name.setdefault(name, []).append(index)
+    used = set(indices_by_name)
+    for name, indices in indices_by_name.items():
+        if len(indices) == 1:
             continue
-        exact = [at for at in places if wanted[at][1] in kept] or [
-            at for at in places if wanted[at][1].replace(".", "_") == name
+        exact_matches = [index for index in indices if preferred[index][1] in configured_names] or [
+            index for index in indices if preferred[index][1].replace(".", "_") == name
         ]
-        alone = len({wanted[at][2] for at in places}) == 1 or (
-            bool(exact) and wanted[exact[0]][1] in kept
+        is_one_server = len({preferred[index][2] for index in indices}) == 1 or (
+            bool(exact_matches) and preferred[exact_matches[0]][1] in configured_names
         )
-        keeps = exact[0] if len(exact) == 1 and alone else -1
-        for at in sorted(places, key=lambda at: wanted[at][1]):
-            if at != keeps:
-                names[at] = _apart(name, wanted[at][1], used)
-                used.add(names[at])
+        kept_index = exact_matches[0] if len(exact_matches) == 1 and is_one_server else -1
+        for index in sorted(indices, key=lambda index: preferred[index][1]):
+            if index != kept_index:
+                names[index] = _with_hash(name, preferred[index][1], used)
+                used.add(names[index])
     return names
 
 
-def _apart(name: str, canonical: str, used: Container[str]) -> str:
-    """`name` with a hash of its source; a longer one in the rare case that it is somebody's."""
-    for size in range(3, 33):
-        other = f"{name}_{digest(canonical, size)}"
-        if other not in used:
-            break
-    return other
+def _with_hash(name: str, canonical: str, used: Container[str]) -> str:
+    """Return `name` with a hash of its source.
 
-
-def parameters(own: Iterable[str]) -> dict[str, str]:
-    """Public names for the keys of one schema: own → name, in the order of the schema.
-
-    A key that is a lawful name keeps it. Another one becomes one, behind a number where that is
-    taken.
+    The hash is longer in the rare case of a collision.
     """
-    keys = list(own)
-    lawful = {key for key in keys if SNAKE.match(key)}
-    used, names = set(lawful), {}
+    for size in range(3, 33):
+        candidate = f"{name}_{short_hash(canonical, size)}"
+        if candidate not in used:
+            break
+    return candidate
+
+
+def derive_parameter_names(keys_of_schema: Iterable[str]) -> dict[str, str]:
+    """Return public names for the keys of a schema, in the order of the schema.
+
+    A valid name stays unchanged. Other keys are converted, with a number if the name is taken.
+    """
+    keys = list(keys_of_schema)
+    valid_keys = {key for key in keys if SNAKE_CASE.match(key)}
+    used, names = set(valid_keys), {}
     for key in keys:
-        if key in lawful:
+        if key in valid_keys:
             names[key] = key
             continue
-        name = base = _parameter(key)
+        name = base = _parameter_name(key)
         number = 2
         while name in used:
             name = f"{base}_{number}"
@@ -156,89 +166,89 @@ def parameters(own: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _parameter(key: str) -> str:
-    name = snake(key)
+def _parameter_name(key: str) -> str:
+    name = to_snake_case(key)
     if not name:
-        return f"p_{digest(key)}"
+        return f"p_{short_hash(key)}"
     if key.startswith("_"):
         return f"x_{name}"
     return name if name[0].isalpha() else f"p_{name}"
 
 
-# -- An operation: a tool of the catalog as AQL sees it, or one that the node answers itself.
+# Operations: tools of the catalog as AQL shows them, and operations that the node answers itself.
 
 
 class Parameter(msgspec.Struct, frozen=True):
     """One parameter of an operation."""
 
     name: str
-    """In snake_case, as AQL shows it."""
-    own: str
-    """As the upstream wants it."""
+    """The name in snake_case, as AQL shows it."""
+    upstream_name: str
+    """The name that the upstream uses."""
     type: str
     required: bool
     schema: dict[str, Any]
     description: str = ""
-    inside: bool = False
-    """Whether it belongs into UPDATE's `input`."""
+    in_input: bool = False
+    """True if the parameter belongs into the `input` of an UPDATE."""
     sensitive: bool = False
     deprecated: str = ""
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What an operation takes."""
+    """The parameters of an operation."""
 
     parameters: tuple[Parameter, ...]
     by_name: dict[str, Parameter]
     aliases: dict[str, str]
-    """Other spellings that are understood → the name."""
+    """Other accepted spellings → the name."""
     required: frozenset[str]
     names: frozenset[str]
-    same: bool
-    """Nothing to rename, nothing to unfold: the bytes pass as they are."""
+    is_unchanged: bool
+    """True if names and structure equal those of the tool, so that the bytes pass unchanged."""
     features: frozenset[str]
-    """Features of the language that may stand beside the parameters, by their plain names."""
+    """Options that are accepted beside the parameters without an underscore, such as `fields`."""
     open: bool = False
-    """The tool takes parameters, too, that its schema does not name."""
+    """True if the tool accepts parameters that its schema does not name."""
 
 
 class BuiltinOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that the node answers itself. Its tool in the catalog is made from this."""
+    """An operation that the node answers itself. Its tool in the catalog is generated from it."""
 
     name: str
     category: Category
     effect: str
-    """A word of `EffectLevel`."""
+    """The name of an `EffectLevel`."""
     description: str
     answer: Callable[[Any], Any]
-    """Takes an `AqlRequest`; returns data, a `BuiltinResponse`, or an awaitable of one. Raises
+    """Takes an `AqlRequest`; returns data, a `BuiltinResponse`, or an awaitable of either. Raises
     AqlError."""
     parameters: tuple[Parameter, ...] = ()
     returns: str = "object"
-    gives: tuple[tuple[str, str, str], ...] = ()
-    """The fields of what it returns: name, type, and what it is."""
+    return_fields: tuple[tuple[str, str, str], ...] = ()
+    """The fields of the returned data: name, type and description."""
     free: bool = False
-    """As free as asking for a list: it looks at identity itself, and shows what its caller sees."""
+    """True if it needs no more rights than a list: it checks the caller's identity itself."""
     lifecycle: bool = False
     listed: Callable[[], bool] | None = None
-    """Whether it is in lists and searches now. None: it always is."""
+    """Returns True if lists and searches show it now. None: always."""
     example: dict[str, Any] = {}
 
 
 class Operation:
-    """Made once for a tool, and kept while the tool is the same. Compared by identity."""
+    """An operation. It is the same object while its tool is the same, and compared by identity."""
 
     __slots__ = (
-        "_sign",
+        "_build_signature",
         "_signature",
+        "builtin",
         "canonical",
         "category",
         "confidence",
         "danger",
         "description",
-        "local",
+        "local_name",
         "name",
-        "native",
         "needs_review",
         "origins",
         "reasons",
@@ -250,24 +260,27 @@ class Operation:
         self,
         *,
         name: str,
-        local: str,
+        local_name: str,
         canonical: str,
         server: str,
         category: Category,
         danger: Danger,
         tool: Tool,
-        sign: Callable[[Operation], Signature],
+        build_signature: Callable[[Operation], Signature],
         reasons: tuple[str, ...] = (),
         confidence: str = "high",
         needs_review: bool = False,
         origins: dict[str, str] | None = None,
         description: str = "",
-        native: BuiltinOperation | None = None,
+        builtin: BuiltinOperation | None = None,
     ) -> None:
-        """`sign` makes its signature, when somebody first asks for it."""
+        """
+        Args:
+            sign: Builds the signature on first use.
+        """
         self.name = name
-        self.local = local
-        """The last segment of its tool's name, in snake_case."""
+        self.local_name = local_name
+        """The last segment of the tool's name, in snake_case."""
         self.canonical = canonical
         self.server = server
         self.category = category
@@ -276,18 +289,18 @@ class Operation:
         self.confidence = confidence
         self.needs_review = needs_review
         self.origins = origins or {}
-        """What was taken from where: `category` → `override`, `annotations`, `verb`, …"""
+        """The source of inferred values: `category` → `override`, `annotations`, `verb`, …"""
         self.description = description
         self.tool = tool
-        self.native = native
-        self._sign = sign
+        self.builtin = builtin
+        self._build_signature = build_signature
         self._signature: Signature | None = None
 
     @property
     def signature(self) -> Signature:
         made = self._signature
         if made is None:
-            made = self._signature = self._sign(self)
+            made = self._signature = self._build_signature(self)
         return made
 
     def __repr__(self) -> str:
@@ -295,41 +308,45 @@ class Operation:
 
 
 OperationFinder = Callable[[str, OperationView], Operation | None]
-"""Finds the operation of a name in a face."""
+"""Finds an operation by name in a view."""
 
 
 class OperationCatalog(Protocol):
-    """Every operation of one snapshot of the catalog."""
+    """All operations of one snapshot of the catalog."""
 
     number: int
-    """Another one for another snapshot."""
+    """A number that differs between snapshots."""
 
     def find(self, name: str) -> Operation | None: ...
 
-    def of(self, tool: Tool) -> Operation: ...
+    def for_tool(self, tool: Tool) -> Operation: ...
 
     def all(self) -> Sequence[Operation]: ...
 
-    def near(
-        self, name: str, most: int = 5, sees: Callable[[Tool], bool] | None = None
+    def find_similar(
+        self, name: str, limit: int = 5, sees: Callable[[Tool], bool] | None = None
     ) -> list[str]:
-        """Names that somebody may have meant, nearest first. `sees`: what the asker is shown."""
+        """Return similar operation names, most similar first.
+
+        Args:
+            sees: Returns True for the tools that the caller sees. None: all tools.
+        """
 
 
-# -- What an operation takes, read from its tool's schema: one table for checking, translating and
-# introspection. The schema itself stays what is validated against; this only knows its surface.
+# The parameters of an operation, read from its tool's schema, for checks, translation and
+# introspection. Validation still uses the schema itself.
 
 ANY: Final = "any"
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", ANY})
 INPUT: Final = "input"
-MOST: Final = 1_000
-"""Parameters that are shown of one tool. A schema with more is a mistake or an attack."""
-LONGEST_PARAMETER_LINE: Final = 300
-"""Characters of a parameter's description."""
+MAX_PARAMETERS: Final = 1_000
+"""Maximum number of parameters of one tool. A schema with more is a mistake or an attack."""
+MAX_PARAMETER_DESCRIPTION: Final = 300
+"""Maximum length of a parameter's description in characters."""
 
-_DEEPEST: Final = 16
-_MOST_PARTS: Final = 500
-"""Alternatives that are followed. They may lead in circles, ten at a time."""
+_MAX_DEPTH: Final = 16
+_MAX_PARTS: Final = 500
+"""Maximum number of followed alternatives. References may be circular."""
 _BLANK: Final = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]+"
 )
@@ -340,105 +357,114 @@ _SECRET: Final = re.compile(
 _NOT_SECRET: Final = re.compile(r"(?:^|_)(?:max|page|next|confirmation|num|count|cursor)_|_tokens$")
 
 
-def one_line(text: str, most: int) -> str:
-    """Text of a server on one line, without characters that hide things, and cut."""
-    # Only so much of it is looked at, however long it is.
-    text = _BLANK.sub(" ", text[: most * 4]).strip()
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+def one_line(text: str, limit: int) -> str:
+    """Return a server's text on one line, without invisible characters, shortened to `limit`."""
+    # Limit the work for texts of any length.
+    text = _BLANK.sub(" ", text[: limit * 4]).strip()
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def is_secret(name: str) -> bool:
-    """Whether a parameter of this name holds what nobody should read over a shoulder."""
+    """Return whether a parameter name suggests a secret."""
     return _SECRET.search(name) is not None and _NOT_SECRET.search(name) is None
 
 
 class SchemaProperties:
-    """The top level of a schema: properties, what of them is required, and whether others may
-    come. References and alternatives are followed as far as that takes no guessing.
+    """The top level of a schema: its properties, the required ones, and whether others are
+    accepted.
+
+    References and alternatives are followed as far as the result is unambiguous.
     """
 
-    __slots__ = ("_closed", "_left", "open", "properties", "required", "root")
+    __slots__ = ("_is_closed", "_remaining_parts", "open", "properties", "required", "root")
 
     def __init__(self, schema: Any) -> None:
         self.root: dict[str, Any] = schema if isinstance(schema, dict) else {}
         self.properties: dict[str, Any] = {}
         self.open = False
-        self._left = _MOST_PARTS
-        self._closed = False
+        self._remaining_parts = _MAX_PARTS
+        self._is_closed = False
         self.required: set[str] = self._read(self.root, 0)
-        if not self.properties and not self._closed:
-            # It names no parameter and forbids none: whatever the server takes may be given.
+        if not self.properties and not self._is_closed:
+            # The schema names no parameter and forbids none, so any parameter is accepted.
             self.open = True
 
     def _read(self, schema: dict[str, Any], depth: int) -> set[str]:
-        """Take over the properties of `schema`. Returns those that it requires."""
-        schema = self.followed(schema)
-        self._left -= 1
-        own = schema.get("properties")
-        if isinstance(own, dict):
-            for key, value in own.items():
-                if len(self.properties) >= MOST and key not in self.properties:
+        """Collect the properties of `schema`. Returns the required ones."""
+        schema = self.resolve(schema)
+        self._remaining_parts -= 1
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            for key, value in properties.items():
+                if len(self.properties) >= MAX_PARAMETERS and key not in self.properties:
                     break
                 self.properties.setdefault(key, value)
-        others = schema.get("additionalProperties")
-        if others is True or (isinstance(others, dict)) or schema.get("patternProperties"):
+        additional = schema.get("additionalProperties")
+        if additional is True or (isinstance(additional, dict)) or schema.get("patternProperties"):
             self.open = True
-        if others is False or schema.get("unevaluatedProperties") is False:
-            self._closed = True
-        wanted = schema.get("required")
+        if additional is False or schema.get("unevaluatedProperties") is False:
+            self._is_closed = True
+        required_keys = schema.get("required")
         required = (
-            {one for one in wanted if isinstance(one, str)} if isinstance(wanted, list) else set()
+            {key for key in required_keys if isinstance(key, str)}
+            if isinstance(required_keys, list)
+            else set()
         )
-        if depth < _DEEPEST:
+        if depth < _MAX_DEPTH:
             for part in _parts(schema, "allOf"):
-                if self._left > 0:
+                if self._remaining_parts > 0:
                     required |= self._read(part, depth + 1)
             for word in ("oneOf", "anyOf"):
                 branches = [
-                    self._read(part, depth + 1) for part in _parts(schema, word) if self._left > 0
+                    self._read(part, depth + 1)
+                    for part in _parts(schema, word)
+                    if self._remaining_parts > 0
                 ]
                 if branches:
                     required |= set.intersection(*branches)
         return required & self.properties.keys() if depth == 0 else required
 
-    def followed(self, schema: Any) -> dict[str, Any]:
-        """What a reference within this schema leads to. One that leads in a circle, or nowhere,
-        leads to a schema that says nothing.
+    def resolve(self, schema: Any) -> dict[str, Any]:
+        """Resolve a reference within this schema.
+
+        A circular or broken reference resolves to `{}`.
         """
-        seen = 0
+        followed_references = 0
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
-            found = self._at(schema["$ref"])
-            seen += 1
-            if found is None or seen > _DEEPEST:
+            target = self._find(schema["$ref"])
+            followed_references += 1
+            if target is None or followed_references > _MAX_DEPTH:
                 return {}
             rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**found, **rest} if rest else found
+            schema = {**target, **rest} if rest else target
         return schema if isinstance(schema, dict) else {}
 
-    def _at(self, reference: str) -> dict[str, Any] | None:
+    def _find(self, reference: str) -> dict[str, Any] | None:
         if not reference.startswith("#"):
             return None
-        place = resolve_pointer(self.root, reference[1:])
-        return place if isinstance(place, dict) else None
+        target = resolve_pointer(self.root, reference[1:])
+        return target if isinstance(target, dict) else None
 
 
 def _parts(schema: dict[str, Any], word: str) -> list[dict[str, Any]]:
     parts = schema.get(word)
     return (
-        [part for part in parts if isinstance(part, dict)][:MOST] if isinstance(parts, list) else []
+        [part for part in parts if isinstance(part, dict)][:MAX_PARAMETERS]
+        if isinstance(parts, list)
+        else []
     )
 
 
 def type_of(schema: Any, depth: int = 0) -> str:
-    """The type of a value, in one word."""
-    if not isinstance(schema, dict) or depth > _DEEPEST:
+    """Return the type of a schema as one word."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ANY
-    said = schema.get("type")
-    if isinstance(said, list):
-        others = [kind for kind in said if kind != "null"]
-        said = others[0] if len(others) == 1 else None
-    if isinstance(said, str):
-        return said if said in TYPES else ANY
+    declared = schema.get("type")
+    if isinstance(declared, list):
+        non_null = [kind for kind in declared if kind != "null"]
+        declared = non_null[0] if len(non_null) == 1 else None
+    if isinstance(declared, str):
+        return declared if declared in TYPES else ANY
     if "properties" in schema:
         return "object"
     if "items" in schema or "prefixItems" in schema:
@@ -468,21 +494,21 @@ def _kind(value: Any) -> str:
     return "array"
 
 
-def read(surface: SchemaProperties) -> list[Parameter]:
-    """The parameters of a tool, in the order of its schema."""
-    found = []
-    for own, name in parameters(surface.properties).items():
-        schema = surface.followed(surface.properties[own])
-        about = schema.get("description") or schema.get("title")
-        found.append(
+def read_parameters(properties: SchemaProperties) -> list[Parameter]:
+    """Return the parameters of a tool, in the order of its schema."""
+    result = []
+    for upstream_name, name in derive_parameter_names(properties.properties).items():
+        schema = properties.resolve(properties.properties[upstream_name])
+        description = schema.get("description") or schema.get("title")
+        result.append(
             Parameter(
                 name=name,
-                own=own,
+                upstream_name=upstream_name,
                 type=type_of(schema),
-                required=own in surface.required,
+                required=upstream_name in properties.required,
                 schema=schema,
-                description=one_line(about, LONGEST_PARAMETER_LINE)
-                if isinstance(about, str)
+                description=one_line(description, MAX_PARAMETER_DESCRIPTION)
+                if isinstance(description, str)
                 else "",
                 sensitive=is_secret(name)
                 or schema.get("writeOnly") is True
@@ -490,162 +516,186 @@ def read(surface: SchemaProperties) -> list[Parameter]:
                 deprecated="deprecated" if schema.get("deprecated") is True else "",
             )
         )
-    return found
+    return result
 
 
-# -- features of the language that stand beside the parameters, each defined once
+# Language features beside the parameters, each defined once.
 
 FEATURES: Final[dict[str, Parameter]] = {
-    one.name: one
-    for one in (
+    parameter.name: parameter
+    for parameter in (
         Parameter(
             "fields", "fields", "array", False,
             {"type": "array", "items": {"type": "string"}},
-            "Only these fields of the result, such as id or owner.name.",
+            "Return only these fields, such as id or owner.name.",
         ),
         Parameter(
             "preset", "preset", "string", False,
             {"type": "string", "enum": ["minimal", "standard", "full"]},
-            "Instead of fields: how much of the result.",
+            "How much of the result to return, instead of fields.",
         ),
         Parameter(
             "dry_run", "dry_run", "boolean", False,
             {"type": "boolean", "default": False},
-            "Say what would be done, and do nothing.",
+            "Describe the effect without executing.",
         ),
         Parameter(
             "confirmation_token", "confirmation_token", "string", False,
             {"type": "string"},
-            "From CONFIRMATION_REQUIRED, to collect what a human has approved.",
+            "From CONFIRMATION_REQUIRED, to collect the result of an approved operation.",
         ),
     )
 }  # fmt: skip
 FIRST: Final = Parameter(
     "first", "first", "integer", False,
     {"type": "integer", "minimum": 1},
-    "So many of them: 20 unless you say so, no more than 100.",
+    "Maximum number of items: 20 by default, at most 100.",
 )  # fmt: skip
 AFTER: Final = Parameter(
     "after", "after", "string", False, {"type": "string", "maxLength": 1024},
-    "The endCursor of the page before.",
+    "The endCursor of the previous page.",
 )  # fmt: skip
-"""Of every list that the node makes itself."""
-_OF_READERS: Final = frozenset({"fields", "preset"})
-_OF_WRITERS: Final = frozenset({"dry_run", "confirmation_token"})
-_OF_LIFECYCLE: Final = frozenset({"confirmation_token"})
+"""A parameter of all built-in list operations."""
+_READ_FEATURES: Final = frozenset({"fields", "preset"})
+_WRITE_FEATURES: Final = frozenset({"dry_run", "confirmation_token"})
+_LIFECYCLE_FEATURES: Final = frozenset({"confirmation_token"})
 
 
-def features_of(
-    category: Category, names: Iterable[str], native: BuiltinOperation | None
+def select_features(
+    category: Category, names: Iterable[str], builtin: BuiltinOperation | None
 ) -> frozenset[str]:
-    """What may stand beside parameters of these names."""
+    """Return the language features of an operation that do not clash with its parameter names."""
     if category is Category.READ:
-        may = _OF_READERS
-    elif native is not None and native.free:
-        may = frozenset()
-    elif native is not None and native.lifecycle:
-        # A human may have to confirm it; to say what would be done says nothing.
-        may = _OF_LIFECYCLE
+        features = _READ_FEATURES
+    elif builtin is not None and builtin.free:
+        features = frozenset()
+    elif builtin is not None and builtin.lifecycle:
+        # It may need approval, but a dry run would return no information.
+        features = _LIFECYCLE_FEATURES
     else:
-        may = _OF_WRITERS
-    return may.difference(names)
+        features = _WRITE_FEATURES
+    return features.difference(names)
 
 
-def sign(
+def build_signature(
     parameters: Sequence[Parameter],
     category: Category,
     *,
-    native: BuiltinOperation | None = None,
+    builtin: BuiltinOperation | None = None,
     aliases: bool = True,
     open: bool = False,
 ) -> Signature:
-    """The signature of an operation with these parameters."""
-    by_name = {one.name: one for one in parameters}
-    nested = any(one.inside for one in parameters)
-    other: dict[str, str] = {}
+    """Build the signature of an operation."""
+    by_name = {parameter.name: parameter for parameter in parameters}
+    nested = any(parameter.in_input for parameter in parameters)
+    alternative_names: dict[str, str] = {}
     if aliases:
-        other = {
-            one.own: one.name
-            for one in parameters
-            if one.own != one.name and one.own not in by_name and not one.own.startswith("_")
+        alternative_names = {
+            parameter.upstream_name: parameter.name
+            for parameter in parameters
+            if parameter.upstream_name != parameter.name
+            and parameter.upstream_name not in by_name
+            and not parameter.upstream_name.startswith("_")
         }
-    outside = [one for one in parameters if not one.inside]
-    names = {one.name for one in outside}
-    required = {one.name for one in outside if one.required}
+    outer = [parameter for parameter in parameters if not parameter.in_input]
+    names = {parameter.name for parameter in outer}
+    required = {parameter.name for parameter in outer if parameter.required}
     if nested:
         names.add(INPUT)
         required.add(INPUT)
     return Signature(
         parameters=tuple(parameters),
         by_name=by_name,
-        aliases=other,
+        aliases=alternative_names,
         required=frozenset(required),
         names=frozenset(names),
-        same=not nested and all(one.own == one.name for one in parameters),
-        features=features_of(category, (*names, *other), native),
+        is_unchanged=not nested
+        and all(parameter.upstream_name == parameter.name for parameter in parameters),
+        features=select_features(category, (*names, *alternative_names), builtin),
         open=open,
     )
 
 
 def input_schema(parameters: Iterable[Parameter]) -> dict[str, Any]:
-    """The schema of the tool that stands in the catalog for an operation of the node's own."""
-    listed = list(parameters)
+    """Return the input schema of the tool of a built-in operation."""
+    parameter_list = list(parameters)
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
-            one.own: {**one.schema, **({"description": one.description} if one.description else {})}
-            for one in listed
+            parameter.upstream_name: {
+                **parameter.schema,
+                **({"description": parameter.description} if parameter.description else {}),
+            }
+            for parameter in parameter_list
         },
         "additionalProperties": False,
     }
-    required = [one.own for one in listed if one.required]
+    required = [parameter.upstream_name for parameter in parameter_list if parameter.required]
     if required:
         schema["required"] = required
     return schema
 
 
-# -- UPDATE's shape: what names the resource stands beside, what is changed of it stands in
-# `input`.
+# The shape of an UPDATE: identifiers of the resource stand beside `input`, changes in `input`.
 #
-# Foreign tools take flat arguments. Which of them are identifiers is known by the config, else by
-# their names.
+# Tools of servers take flat arguments. The config names the identifiers, otherwise their names
+# suggest them.
 
-_NAMES_SOMETHING: Final = re.compile(
+_IDENTIFIER_NAME: Final = re.compile(
     r"(?:.*_)?(?:id|uuid|name|path|number|key)\Z|(?:owner|repo|uri|url|ref|slug)\Z"
 )
-FEWEST: Final = 2
-"""With fewer parameters there is nothing to update something with."""
+MIN_UPDATE_PARAMETERS: Final = 2
+"""A tool with fewer parameters cannot be an UPDATE."""
 
 
-def arranged(
+def mark_input_parameters(
     parameters: Sequence[Parameter], identifiers: Sequence[str] = ()
 ) -> tuple[Parameter, ...]:
-    """The parameters of an UPDATE, those of its `input` marked. `identifiers` are the config's: own
-    or public names, required or not.
+    """Mark the parameters of an UPDATE that belong into `input`.
+
+    Args:
+        identifiers: The identifiers from the config, by upstream or public name.
     """
     if identifiers:
-        named = set(identifiers)
-        outside = {one.name for one in parameters if one.name in named or one.own in named}
-    else:
-        outside = {
-            one.name for one in parameters if one.required and _NAMES_SOMETHING.match(one.name)
+        identifier_names = set(identifiers)
+        outer_names = {
+            parameter.name
+            for parameter in parameters
+            if parameter.name in identifier_names or parameter.upstream_name in identifier_names
         }
-    outside.discard(INPUT)
-    if len(outside) == len(parameters) or not outside:
-        # Nothing left to change, or nothing to change it of: the first that is required names it.
-        first = next((one for one in parameters if one.required and one.name != INPUT), None)
-        outside = set() if first is None else {first.name}
-    return tuple(one if one.name in outside else replace(one, inside=True) for one in parameters)
+    else:
+        outer_names = {
+            parameter.name
+            for parameter in parameters
+            if parameter.required and _IDENTIFIER_NAME.match(parameter.name)
+        }
+    outer_names.discard(INPUT)
+    if len(outer_names) == len(parameters) or not outer_names:
+        # Without changes or identifiers, the first required parameter is the identifier.
+        first = next(
+            (
+                parameter
+                for parameter in parameters
+                if parameter.required and parameter.name != INPUT
+            ),
+            None,
+        )
+        outer_names = set() if first is None else {first.name}
+    return tuple(
+        parameter if parameter.name in outer_names else replace(parameter, in_input=True)
+        for parameter in parameters
+    )
 
 
-# -- Which of the five categories a tool belongs to, and how sure that is.
+# The category of a tool, and the confidence in it.
 #
-# The config decides; then what the node already knows of the tool's effect; then the verb in its
-# name. What is not known counts as EXECUTE. A category says how an operation is shown and called:
-# it never changes an effect, and so no decision of the policy.
+# The config decides, then the tool's effect, then the verb in its name. Unknown verbs mean EXECUTE.
+# A category determines how an operation is listed and called. It never changes an effect, and so no
+# decision of the policy.
 #
-# READ is what only reads. Where no effect says so, a verb does that means nothing else, with no
-# word of change beside it, and only if the server has not said that the tool changes something.
+# READ is for tools that only read. Without a read-only effect, the verb must be unambiguous, the
+# name must contain no word of change, and the server must not declare that the tool changes
+# something.
 
 
 def _words(text: str) -> frozenset[str]:
@@ -687,44 +737,48 @@ _WORDS: Final[dict[Category, str]] = {
         purchase buy order tweet dm sms dial print play skip spawn exec sleep wait handle release
         tap swipe fill focus reset rerun rollout emulate interact manage""",
 }
-_NOUNS: Final = _words("""
+_NOUN_LIKE: Final = _words("""
     comment record log order test link tag label type process email sms dm rate schedule draft book
     call store handle charge sign print play head tail tree copy release new fill focus stage share
     vote mark history status info stat what which is has details monitor filter view query scan
     trace snapshot screenshot""")
-"""Verbs at the beginning of a name, unless another one ends it; elsewhere rather what it is about.
-"""
+"""Words that are verbs at the beginning of a name, unless another verb ends the name. Elsewhere
+they are usually nouns."""
 _MODIFIERS: Final = _words("batch bulk multi mass force safe quick api")
-"""They stand in front of verbs."""
-_CHANGES: Final = _words("""
+"""Words in front of verbs."""
+_CHANGE_VERBS: Final = _words("""
     delete remove purge unregister clear drop destroy erase wipe truncate uninstall revoke archive
     update edit set rename move patch merge modify change replace put write overwrite assign append
     create add upload register import insert upsert save""")
-"""Verbs that nobody means otherwise: who says that such a tool only reads is not believed."""
-_NOT_ONLY_READING: Final = _words("""
+"""Unambiguous verbs of change: a read-only declaration of such a tool is not trusted."""
+_AMBIGUOUS_READ_VERBS: Final = _words("""
     query research extract load snapshot monitor select filter scan trace""")
-"""Verbs of reading that many tools mean otherwise: `query` may run anything."""
-_THEN: Final = _words("and then or plus")
-"""Behind them stands a verb, whatever else it could be."""
-_OF: Final = {word: category for category, words in _WORDS.items() for word in _words(words)}
+"""Reading verbs that many tools use otherwise: `query` may run anything."""
+_CONJUNCTIONS: Final = _words("and then or plus")
+"""Conjunctions. A verb follows, even if the word could be a noun."""
+_CATEGORY_OF_WORD: Final = {
+    word: category for category, words in _WORDS.items() for word in _words(words)
+}
 
-_THINGS: Final = frozenset(
+_NOUN_PHRASES: Final = frozenset(
     {("pull", "request"), ("merge", "request"), ("check", "run"), ("check", "suite")}
 )
-"""What begins like a verb, and is a thing."""
-_WRITING: Final = (
-    frozenset(word for word, category in _OF.items() if category is not Category.READ)
-    - _NOUNS
+"""Noun phrases that begin like a verb."""
+_WRITE_WORDS: Final = (
+    frozenset(word for word, category in _CATEGORY_OF_WORD.items() if category is not Category.READ)
+    - _NOUN_LIKE
     - _words("commit build run fork post import")
 )
-"""Words that no tool has in its name that only reads."""
-_ENDPOINTS: Final = _words("discover query manage operate authorize administer observe act control")
-"""Verbs of endpoints, that no tool begins with."""
+"""Words that do not occur in names of read-only tools."""
+_ENDPOINT_VERBS: Final = _words(
+    "discover query manage operate authorize administer observe act control"
+)
+"""Verbs that name endpoints and no tools."""
 EXTERNAL: Final = _words("""
     send post publish notify deploy pay submit dispatch broadcast email charge refund purchase buy
     order tweet dm sms""")
-"""What they do leaves the system: no annotation makes them harmless."""
-_RISK: Final = {
+"""Verbs with an effect outside of the system: no annotation makes them harmless."""
+_RISK_ORDER: Final = {
     Category.READ: 0, Category.CREATE: 1, Category.UPDATE: 2, Category.EXECUTE: 3,
     Category.DELETE: 4,
 }  # fmt: skip
@@ -735,7 +789,7 @@ LOW: Final = "low"
 
 
 class CategoryChoice(NamedTuple):
-    """A category, and the reason for it."""
+    """A category, its confidence and its reason."""
 
     category: Category
     confidence: str
@@ -746,16 +800,16 @@ class CategoryChoice(NamedTuple):
 
 
 class NameVerb(NamedTuple):
-    """What the name of a tool says that it does."""
+    """The verb in a tool's name."""
 
     category: Category
     word: str
-    sure: bool
-    """It stands where verbs stand."""
+    is_certain: bool
+    """True if the verb is where verbs usually are."""
 
 
-def of_method(method: str) -> Category:
-    """The category of what an HTTP description offers under this method."""
+def category_of_http_method(method: str) -> Category:
+    """Return the category of an HTTP method."""
     return {
         "GET": Category.READ,
         "HEAD": Category.READ,
@@ -766,176 +820,188 @@ def of_method(method: str) -> Category:
     }.get(method.upper(), Category.CREATE if method.upper() == "POST" else Category.EXECUTE)
 
 
-def verb_of(local: str, segment: str = "") -> NameVerb | None:
-    """What the name of an operation says, without its server. None: nothing that is known.
+def find_verb(local_name: str, segment: str = "") -> NameVerb | None:
+    """Return the verb in the name of an operation, ignoring its server's name. None: no known verb.
 
-    The first word, else the last, else one between them; a server's own name in front of its tools
-    does not count. Of two words that are joined the riskier one counts, but what makes what is not
-    there is CREATE.
+    The first word counts, else the last one, else a word between them. Of two joined words the
+    riskier one counts, except that "create or …" is CREATE.
     """
-    tokens = _without(local, segment)
+    tokens = _words_without_server(local_name, segment)
     while len(tokens) > 1 and tokens[0] in _MODIFIERS:
         tokens = tokens[1:]
-    last = None if tokens[-1] in _NOUNS or len(tokens) == 1 else _OF.get(tokens[-1])
-    begins = (tokens[0], tokens[1].removesuffix("s") if len(tokens) > 1 else "")
-    first = None if begins in _THINGS else _OF.get(tokens[0])
-    if first is not None and not (last is not None and tokens[0] in _NOUNS):
+    last = (
+        None if tokens[-1] in _NOUN_LIKE or len(tokens) == 1 else _CATEGORY_OF_WORD.get(tokens[-1])
+    )
+    first_two = (tokens[0], tokens[1].removesuffix("s") if len(tokens) > 1 else "")
+    first = None if first_two in _NOUN_PHRASES else _CATEGORY_OF_WORD.get(tokens[0])
+    if first is not None and not (last is not None and tokens[0] in _NOUN_LIKE):
         if len(tokens) > 2 and tokens[1] in ("or", "and"):
-            second = _OF.get(tokens[2])
+            second = _CATEGORY_OF_WORD.get(tokens[2])
             if second is not None:
-                return _joined(first, second, tokens)
+                return _joined_verb(first, second, tokens)
         if tokens[0] == "check" and len(tokens) > 1 and tokens[1] in ("in", "out"):
             return NameVerb(Category.UPDATE, f"check_{tokens[1]}", True)
         return NameVerb(first, tokens[0], True)
     if last is not None:
         return NameVerb(last, tokens[-1], True)
-    verb = _between([word for word in tokens[1:-1] if word not in _NOUNS])
+    verb = _riskiest_verb([word for word in tokens[1:-1] if word not in _NOUN_LIKE])
     if verb is None:
-        # That something only reads is not taken from a word that is rather a thing.
-        verb = _between([word for word in tokens[1:] if _OF.get(word) is not Category.READ])
+        # A noun-like word in the middle is not enough for READ.
+        verb = _riskiest_verb(
+            [word for word in tokens[1:] if _CATEGORY_OF_WORD.get(word) is not Category.READ]
+        )
     return verb
 
 
-def _without(local: str, segment: str) -> list[str]:
-    """The words of a name, without its server's own in front."""
-    tokens = local.split("_")
-    own = segment.replace("-", "_").split("_")
-    if len(tokens) > len(own) and tokens[: len(own)] == own:
-        return tokens[len(own) :]
+def _words_without_server(local_name: str, segment: str) -> list[str]:
+    """Return the words of a name without the server's name in front."""
+    tokens = local_name.split("_")
+    server_words = segment.replace("-", "_").split("_")
+    if len(tokens) > len(server_words) and tokens[: len(server_words)] == server_words:
+        return tokens[len(server_words) :]
     return tokens
 
 
-def _between(words: list[str]) -> NameVerb | None:
-    """The riskiest of words that stand where verbs seldom do."""
-    found = [(_RISK[_OF[word]], word) for word in words if word in _OF]
-    if not found:
+def _riskiest_verb(words: list[str]) -> NameVerb | None:
+    """Return the riskiest verb of words at unusual positions."""
+    candidates = [
+        (_RISK_ORDER[_CATEGORY_OF_WORD[word]], word) for word in words if word in _CATEGORY_OF_WORD
+    ]
+    if not candidates:
         return None
-    word = max(found)[1]
-    return NameVerb(_OF[word], word, False)
+    word = max(candidates)[1]
+    return NameVerb(_CATEGORY_OF_WORD[word], word, False)
 
 
-def _joined(first: Category, second: Category, tokens: list[str]) -> NameVerb:
+def _joined_verb(first: Category, second: Category, tokens: list[str]) -> NameVerb:
     words = "_".join(tokens[:3])
     pair = {first, second}
     if tokens[1] == "or" and Category.CREATE in pair and Category.DELETE not in pair:
         return NameVerb(Category.CREATE, words, True)
-    return NameVerb(max(first, second, key=_RISK.__getitem__), words, True)
+    return NameVerb(max(first, second, key=_RISK_ORDER.__getitem__), words, True)
 
 
-def _changing_word(tokens: list[str], reads: str) -> tuple[str, Category] | None:
-    """A word of change in a name that says it reads by `reads`, and what it makes of the tool."""
-    found: tuple[str, Category] | None = None
-    for at, word in enumerate(tokens):
-        category = _OF.get(word, Category.READ)
-        following = "" if at + 1 == len(tokens) else tokens[at + 1].removesuffix("s")
-        if category is Category.READ or (word, following) in _THINGS:
+def _find_change_word(tokens: list[str], reads: str) -> tuple[str, Category] | None:
+    """Return a word of change in a name with a reading verb, and the resulting category."""
+    change_word: tuple[str, Category] | None = None
+    for index, word in enumerate(tokens):
+        category = _CATEGORY_OF_WORD.get(word, Category.READ)
+        following = "" if index + 1 == len(tokens) else tokens[index + 1].removesuffix("s")
+        if category is Category.READ or (word, following) in _NOUN_PHRASES:
             continue
-        if at and tokens[at - 1] in _THEN:
+        if index and tokens[index - 1] in _CONJUNCTIONS:
             return word, category
-        if found is None and word in _WRITING:
-            # Behind the other verb it may be what the reading is about: that is not known.
-            found = word, category if reads in tokens[at:] else Category.EXECUTE
-    return found
+        if change_word is None and word in _WRITE_WORDS:
+            # Behind the reading verb the word may be a noun, so the category is uncertain.
+            change_word = word, category if reads in tokens[index:] else Category.EXECUTE
+    return change_word
 
 
-def judge(
-    local: str,
+def classify(
+    local_name: str,
     effect: Effect,
     override: Category | None = None,
     segment: str = "",
     *,
     changes: bool = False,
 ) -> CategoryChoice:
-    """The category of a tool of this name and effect. `changes`: its server says of it that it does
-    not only read."""
+    """Return the category of a tool by its name and effect.
+
+    Args:
+        changes: True if the server declares that the tool does not only read.
+    """
     if override is not None:
-        return CategoryChoice(override, HIGH, "override", reason="said by the config")
-    verb = verb_of(local, segment)
+        return CategoryChoice(override, HIGH, "override", reason="set in the config")
+    verb = find_verb(local_name, segment)
     level, source = effect.level, effect.source
     if level is EffectLevel.READ_ONLY:
-        return _reading(verb, source)
+        return _classify_read_only(verb, source)
     if verb is None:
         if level is EffectLevel.ADDITIVE and source == "config":
             return CategoryChoice(
-                Category.CREATE, MEDIUM, "effects", reason="only adds, says the config"
+                Category.CREATE, MEDIUM, "effects", reason="additive according to the config"
             )
         return CategoryChoice(
-            Category.EXECUTE, LOW, "unknown", True, "no verb in its name is known"
+            Category.EXECUTE, LOW, "unknown", True, "the name contains no known verb"
         )
-    confidence = HIGH if verb.sure else MEDIUM
+    confidence = HIGH if verb.is_certain else MEDIUM
     reason = f"the word {verb.word}"
     if level is EffectLevel.IRREVERSIBLE:
         if verb.category is Category.READ:
-            # Whoever is right: something that cannot be undone is not shown among the readers.
+            # The name and the effect contradict each other. Irreversible operations are never
+            # listed as READ.
             return CategoryChoice(
                 Category.EXECUTE, MEDIUM, "annotations", True,
-                f"{reason}, though it cannot be undone",
+                f"{reason}, although the effect is irreversible",
             )  # fmt: skip
         if verb.category is Category.CREATE and source == "annotations":
             return CategoryChoice(
                 Category.UPDATE, MEDIUM, "annotations", reason=f"{reason}, and may overwrite"
             )
     if verb.category is Category.READ:
-        return _by_name_alone(local, segment, verb, changes or source == "config")
+        return _classify_by_name(local_name, segment, verb, changes or source == "config")
     if verb.word in EXTERNAL:
-        reason += ", which acts on the world outside"
+        reason += ", which has an external effect"
     elif "_or_" in verb.word or verb.word == "upsert":
-        reason += ": what it names may not be there yet"
+        reason += ": the resource may not exist yet"
     return CategoryChoice(verb.category, confidence, "verb", reason=reason)
 
 
-def _by_name_alone(local: str, segment: str, verb: NameVerb, changes: bool) -> CategoryChoice:
-    """Of a tool whose name says that it reads, while no effect does."""
+def _classify_by_name(
+    local_name: str, segment: str, verb: NameVerb, changes: bool
+) -> CategoryChoice:
+    """Return the category of a tool with a reading verb and no read-only effect."""
     reason = f"the word {verb.word}"
     if changes:
-        reason += ", though it is declared to change something"
+        reason += ", although the tool is declared to change something"
         return CategoryChoice(Category.EXECUTE, MEDIUM, "annotations", True, reason)
-    word = _changing_word(_without(local, segment), verb.word)
+    word = _find_change_word(_words_without_server(local_name, segment), verb.word)
     if word is not None:
         return CategoryChoice(word[1], MEDIUM, "verb", True, f"{reason}, and the word {word[0]}")
-    if verb.word in _NOT_ONLY_READING:
-        return CategoryChoice(
-            Category.EXECUTE, LOW, "verb", True, f"{reason}, which may do anything"
-        )
-    return CategoryChoice(Category.READ, HIGH if verb.sure else MEDIUM, "verb", reason=reason)
+    if verb.word in _AMBIGUOUS_READ_VERBS:
+        return CategoryChoice(Category.EXECUTE, LOW, "verb", True, f"{reason}, which is ambiguous")
+    return CategoryChoice(Category.READ, HIGH if verb.is_certain else MEDIUM, "verb", reason=reason)
 
 
-def _reading(verb: NameVerb | None, source: str) -> CategoryChoice:
-    """Of a tool that only reads, as far as the node knows."""
+def _classify_read_only(verb: NameVerb | None, source: str) -> CategoryChoice:
+    """Return the category of a tool with a read-only effect."""
     if source == "config":
-        return CategoryChoice(Category.READ, HIGH, "effects", reason="only reads, says the config")
+        return CategoryChoice(
+            Category.READ, HIGH, "effects", reason="read-only according to the config"
+        )
     if verb is None or verb.category is Category.READ:
         return CategoryChoice(
-            Category.READ, HIGH, "annotations", reason="only reads, says its server"
+            Category.READ, HIGH, "annotations", reason="read-only according to its server"
         )
-    joined = any(word in _CHANGES or word in EXTERNAL for word in verb.word.split("_"))
-    if not joined or not verb.sure:
+    has_change_word = any(
+        word in _CHANGE_VERBS or word in EXTERNAL for word in verb.word.split("_")
+    )
+    if not has_change_word or not verb.is_certain:
         return CategoryChoice(
-            Category.READ, MEDIUM, "annotations", reason="only reads, says its server"
+            Category.READ, MEDIUM, "annotations", reason="read-only according to its server"
         )
     return CategoryChoice(
         verb.category, MEDIUM, "verb", True,
-        f"the word {verb.word}, though its server says it only reads",
+        f"the word {verb.word}, although its server declares the tool read-only",
     )  # fmt: skip
 
 
 def is_action(name: str) -> bool:
-    """Whether the name of an endpoint says what is done there, and not only with what."""
-    return any(word in _OF or word in _ENDPOINTS for word in name.split("_"))
+    """Return whether an endpoint name contains a verb."""
+    return any(word in _CATEGORY_OF_WORD or word in _ENDPOINT_VERBS for word in name.split("_"))
 
 
-# -- How far each server is trusted with dangerous operations, and how that came about.
+# The trust in each server, and its history.
 #
-# Trust rises step by step and falls at once. What a server lists may only become wider: when
-# something that could be asked before is no longer understood, it is trusted no more than
-# something that nobody has tried.
+# Trust rises by one level at a time and can fall to any level. A server may only extend its tools:
+# after an incompatible change, it is trusted no more than an untested server.
 
-CONFIGURED: Final[Trust] = "validated"
-"""Of a server that the config names: an operator chose it."""
-REGISTERED: Final[Trust] = "generated"
-"""Of one that registered itself."""
-_MOST_CHANGES: Final = 100
-"""So many are remembered of each server."""
+CONFIGURED_TRUST: Final[Trust] = "validated"
+"""The trust in servers of the config: an operator chose them."""
+REGISTERED_TRUST: Final[Trust] = "generated"
+"""The trust in self-registered servers."""
+_MAX_CHANGES: Final = 100
+"""Maximum number of stored changes per server."""
 
 
 class TrustChange(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
@@ -943,13 +1009,13 @@ class TrustChange(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_de
 
     from_: Trust
     to: Trust
-    at: float
+    build: float
     by: str
     reason: str = ""
 
 
 class ServerTrust:
-    """The trust of one node in its servers."""
+    """The trust levels of servers."""
 
     def __init__(
         self,
@@ -961,9 +1027,9 @@ class ServerTrust:
     ) -> None:
         """
         Args:
-            declared: The trust that the config declares, by server.
-            registered: Whether a server came by itself.
-            on_change: Called when the trust in some server has changed.
+            declared: The trust levels from the config, by server.
+            registered: Returns True for self-registered servers.
+            on_change: Called when the trust in a server has changed.
         """
         self._registered = registered
         self._wall_clock = wall_clock
@@ -973,99 +1039,107 @@ class ServerTrust:
         self._on_change = on_change
 
     def __call__(self, server: str) -> Trust:
-        known = self._levels.get(server)
-        if known is not None:
-            return known
-        return REGISTERED if self._registered(server) else CONFIGURED
+        level = self._levels.get(server)
+        if level is not None:
+            return level
+        return REGISTERED_TRUST if self._registered(server) else CONFIGURED_TRUST
 
     def is_declared(self, server: str) -> bool:
-        """Whether the config says how far this server is trusted."""
+        """Return whether the config sets the trust in a server."""
         return server in self._declared
 
     def configure(self, declared: Mapping[str, Trust]) -> list[str]:
-        """What the config says from now on. Returns a sentence for each promotion that skips a
-        level: it is not made.
-        """
+        """Apply the trust levels of the config. Returns a message for each rejected promotion."""
         problems = []
         for server in sorted(self._declared.keys() | declared.keys()):
             if self._declared.get(server) == declared.get(server):
                 continue
-            wanted = declared.get(server) or (
-                REGISTERED if self._registered(server) else CONFIGURED
+            level = declared.get(server) or (
+                REGISTERED_TRUST if self._registered(server) else CONFIGURED_TRUST
             )
-            problem = self.change(server, wanted, "config")
+            problem = self.change(server, level, "config")
             if problem is not None:
                 problems.append(problem)
         self._declared = dict(declared)
         return problems
 
     def change(self, server: str, to: Trust, by: str, reason: str = "") -> str | None:
-        """Promote a server by one level, or demote it to any. Returns why not, if not."""
+        """Promote a server by one level, or demote it to any level. Returns why a promotion is
+        rejected.
+        """
         now = self(server)
         if to == now:
             return None
-        if TRUST.index(to) > TRUST.index(now) + 1:
-            following = TRUST[TRUST.index(now) + 1]
+        if TRUST_LEVELS.index(to) > TRUST_LEVELS.index(now) + 1:
+            following = TRUST_LEVELS[TRUST_LEVELS.index(now) + 1]
             return (
-                f"'{server}' is {now}: it can become {following} next, not {to}. Trust rises by "
-                "one level after the other."
+                f"The trust in server '{server}' is {now}. It can rise by one level only: set it "
+                f"to {following} before {to}."
             )
         self._levels[server] = to
         self._on_change()
         history = self._history.setdefault(server, [])
         history.append(TrustChange(now, to, self._wall_clock(), by, reason))
-        del history[:-_MOST_CHANGES]
+        del history[:-_MAX_CHANGES]
         return None
 
-    def broke(self, server: str, operation: str, what: str) -> None:
-        """A server no longer understands what could be asked before."""
-        if TRUST.index(self(server)) > TRUST.index(REGISTERED):
-            self.change(server, REGISTERED, "node", f"{operation}: {what}")
+    def demote(self, server: str, operation: str, change: str) -> None:
+        """Lower the trust in a server after an incompatible change of an operation."""
+        if TRUST_LEVELS.index(self(server)) > TRUST_LEVELS.index(REGISTERED_TRUST):
+            self.change(server, REGISTERED_TRUST, "node", f"{operation}: {change}")
 
     def history(self, server: str) -> list[dict[str, Any]]:
-        """How its trust came about, the oldest first."""
+        """Return the changes of trust in a server, oldest first."""
         return [msgspec.to_builtins(change) for change in self._history.get(server, ())]
 
 
-def broken(before: Signature, now: Signature) -> str:
-    """What of an operation is no longer understood. Empty: nothing."""
-    for one in before.parameters:
-        other = now.by_name.get(one.name)
+def find_breaking_change(before: Signature, now: Signature) -> str:
+    """Return the first incompatible change between two signatures. Empty: they are compatible."""
+    for parameter in before.parameters:
+        other = now.by_name.get(parameter.name)
         if other is None:
             if not now.open:
-                return f"parameter {one.name} is gone"
-        elif other.type != one.type and other.type != "any":
-            return f"parameter {one.name} was {one.type} and is {other.type}"
-        elif other.inside != one.inside:
-            return f"parameter {one.name} has another place"
-    known = {one.name: one for one in before.parameters}
-    for one in now.parameters:
-        if one.required and (one.name not in known or not known[one.name].required):
-            return f"parameter {one.name} is required now"
+                return f"parameter {parameter.name} was removed"
+        elif other.type != parameter.type and other.type != "any":
+            return (
+                f"parameter {parameter.name} changed its type from {parameter.type} to {other.type}"
+            )
+        elif other.in_input != parameter.in_input:
+            return f"parameter {parameter.name} moved into or out of input"
+    parameters_before = {parameter.name: parameter for parameter in before.parameters}
+    for parameter in now.parameters:
+        if parameter.required and (
+            parameter.name not in parameters_before
+            or not parameters_before[parameter.name].required
+        ):
+            return f"parameter {parameter.name} became required"
     return ""
 
 
-HIDDEN: Final = frozenset({"batch", "start_execution", "preview", "unblock", "continue_quota"})
-"""Tools of the node's own that are steps of the language and no operations: nobody names them."""
-LONGEST_LINE: Final = 100
-"""Characters of a description in a list."""
+HIDDEN_OPERATIONS: Final = frozenset(
+    {"batch", "start_execution", "preview", "unblock", "continue_quota"}
+)
+"""Built-in tools that are steps of the language and no operations. They cannot be called by
+name."""
+MAX_LIST_DESCRIPTION: Final = 100
+"""Maximum length of a description in a list, in characters."""
 
-_NOTHING: Final = OperationConfig()
-_schema_of = msgspec.json.Decoder(dict[str, Raw]).decode
+_NO_SETTINGS: Final = OperationConfig()
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class _Hinted(msgspec.Struct):
+class _AnnotatedTool(msgspec.Struct):
     annotations: Annotations | None = None
 
 
-_HINT: Final = b'Hint"'
-_hints_of = msgspec.json.Decoder(_Hinted).decode
-_MOST_COMPARED: Final = 64
-"""So many names are looked at closely for one that was meant."""
+_HINT_MARK: Final = b'Hint"'
+_decode_annotations = msgspec.json.Decoder(_AnnotatedTool).decode
+_MAX_COMPARED: Final = 64
+"""Maximum number of names that are compared in detail for a similar name."""
 
 
 class OperationSnapshot:
-    """Every operation of one snapshot, as an `OperationCatalog`."""
+    """The operations of one snapshot, as an `OperationCatalog`."""
 
     __slots__ = (
         "_by_name", "_by_tool", "_hidden", "_listed", "_locals", "_words", "number", "snapshot",
@@ -1082,160 +1156,190 @@ class OperationSnapshot:
         self.snapshot = snapshot
         self._by_tool = by_tool
         self._hidden = hidden
-        self._by_name = {one.name: one for one in by_tool.values() if one.name}
-        for one in hidden.values():
-            self._by_name.pop(one.name, None)
-        own = sorted(
-            (one for one in self._by_name.values() if one.native is not None),
-            key=lambda one: (one.name != "introspect", one.name),
+        self._by_name = {
+            operation.name: operation for operation in by_tool.values() if operation.name
+        }
+        for operation in hidden.values():
+            self._by_name.pop(operation.name, None)
+        builtin = sorted(
+            (operation for operation in self._by_name.values() if operation.builtin is not None),
+            key=lambda operation: (operation.name != "introspect", operation.name),
         )
-        shown = (by_tool[tool] for tool in snapshot.plain_tools if tool.upstream != BUILTIN_KEY)
-        self._listed: tuple[Operation, ...] = (*own, *shown)
+        from_tools = (
+            by_tool[tool] for tool in snapshot.plain_tools if tool.upstream != BUILTIN_KEY
+        )
+        self._listed: tuple[Operation, ...] = (*builtin, *from_tools)
         self._locals: dict[str, dict[str, Operation]] = {}
         self._words: dict[str, list[Operation]] | None = None
 
     def find(self, name: str) -> Operation | None:
-        """The operation of this name, be it listed or withheld from lists."""
+        """Return the operation of this name, listed or not."""
         return self._by_name.get(name)
 
-    def own(self, name: str) -> Operation | None:
-        """One that the node answers itself, also if nobody may name it."""
-        found = self._hidden.get(name) or self._by_name.get(name)
-        return found if found is not None and found.native is not None else None
+    def find_builtin(self, name: str) -> Operation | None:
+        """Return a built-in operation, hidden ones included."""
+        operation = self._hidden.get(name) or self._by_name.get(name)
+        return operation if operation is not None and operation.builtin is not None else None
 
-    def of(self, tool: Tool) -> Operation:
+    def for_tool(self, tool: Tool) -> Operation:
         return self._by_tool[tool]
 
     def all(self) -> Sequence[Operation]:
-        """Those that are listed: the node's own first, then by tool."""
+        """Return the listed operations: built-in ones first, then tools in order."""
         return self._listed
 
-    # -- in a face of one namespace, operations go by their local names
+    # -- views of one namespace use local names
 
-    def find_in(self, name: str, face: OperationView) -> Operation | None:
-        """What a name means to who sees this face: there its local names mean something, too, and
-        nothing of other servers does.
+    def find_in(self, name: str, operation_view: OperationView) -> Operation | None:
+        """Return the operation of this name in a view.
+
+        In a view of one namespace, local names are valid too, and operations of other servers are
+        not found.
         """
-        if not face.namespace:
+        if not operation_view.namespace:
             return self._by_name.get(name)
-        found = self._local(face.namespace).get(name) or self._by_name.get(name)
-        if found is None or not (found.native or self.within(found, face.namespace)):
+        operation = self._operations_by_local_name(operation_view.namespace).get(
+            name
+        ) or self._by_name.get(name)
+        if operation is None or not (
+            operation.builtin or self.is_within(operation, operation_view.namespace)
+        ):
             return None
-        return found
+        return operation
 
-    def name_in(self, operation: Operation, face: OperationView) -> str:
-        """What it is called in this face."""
-        if not face.namespace or operation.native is not None:
+    def name_in(self, operation: Operation, operation_view: OperationView) -> str:
+        """Return the name of an operation in a view."""
+        if not operation_view.namespace or operation.builtin is not None:
             return operation.name
-        known = self._local(face.namespace).get(operation.local)
-        return operation.local if known is operation else operation.name
+        operation_of_local_name = self._operations_by_local_name(operation_view.namespace).get(
+            operation.local_name
+        )
+        return operation.local_name if operation_of_local_name is operation else operation.name
 
     @staticmethod
-    def within(operation: Operation, namespace: str) -> bool:
-        """Whether an operation belongs to a namespace: a server's segment, or a path of them."""
+    def is_within(operation: Operation, namespace: str) -> bool:
+        """Return whether an operation belongs to a namespace: the segment of a server, or a path of
+        segments.
+        """
         if not namespace:
             return True
-        if operation.native is not None:
+        if operation.builtin is not None:
             return False
         tool = operation.tool
         return tool.segment == namespace or tool.canonical.startswith(f"{namespace}.")
 
-    def _local(self, namespace: str) -> dict[str, Operation]:
-        known = self._locals.get(namespace)
-        if known is None:
-            known, twice = {}, set()
-            for one in self._by_name.values():
-                if self.within(one, namespace):
+    def _operations_by_local_name(self, namespace: str) -> dict[str, Operation]:
+        by_local_name = self._locals.get(namespace)
+        if by_local_name is None:
+            by_local_name, ambiguous = {}, set()
+            for operation in self._by_name.values():
+                if self.is_within(operation, namespace):
                     if (
-                        one.local in known
-                        or one.local in RESERVED_OPERATIONS
-                        or one.local in self._by_name
+                        operation.local_name in by_local_name
+                        or operation.local_name in RESERVED_OPERATIONS
+                        or operation.local_name in self._by_name
                     ):
-                        twice.add(one.local)
-                    known[one.local] = one
-            for name in twice:
-                del known[name]
-            if len(self._locals) < _MOST_COMPARED:
-                self._locals[namespace] = known
-        return known
+                        ambiguous.add(operation.local_name)
+                    by_local_name[operation.local_name] = operation
+            for name in ambiguous:
+                del by_local_name[name]
+            if len(self._locals) < _MAX_COMPARED:
+                self._locals[namespace] = by_local_name
+        return by_local_name
 
-    # -- what somebody may have meant
+    # -- similar names
 
-    def near(
-        self, name: str, most: int = 5, sees: Callable[[Tool], bool] | None = None
+    def find_similar(
+        self, name: str, limit: int = 5, sees: Callable[[Tool], bool] | None = None
     ) -> list[str]:
-        """Names that somebody may have meant, the nearest first. A tool's own name, in any form
-        that the catalog knows, leads to its operation. `sees`: what the asker is shown.
+        """Return similar operation names, most similar first.
+
+        A tool's own name, in any form that the catalog knows, leads to its operation.
+
+        Args:
+            sees: Returns True for the tools that the caller sees. None: all tools.
         """
         tool = self.snapshot.by_name.get(name)
-        meant = self._by_tool.get(tool) if tool is not None else None
-        wanted = snake(name[:200])
-        found = [] if meant is None else [meant]
-        found += [one for one in self._alike(wanted) if one is not meant]
+        exact_match = self._by_tool.get(tool) if tool is not None else None
+        snake_name = to_snake_case(name[:200])
+        matches = [] if exact_match is None else [exact_match]
+        matches += [
+            operation for operation in self._find_alike(snake_name) if operation is not exact_match
+        ]
         return [
-            one.name
-            for one in found
-            if one.name in self._by_name and (one.native or sees is None or sees(one.tool))
-        ][:most]
+            operation.name
+            for operation in matches
+            if operation.name in self._by_name
+            and (operation.builtin or sees is None or sees(operation.tool))
+        ][:limit]
 
-    def _alike(self, wanted: str) -> list[Operation]:
-        """Operations with a name like this one: by words, and where none is shared by letters."""
-        if not wanted:
+    def _find_alike(self, name: str) -> list[Operation]:
+        """Return operations with a similar name: by shared words, or by similar words."""
+        if not name:
             return []
         words = self._words
         if words is None:
             words = self._words = {}
-            for one in self._listed:
-                for word in one.name.split("_"):
-                    words.setdefault(word, []).append(one)
-        shared: dict[Operation, float] = {}
-        for word in set(wanted.split("_")):
-            known = words.get(word)
-            near = [known] if known else [words[like] for like in _spelled_like(word, words)]
-            for ones in near:
-                # A word that many have says little.
-                weight = (1.0 if known else 0.7) / (1 + len(ones) / 8)
-                for one in ones:
-                    shared[one] = shared.get(one, 0.0) + weight
-        rough = sorted(shared.items(), key=lambda pair: (-pair[1], pair[0].name))[:_MOST_COMPARED]
-        matcher = SequenceMatcher(b=wanted, autojunk=False)
-        close = []
-        for one, weight in rough:
-            matcher.set_seq1(one.name)
-            score = weight + 2 * matcher.ratio() + (one.local == wanted)
-            close.append((-score, one.name, one))
-        return [one for score, _, one in sorted(close, key=lambda found: found[:2]) if score < -0.8]
+            for operation in self._listed:
+                for word in operation.name.split("_"):
+                    words.setdefault(word, []).append(operation)
+        scores: dict[Operation, float] = {}
+        for word in set(name.split("_")):
+            exact = words.get(word)
+            matches = [exact] if exact else [words[like] for like in _similar_words(word, words)]
+            for matching_operations in matches:
+                # A word of many names counts less.
+                weight = (1.0 if exact else 0.7) / (1 + len(matching_operations) / 8)
+                for operation in matching_operations:
+                    scores[operation] = scores.get(operation, 0.0) + weight
+        candidates = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0].name))[
+            :_MAX_COMPARED
+        ]
+        matcher = SequenceMatcher(b=name, autojunk=False)
+        scored = []
+        for operation, weight in candidates:
+            matcher.set_seq1(operation.name)
+            score = weight + 2 * matcher.ratio() + (operation.local_name == name)
+            scored.append((-score, operation.name, operation))
+        return [
+            operation
+            for score, _, operation in sorted(scored, key=lambda found: found[:2])
+            if score < -0.8
+        ]
 
 
-def _spelled_like(word: str, words: Mapping[str, object]) -> list[str]:
-    """Words that are nearly this one."""
+def _similar_words(word: str, words: Mapping[str, object]) -> list[str]:
+    """Return words with a similar spelling."""
     if len(word) < 3:
         return []
     matcher = SequenceMatcher(b=word, autojunk=False)
-    found = []
+    similar = []
     for other in words:
         if abs(len(other) - len(word)) <= 3 and (other[0] == word[0] or other[-1] == word[-1]):
             matcher.set_seq1(other)
             if matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
-                found.append(other)
-    return found[:8]
+                similar.append(other)
+    return similar[:8]
 
 
 class OperationCatalogBuilder:
-    """Builds the operation catalog of each snapshot, and reuses what has not changed."""
+    """Builds the operation catalog of each snapshot, and reuses unchanged operations."""
 
     def __init__(
         self,
         config: AqlConfig,
-        natives: Iterable[BuiltinOperation] = (),
+        builtin_operations: Iterable[BuiltinOperation] = (),
         *,
         on_break: Callable[[str, str, str], None] | None = None,
     ) -> None:
-        """`on_break`: called with (server, canonical name, what) when a tool no longer takes what
-        it took."""
+        """
+        Args:
+            on_break: Called with (server, canonical name, change) after an incompatible change of a
+                tool.
+        """
         self._config = config
-        self._natives = {one.name: one for one in natives}
-        self._kept: dict[Tool, Operation] = {}
+        self._builtin_operations = {operation.name: operation for operation in builtin_operations}
+        self._operations_by_tool: dict[Tool, Operation] = {}
         self._current: OperationSnapshot | None = None
         self._number = 0
         self._patterns: list[tuple[str, OperationConfig]] = []
@@ -1243,148 +1347,166 @@ class OperationCatalogBuilder:
         self.configure(config)
 
     def configure(
-        self, config: AqlConfig, natives: Iterable[BuiltinOperation] | None = None
+        self, config: AqlConfig, builtin_operations: Iterable[BuiltinOperation] | None = None
     ) -> None:
-        """What the config says from now on."""
+        """Apply the config."""
         self._config = config
-        if natives is not None:
-            self._natives = {one.name: one for one in natives}
+        if builtin_operations is not None:
+            self._builtin_operations = {
+                operation.name: operation for operation in builtin_operations
+            }
         self._patterns = list(config.operations.items())
-        self._kept = {}
+        self._operations_by_tool = {}
         self._current = None
 
     @property
-    def natives(self) -> Mapping[str, BuiltinOperation]:
-        """What the node answers itself, by name."""
-        return self._natives
+    def builtin_operations(self) -> Mapping[str, BuiltinOperation]:
+        """The built-in operations by name."""
+        return self._builtin_operations
 
     def settings(self, canonical: str) -> OperationConfig:
-        """What the config knows better about a tool. The first glob that fits."""
+        """Return the config of a tool. The first matching glob applies."""
         for glob, settings in self._patterns:
             if matches_glob(glob, canonical):
                 return settings
-        return _NOTHING
+        return _NO_SETTINGS
 
-    def at(self, snapshot: Snapshot) -> OperationSnapshot:
-        """The operation catalog of a snapshot."""
+    def build(self, snapshot: Snapshot) -> OperationSnapshot:
+        """Return the operation catalog of a snapshot."""
         current = self._current
         if current is None or current.snapshot is not snapshot:
-            current = self._current = self._make(snapshot)
+            current = self._current = self._build(snapshot)
         return current
 
-    def _make(self, snapshot: Snapshot) -> OperationSnapshot:
-        kept, by_tool = self._kept, {}
+    def _build(self, snapshot: Snapshot) -> OperationSnapshot:
+        previous, by_tool = self._operations_by_tool, {}
         hidden: dict[str, Operation] = {}
-        wanted: list[tuple[str, str, str]] = []
-        foreign: list[tuple[Tool, str]] = []
-        chosen: dict[str, str] = {}
-        # By canonical name, not by place: names must not depend on who came first.
+        preferred: list[tuple[str, str, str]] = []
+        tools: list[tuple[Tool, str]] = []
+        configured_names: dict[str, str] = {}
+        # The order of tools must not affect their names.
         for tool in dict.fromkeys(snapshot.by_name.values()):
             if tool.upstream == BUILTIN_KEY:
-                native = self._natives.get(tool.upstream_name)
-                if native is None:
-                    # A step of the language: it can be judged, and not be named.
-                    by_tool[tool] = kept.get(tool) or self._foreign(tool, tool.upstream_name, "")
+                builtin = self._builtin_operations.get(tool.upstream_name)
+                if builtin is None:
+                    # A hidden step of the language: it has a decision and no name.
+                    by_tool[tool] = previous.get(tool) or self._make_tool_operation(
+                        tool, tool.upstream_name, ""
+                    )
                     continue
-                made = by_tool[tool] = kept.get(tool) or self._own(tool, native)
-                if native.name in HIDDEN:
-                    hidden[native.name] = made
+                operation = by_tool[tool] = previous.get(tool) or self._make_builtin(tool, builtin)
+                if builtin.name in HIDDEN_OPERATIONS:
+                    hidden[builtin.name] = operation
                 continue
-            local = local_name(tool.canonical, tool.upstream_name)
-            foreign.append((tool, local))
-            wanted.append((full(tool.canonical, local), tool.canonical, tool.upstream))
+            local_name = derive_local_name(tool.canonical, tool.upstream_name)
+            tools.append((tool, local_name))
+            preferred.append((full_name(tool.canonical, local_name), tool.canonical, tool.upstream))
             if self._patterns:
                 name = self.settings(tool.canonical).name
                 if name is not None:
-                    chosen[tool.canonical] = name
-        taken = RESERVED_OPERATIONS.keys() | self._natives.keys()
-        for (tool, local), name in zip(foreign, given(wanted, taken, chosen), strict=True):
-            before = kept.get(tool)
-            if before is None or before.name != name:
-                before = self._foreign(tool, local, name)
-            by_tool[tool] = before
-        if self._on_break is not None and kept:
-            self._compare(kept, by_tool)
-        self._kept = by_tool
+                    configured_names[tool.canonical] = name
+        reserved = RESERVED_OPERATIONS.keys() | self._builtin_operations.keys()
+        for (tool, local_name), name in zip(
+            tools, assign_names(preferred, reserved, configured_names), strict=True
+        ):
+            reused = previous.get(tool)
+            if reused is None or reused.name != name:
+                reused = self._make_tool_operation(tool, local_name, name)
+            by_tool[tool] = reused
+        if self._on_break is not None and previous:
+            self._report_breaking_changes(previous, by_tool)
+        self._operations_by_tool = by_tool
         self._number += 1
         return OperationSnapshot(self._number, snapshot, by_tool, hidden)
 
-    def _compare(self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]) -> None:
-        """Tell of tools that no longer understand what they did."""
-        gone = {tool.canonical: one for tool, one in before.items() if tool not in now}
-        if not gone or self._on_break is None:
+    def _report_breaking_changes(
+        self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]
+    ) -> None:
+        """Report incompatible changes of tools."""
+        removed = {
+            tool.canonical: operation for tool, operation in before.items() if tool not in now
+        }
+        if not removed or self._on_break is None:
             return
-        for tool, one in now.items():
-            old = gone.get(tool.canonical)
-            # Signatures are made only where the words of a definition have changed.
-            if old is not None and old.server == one.server and old.tool.listed != tool.listed:
-                what = broken(old.signature, one.signature)
-                if what:
-                    self._on_break(one.server, one.canonical, what)
+        for tool, operation in now.items():
+            old = removed.get(tool.canonical)
+            # Signatures are built only if the definition has changed.
+            if (
+                old is not None
+                and old.server == operation.server
+                and old.tool.listed != tool.listed
+            ):
+                change = find_breaking_change(old.signature, operation.signature)
+                if change:
+                    self._on_break(operation.server, operation.canonical, change)
 
-    def _own(self, tool: Tool, native: BuiltinOperation) -> Operation:
-        level, reasons = danger.level(native.name, native.category, tool.effect.level)
-        if native.free:
-            # It decides nothing by itself, and is as free as asking for a list.
+    def _make_builtin(self, tool: Tool, builtin: BuiltinOperation) -> Operation:
+        level, reasons = danger.classify_danger(builtin.name, builtin.category, tool.effect.level)
+        if builtin.free:
+            # It makes no changes itself and needs no more rights than a list.
             level, reasons = Danger.SAFE, ()
         return Operation(
-            name=native.name,
-            local=native.name,
+            name=builtin.name,
+            local_name=builtin.name,
             canonical=tool.canonical,
             server="",
-            category=RESERVED_OPERATIONS.get(native.name, native.category),
+            category=RESERVED_OPERATIONS.get(builtin.name, builtin.category),
             danger=level,
             reasons=reasons,
-            origins={"category": "native", "danger": "native" if native.free else "derived"},
-            description=native.description,
+            origins={"category": "builtin", "danger": "builtin" if builtin.free else "derived"},
+            description=builtin.description,
             tool=tool,
-            native=native,
-            sign=_sign_native,
+            builtin=builtin,
+            build_signature=_build_builtin_signature,
         )
 
-    def _foreign(self, tool: Tool, local: str, name: str) -> Operation:
+    def _make_tool_operation(self, tool: Tool, local_name: str, name: str) -> Operation:
         settings = self.settings(tool.canonical)
         override = None if settings.category is None else Category(settings.category)
-        judged = judge(local, tool.effect, override, tool.segment, changes=_says_it_changes(tool))
-        category = judged.category
-        if category is Category.UPDATE and _parameters_of(tool) < FEWEST:
+        choice = classify(
+            local_name, tool.effect, override, tool.segment, changes=_declares_change(tool)
+        )
+        category = choice.category
+        if category is Category.UPDATE and _count_parameters(tool) < MIN_UPDATE_PARAMETERS:
             category = Category.EXECUTE
         declared = None if settings.danger is None else Danger[settings.danger.upper()]
-        level, reasons = danger.level(local, category, tool.effect.level, declared)
+        level, reasons = danger.classify_danger(local_name, category, tool.effect.level, declared)
         return Operation(
             name=name,
-            local=local,
+            local_name=local_name,
             canonical=tool.canonical,
             server=tool.upstream,
             category=category,
             danger=level,
             reasons=tuple(settings.reasons) or reasons,
-            confidence=judged.confidence,
-            needs_review=judged.needs_review,
+            confidence=choice.confidence,
+            needs_review=choice.needs_review,
             origins={
-                "category": judged.origin,
-                "category_reason": judged.reason,
+                "category": choice.origin,
+                "category_reason": choice.reason,
                 "danger": "override" if declared is not None else "derived",
                 "name": "override" if settings.name else "derived",
             },
-            description=one_line(tool.description, LONGEST_LINE),
+            description=one_line(tool.description, MAX_LIST_DESCRIPTION),
             tool=tool,
-            sign=self._sign,
+            build_signature=self._build_signature,
         )
 
-    def _sign(self, operation: Operation) -> Signature:
-        surface = SchemaProperties(_schema(operation.tool))
-        taken = read(surface)
+    def _build_signature(self, operation: Operation) -> Signature:
+        properties = SchemaProperties(_schema(operation.tool))
+        parameters = read_parameters(properties)
         if operation.category is Category.UPDATE:
             settings = self.settings(operation.canonical)
-            taken = list(arranged(taken, settings.identifiers))
-        return sign(taken, operation.category, aliases=self._config.aliases, open=surface.open)
+            parameters = list(mark_input_parameters(parameters, settings.identifiers))
+        return build_signature(
+            parameters, operation.category, aliases=self._config.aliases, open=properties.open
+        )
 
 
-def _sign_native(operation: Operation) -> Signature:
-    native = operation.native
-    assert native is not None
-    return sign(native.parameters, operation.category, native=native)
+def _build_builtin_signature(operation: Operation) -> Signature:
+    builtin = operation.builtin
+    assert builtin is not None
+    return build_signature(builtin.parameters, operation.category, builtin=builtin)
 
 
 def _schema(tool: Tool) -> Any:
@@ -1394,12 +1516,15 @@ def _schema(tool: Tool) -> Any:
         return {}
 
 
-def _says_it_changes(tool: Tool) -> bool:
-    """Whether its server says that a tool does not only read. Nothing said is not that."""
-    if _HINT not in tool.listed:
+def _declares_change(tool: Tool) -> bool:
+    """Return whether a server declares that a tool does not only read.
+
+    Missing hints do not count.
+    """
+    if _HINT_MARK not in tool.listed:
         return False
     try:
-        hints = _hints_of(b"{" + tool.listed[1:]).annotations
+        hints = _decode_annotations(b"{" + tool.listed[1:]).annotations
     except msgspec.MsgspecError:
         return True
     if hints is None or hints.read_only_hint:
@@ -1407,11 +1532,13 @@ def _says_it_changes(tool: Tool) -> bool:
     return hints.read_only_hint is False or hints.destructive_hint is not None
 
 
-def _parameters_of(tool: Tool) -> int:
-    """How many parameters a tool has, at least as far as two."""
+def _count_parameters(tool: Tool) -> int:
+    """Return the number of parameters of a tool."""
     try:
-        listed = _schema_of(b"{" + tool.listed[1:])
-        properties = _schema_of(_schema_of(listed["inputSchema"]).get("properties", b"{}"))
+        listed = _decode_members(b"{" + tool.listed[1:])
+        properties = _decode_members(
+            _decode_members(listed["inputSchema"]).get("properties", b"{}")
+        )
     except (KeyError, msgspec.MsgspecError):
         properties = {}
     return len(properties) or len(SchemaProperties(_schema(tool)).properties)

@@ -1,5 +1,7 @@
-"""Dry runs: what a request would do, and which approval it would need. A dry run sends,
-reserves, holds and uses up nothing."""
+"""Dry runs: what a request would do, and which approval it would need.
+
+A dry run sends nothing, reserves nothing, creates no approval and uses no quota.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ from interlock.trust.policy.decision import PolicyAction
 
 
 class Preview:
-    """Looks at calls that are not made."""
+    """Describes calls without making them."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
-    def __call__(self, asked: AqlRequest) -> dict[str, Any]:
-        """`asked.params`: `child`, the call that would be made. Raises InterlockError."""
-        parent, child = asked.call, (asked.params or {})["child"]
+    def __call__(self, request: AqlRequest) -> dict[str, Any]:
+        """Describe the call in `request.params["child"]`. Raises InterlockError."""
+        parent, child = request.call, (request.params or {})["child"]
         assert parent is not None
-        request: AqlRequest = child.operation_request
-        operation = request.operation
+        child_request: AqlRequest = child.operation_request
+        operation = child_request.operation
         tool = operation.tool
         child.caller = parent.caller
         child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_name
@@ -34,10 +36,10 @@ class Preview:
         try:
             validate_arguments(child, tool)
         except InterlockError as error:
-            found = None
+            argument_error = None
             if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded_arguments, dict):
-                found = argument_errors.fault(operation, child.decoded_arguments)
-            raise found or error from None
+                argument_error = argument_errors.explain_error(operation, child.decoded_arguments)
+            raise argument_error or error from None
         data: dict[str, Any] = {
             "dry_run": True,
             "operation": operation.name,
@@ -47,28 +49,28 @@ class Preview:
             "effect": child.effect,
             "danger_level": operation.danger.label,
             "arguments": redact_value(child.decoded_arguments),
-            **self._decision(child),
+            **self._preview_decision(child),
         }
         if operation.reasons:
             data["reasons"] = list(operation.reasons)
         return data
 
-    def _decision(self, call: Call) -> dict[str, Any]:
-        """What would be decided."""
+    def _preview_decision(self, call: Call) -> dict[str, Any]:
+        """Return the decision that the authorizer would make."""
         try:
             decision = self._authorizer.preview(call)
-        except InterlockError as refused:
-            code, message, details = error_mapping.of_error(refused)
+        except InterlockError as error:
+            code, message, details = error_mapping.map_error(error)
             return {
                 "decision": PolicyAction.DENY.word,
                 "requires_confirmation": False,
                 "reason": details.get("reason", message),
                 "code": code,
             }
-        shown: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "decision": decision.action.word,
             "requires_confirmation": decision.needs_approval,
         }
         if decision.reason:
-            shown["reason"] = decision.reason
-        return shown
+            summary["reason"] = decision.reason
+        return summary

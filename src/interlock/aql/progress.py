@@ -1,4 +1,4 @@
-"""Progress of an execution in percent, as MCP progress notifications."""
+"""Progress of an execution in percent, and progress notifications for running calls."""
 
 from __future__ import annotations
 
@@ -28,24 +28,28 @@ TOTAL: Final = 100.0
 
 
 def percent(status: str, done: float = 0, total: float = 0) -> float | None:
-    """`done` of `total`: steps of what the status is about. None: it goes no further in this
-    status, and never says how far it came."""
+    """Return the progress in percent. None: the status has no progress.
+
+    Args:
+        done: Completed steps within the status.
+        total: All steps within the status.
+    """
     span = _SPANS.get(status)
     if span is None:
         return None
     low, high = span
-    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
-    return low + (high - low) * share
+    fraction = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    return low + (high - low) * fraction
 
 
-# -- A sign of life for whoever asked for progress, from operations whose servers give none.
+# Periodic progress notifications for operations whose servers send none.
 #
-# Stands before the AQL stage, and looks only at EXECUTE operations whose callers sent a progress
-# token. What a server itself reports goes on as it is, and ends the node's own signs. These count
-# in thousandths, so that they leave room below nearly everything that a server may say after
-# them: progress never goes back.
+# The stage wraps the AQL stage, and watches only EXECUTE operations whose callers sent a progress
+# token. Progress of the server passes unchanged and stops the node's own notifications. These count
+# in thousandths, below nearly every value that a server may send later: progress must never
+# decrease.
 
-EVERY: Final = 1.0
+INTERVAL_SECONDS: Final = 1.0
 _STEP: Final = 0.001
 
 _log = logging.getLogger("interlock.aql")
@@ -64,12 +68,12 @@ class ProgressStage:
         self._stage = stage
         self._clock = clock
         self._call_later = call_later
-        self._watched: dict[Call, _Pulse] = {}
+        self._notifiers: dict[Call, _ProgressNotifier] = {}
         self._ticking = False
-        self._rest()
+        self._bypass()
 
-    def _rest(self) -> None:
-        """While nobody is watched, nobody need ask."""
+    def _bypass(self) -> None:
+        """Bypass this class while no call is watched."""
         self.write_response = self._stage.write_response  # type: ignore[method-assign]
 
     def resolve_operation(self, call: Call) -> OperationMatch:
@@ -85,86 +89,86 @@ class ProgressStage:
         error: InterlockError | None,
         duration: float = 0.0,
     ) -> CallResult:
-        if self._watched:
-            self._watched.pop(call, None)
+        if self._notifiers:
+            self._notifiers.pop(call, None)
         return self._stage.write_response(call, outcome, error, duration)
 
     def check_encoding(self, body: bytes) -> tuple[bytes, InterlockError] | None:
         return self._stage.check_encoding(body)
 
     def _watch(self, call: Call) -> None:
-        asked, hear, meta = call.operation_request, call.on_notification, call.meta
+        request, send_notification, meta = call.operation_request, call.on_notification, call.meta
         if (
-            hear is None
+            send_notification is None
             or meta is None
-            or type(asked) is not AqlRequest
-            or asked.operation.category is not Category.EXECUTE
+            or type(request) is not AqlRequest
+            or request.operation.category is not Category.EXECUTE
         ):
             return
-        pulse = _Pulse(hear, meta[META_PROGRESS_TOKEN], self._clock())
-        call.on_notification = pulse.on_notification
-        self._watched[call] = pulse
-        # Its own again, which also ends the watch.
+        notifier = _ProgressNotifier(send_notification, meta[META_PROGRESS_TOKEN], self._clock())
+        call.on_notification = notifier.on_notification
+        self._notifiers[call] = notifier
+        # Use this class's method again, which also ends the watch.
         self.__dict__.pop("told", None)
         if not self._ticking:
             self._ticking = True
-            self._call_later(EVERY, self._tick)
+            self._call_later(INTERVAL_SECONDS, self._tick)
 
     def _tick(self) -> None:
         now = self._clock()
-        for call, pulse in list(self._watched.items()):
+        for call, notifier in list(self._notifiers.items()):
             try:
-                pulse.beat(call, now)
+                notifier.send(call, now)
             except Exception:
-                # One client that cannot be told must not silence the others.
-                _log.exception("a client could not be told that its operation runs")
-        if self._watched:
-            self._call_later(EVERY, self._tick)
+                # A failing client must not affect the others.
+                _log.exception("progress notification failed")
+        if self._notifiers:
+            self._call_later(INTERVAL_SECONDS, self._tick)
         else:
             self._ticking = False
-            self._rest()
+            self._bypass()
 
 
-class _Pulse:
-    """What one client has heard so far."""
+class _ProgressNotifier:
+    """The progress that one client has received."""
 
-    __slots__ = ("_began", "_hear", "_said", "_spoke", "_token")
+    __slots__ = ("_last_progress", "_send_notification", "_server_reports", "_start_time", "_token")
 
-    def __init__(self, hear: NotificationHandler, token: Raw, now: float) -> None:
-        self._hear = hear
+    def __init__(self, send_notification: NotificationHandler, token: Raw, now: float) -> None:
+        self._send_notification = send_notification
         self._token = token
-        self._began = now
-        self._said = 0.0
-        """The progress that was told last by the node itself."""
-        self._spoke = False
-        """Whether its server says something itself."""
+        self._start_time = now
+        self._last_progress = 0.0
+        """The last progress value that the node itself sent."""
+        self._server_reports = False
+        """True if the server sends progress itself."""
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if method == PROGRESS:
-            self._spoke = True
-            if self._said and not self._is_ahead(params):
+            self._server_reports = True
+            if self._last_progress and not self._is_ahead(params):
                 return
-        self._hear(call, method, params)
+        self._send_notification(call, method, params)
 
     def _is_ahead(self, params: bytes | Raw) -> bool:
         try:
             progress = decode_value(decode_members(params)["progress"])
         except (KeyError, ProtocolError):
             return True
-        if not isinstance(progress, int | float) or progress <= self._said:
+        if not isinstance(progress, int | float) or progress <= self._last_progress:
             return False
-        # From here on it is the server that counts.
-        self._said = 0.0
+        # From now on the server's progress counts.
+        self._last_progress = 0.0
         return True
 
-    def beat(self, call: Call, now: float) -> None:
-        seconds = now - self._began
-        if self._spoke or seconds < EVERY:
+    def send(self, call: Call, now: float) -> None:
+        seconds = now - self._start_time
+        if self._server_reports or seconds < INTERVAL_SECONDS:
             return
-        self._said += _STEP
+        self._last_progress += _STEP
         params = {
             "progressToken": self._token,
-            "progress": round(self._said, 3),
+            "progress": round(self._last_progress, 3),
             "message": f"Running for {seconds:.0f} s.",
         }
-        self._hear(call, PROGRESS, encode_value(params))
+        self._send_notification(call, PROGRESS, encode_value(params))

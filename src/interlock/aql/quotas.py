@@ -1,11 +1,11 @@
-"""Quotas of callers, and limits of upstream APIs.
+"""Quotas of callers, and rate limits of upstream APIs.
 
-What an API would refuse is not sent. A caller's quota warns first, then waits for a human, then
-refuses. Only operations of servers are counted, and those that were never sent are given back.
-Calls of plain tools are held against the same limits and quotas, where there are any.
+Calls that an API would reject are not sent. A quota first adds a warning, then requires an
+approval, then rejects. Only operations of servers are counted, and calls that were never sent are
+refunded. Calls of plain tools are checked against the same limits and quotas if any are configured.
 
-A quota that waits for a human does so at the gate, like any call: as a call of the node's own
-`continue_quota`. To bring its token back approves nothing.
+A paused quota waits for approval at the gate, as a call of the built-in operation `continue_quota`.
+Sending its token back approves nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from interlock.aql.usage_counters import (
     Period,
     PeriodCounters,
     SlidingCounter,
-    period,
+    current_period,
 )
 from interlock.aql.warnings import quota_warning
 from interlock.core.call import (
@@ -50,7 +50,7 @@ from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.trust.approvals.response import needed_below
 
-# -- Which limits and quotas hold for what, and the words that are used of them. Pure.
+# The limits and quotas of an operation, and their texts. Pure functions.
 
 
 class OperationLimits(NamedTuple):
@@ -67,14 +67,25 @@ def rules_for(
     windows: Mapping[str, SlidingCounter],
     cooldowns: Iterable[tuple[str, float]],
 ) -> OperationLimits:
-    """`windows`: by `key_of` their limits. `cooldowns`: by glob, the first that fits counts."""
-    held = tuple((one, windows[key_of(one)]) for one in limits if _holds_for(one, operation))
-    cost = max((round(limit.cost * MICRO) for limit, _ in held), default=0)
-    rest = (rest for glob, rest in cooldowns if fnmatchcase(operation.canonical, glob))
-    return OperationLimits(held, cost, next(rest, 0.0))
+    """Return the limits of an operation.
+
+    Args:
+        windows: The counters, by `key_of` their limits.
+        cooldowns: Cooldowns by glob. The first match applies.
+    """
+    matching_limits = tuple(
+        (limit, windows[key_of(limit)]) for limit in limits if _applies_to(limit, operation)
+    )
+    cost = max((round(limit.cost * MICRO) for limit, _ in matching_limits), default=0)
+    cooldowns_of_operation = (
+        cooldowns_of_operation
+        for glob, cooldowns_of_operation in cooldowns
+        if fnmatchcase(operation.canonical, glob)
+    )
+    return OperationLimits(matching_limits, cost, next(cooldowns_of_operation, 0.0))
 
 
-def _holds_for(limit: ApiLimit, operation: Operation) -> bool:
+def _applies_to(limit: ApiLimit, operation: Operation) -> bool:
     if limit.server is not None and limit.server != operation.server:
         return False
     if limit.scope == "endpoint":
@@ -86,47 +97,47 @@ def _holds_for(limit: ApiLimit, operation: Operation) -> bool:
 
 
 def key_of(limit: ApiLimit) -> str:
-    """By what its counter is known."""
-    of = limit.endpoint or limit.category or ""
-    return f"api {limit.scope} {limit.server or '*'} {of} {limit.window}"
+    """Return the key of a limit's counter."""
+    target = limit.endpoint or limit.category or ""
+    return f"api {limit.scope} {limit.server or '*'} {target} {limit.window}"
 
 
-def quota_key(quota: QuotaConfig, owner: str) -> str:
-    return f"quota {quota.metric} {owner}"
+def quota_key(quota: QuotaConfig, owner_key: str) -> str:
+    return f"quota {quota.metric} {owner_key}"
 
 
-def owner_of(whose: Principal) -> str:
-    return encode_value(list(whose)).decode()
+def owner_key_of(owner: Principal) -> str:
+    return encode_value(list(owner)).decode()
 
 
-def measured(quota: QuotaConfig, now: float) -> tuple[str, Period]:
-    """What a quota counts, and its period."""
-    what, _, per = quota.metric.partition("_per_")
-    return what, period(per, now)
+def metric_and_period(quota: QuotaConfig, now: float) -> tuple[str, Period]:
+    """Return what a quota counts, and its current period."""
+    metric, _, per = quota.metric.partition("_per_")
+    return metric, current_period(per, now)
 
 
-def state(quota: QuotaConfig, current: int, lifted: bool) -> str:
-    """How far a quota is used, in one word."""
+def quota_state(quota: QuotaConfig, current: int, is_continued: bool) -> str:
+    """Return the state of a quota: `ok`, `warn`, `paused` or `exhausted`."""
     if quota.hard_stop is not None and current >= quota.hard_stop * MICRO:
         return "exhausted"
-    if current >= quota.pause * MICRO and not lifted:
+    if current >= quota.pause * MICRO and not is_continued:
         return "paused"
     return "warn" if current >= quota.warn * MICRO else "ok"
 
 
 def window_of(seconds: float) -> str:
-    """The shortest window that a stretch of time fits into."""
+    """Return the shortest window that is at least this long."""
     return next((word for word, length in SECONDS.items() if seconds <= length), "day")
 
 
-def exceeded(
-    operation: Operation, wait: float, window: str, limit: int, why: str, now: float
+def limit_error(
+    operation: Operation, wait: float, window: str, limit: int, reason: str, now: float
 ) -> AqlError:
-    """So many calls are allowed in that window, and more were made."""
+    """Return the error for a call above a limit."""
     seconds = max(1, ceil(wait))
     return AqlError(
         "RATE_LIMIT_EXCEEDED",
-        f"Too many calls of '{operation.name}': {why}. Try again in {seconds} s.",
+        f"Too many calls of '{operation.name}': {reason}. Try again in {seconds} s.",
         {
             "limit": limit,
             "remaining": 0,
@@ -137,59 +148,62 @@ def exceeded(
     )
 
 
-# -- What the end of a call says about the next: whether it was sent, and how long its upstream
-# wants to be left alone.
+# What the end of a call means for later calls: if the call was sent, and how long its upstream asks
+# clients to wait.
 #
-# Only what an upstream answered counts: what this node refuses, or one below, says nothing about
-# it. A status of HTTP holds for everybody. Words in an answer may be a caller's own, which the
-# upstream only repeats: they hold for that caller.
+# Only responses of the upstream count. Rejections by this node or by a node below say nothing about
+# the upstream. An HTTP status applies to all callers. Text in a response may repeat input of a
+# caller, so it applies to that caller only.
 
-LONGEST_WAIT: Final = 3600.0
-"""However long an upstream wants to be left alone, it is tried again after this."""
-_RETRY: Final = re.compile(
+MAX_WAIT_SECONDS: Final = 3600.0
+"""The longest wait in seconds that an upstream can ask for."""
+_RETRY_AFTER_PATTERN: Final = re.compile(
     r"(?:retry[-_ ]?after(?:[-_ ]?(?:seconds|secs?|ms))?|(?:try|retry) again (?:in|after)|wait)"
     r"[\"']?\s{0,3}[:=]?\s{0,3}[\"']?(\d{1,9}(?:\.\d{1,6})?)\s{0,2}"
     r"(milliseconds?|ms\b|seconds?|secs?|s\b|minutes?|mins?|m\b)?",
     re.IGNORECASE,
 )
-_TOO_MANY: Final = 429
-_MOST_KEPT: Final = 10_000
+_TOO_MANY_REQUESTS: Final = 429
+_MAX_ENTRIES: Final = 10_000
 
 
 def wait_of(outcome: Outcome | None, error: InterlockError | None) -> float:
-    """For how many seconds an upstream wants to be left alone. 0: it did not say so."""
+    """Return for how many seconds an upstream asks clients to wait. 0: it does not."""
     if isinstance(error, UpstreamLostError):
-        return _seconds_in(error.message) if error.status == _TOO_MANY else 0.0
+        return _seconds_in(error.message) if error.status == _TOO_MANY_REQUESTS else 0.0
     if isinstance(error, UpstreamResponseError):
-        limited = error_mapping.of_error(error).code == error_mapping.LIMITED
+        limited = error_mapping.map_error(error).code == error_mapping.LIMITED
         return _seconds_in(error.message) if limited else 0.0
     if error is not None or outcome is None or b'"isError"' not in outcome.result:
         return 0.0
-    if error_mapping.of_result(outcome.result).code != error_mapping.LIMITED:
+    if error_mapping.map_result(outcome.result).code != error_mapping.LIMITED:
         return 0.0
     return _seconds_in(text_of(outcome.result))
 
 
 def _seconds_in(text: str) -> float:
-    found = _RETRY.search(text[:4_000])
-    if found is None:
+    match = _RETRY_AFTER_PATTERN.search(text[:4_000])
+    if match is None:
         return 0.0
-    number, unit = float(found[1]), (found[2] or "").lower()
-    if unit.startswith(("ms", "milli")) or "ms" in found[0].lower().partition(found[1])[0]:
+    number, unit = float(match[1]), (match[2] or "").lower()
+    if unit.startswith(("ms", "milli")) or "ms" in match[0].lower().partition(match[1])[0]:
         return number / 1000
     return number * 60 if unit.startswith("m") else number
 
 
-def is_used(call: Call, outcome: Outcome | None) -> bool:
-    """Whether a call that is over counts: it left, and no gate below holds it. Then its caller
-    makes the identical call again, which counts."""
+def counts_as_used(call: Call, outcome: Outcome | None) -> bool:
+    """Return whether a finished call counts: it was sent, and no gate below holds it.
+
+    A caller repeats a held call once it is approved, and the repeated call counts.
+    """
     return call.is_dispatched and (outcome is None or needed_below(outcome.result) is None)
 
 
 class RetryAfterTable:
-    """Which upstreams want to be left alone, by whom, and until when. False: none does.
+    """The waits that upstreams asked for, by server and caller. False if there are none.
 
-    No rate limit of the node: it counts nothing, and the upstream says how long."""
+    This is no rate limit of the node: it counts nothing, and the upstream sets the time.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -198,61 +212,65 @@ class RetryAfterTable:
     def __bool__(self) -> bool:
         return bool(self._until)
 
-    def heed(
-        self, server: str, whose: Principal, outcome: Outcome | None, error: InterlockError | None
+    def record(
+        self, server: str, owner: Principal, outcome: Outcome | None, error: InterlockError | None
     ) -> None:
-        """Take what the end of a call says about its server."""
-        wait = min(wait_of(outcome, error), LONGEST_WAIT)
+        """Store the wait that the end of a call asks for."""
+        wait = min(wait_of(outcome, error), MAX_WAIT_SECONDS)
         if wait <= 0:
             return
-        if len(self._until) >= _MOST_KEPT:
+        if len(self._until) >= _MAX_ENTRIES:
             now = self._clock()
             self._until = {key: until for key, until in self._until.items() if until > now}
-        key = (server, None if isinstance(error, UpstreamLostError) else whose)
+        key = (server, None if isinstance(error, UpstreamLostError) else owner)
         self._until[key] = max(self._clock() + wait, self._until.get(key, 0.0))
 
-    def left(self, server: str, whose: Principal) -> float:
-        """For how many seconds it is not to be asked by this caller. What is over is forgotten."""
+    def remaining(self, server: str, owner: Principal) -> float:
+        """Return how many seconds a caller must wait for a server. Removes expired entries."""
         longest = 0.0
-        for key in ((server, None), (server, whose)):
+        for key in ((server, None), (server, owner)):
             until = self._until.get(key)
             if until is None:
                 continue
-            left = until - self._clock()
-            if left > 0:
-                longest = max(longest, left)
+            remaining = until - self._clock()
+            if remaining > 0:
+                longest = max(longest, remaining)
             else:
                 del self._until[key]
         return longest
 
-    def by(self, whose: Principal) -> dict[str, float]:
-        """The servers that this caller leaves alone, and for how many seconds."""
-        servers = dict.fromkeys(server for server, of in self._until if of in (None, whose))
-        left = {server: self.left(server, whose) for server in servers}
-        return {server: seconds for server, seconds in left.items() if seconds > 0}
+    def all_of(self, owner: Principal) -> dict[str, float]:
+        """Return the servers that a caller must wait for, with the seconds."""
+        servers = dict.fromkeys(
+            server for server, owner_of_entry in self._until if owner_of_entry in (None, owner)
+        )
+        remaining = {server: self.remaining(server, owner) for server in servers}
+        return {server: seconds for server, seconds in remaining.items() if seconds > 0}
 
 
 CONTINUE: Final = "continue_quota"
 TOKEN_PREFIX: Final = "conf_"
-_MOST_TAKEN: Final = 100_000
-_MOST_RULES: Final = 10_000
+_MAX_CALLS: Final = 100_000
+_MAX_OPERATIONS: Final = 10_000
 
 
 class QuotaApproval(NamedTuple):
-    """The approval that a used-up quota needs. The same quota gives the same arguments, so that a
-    repeated request finds the same approval."""
+    """The approval that a used-up quota needs.
+
+    The same quota has the same arguments, so a repeated request finds the same approval.
+    """
 
     arguments: bytes
-    """Of the node's own `continue_quota`."""
+    """The arguments of the built-in operation `continue_quota`."""
 
 
-class _Taken(NamedTuple):
-    """What a call has used."""
+class _CallCounts(NamedTuple):
+    """The counts of one call."""
 
     marks: tuple[tuple[SlidingCounter, Mark], ...]
     totals: tuple[tuple[str, Period, int], ...]
-    rested: tuple[tuple[Principal, str], float | None] | None = None
-    """Which cooldown it began, and when the one before had begun."""
+    cooldown: tuple[tuple[Principal, str], float | None] | None = None
+    """The cooldown that the call started, and when the previous one had started."""
 
 
 class Quotas:
@@ -266,61 +284,65 @@ class Quotas:
         wall_clock: Callable[[], float],
         *,
         hidden: Callable[[], Operation | None] = lambda: None,
-        let_through: Callable[[str], bool] = lambda _: False,
+        runs_when_approved: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """
         Args:
-            clock: For what ends with the process.
-            wall_clock: For what outlives it.
-            hidden: The node's own `continue_quota`. None: no human can be asked.
-            let_through: Whether a confirmation token stands for a call that this node makes when a
-                human lets it through: it is counted then, and not again when its caller fetches
-                the result.
+            clock: The clock for state that ends with the process.
+            wall_clock: The clock for state that is stored.
+            hidden: Returns the built-in operation `continue_quota`. None: no approvals.
+            let_through: Returns True if this node runs the call of a confirmation token when it is
+                approved. The call is counted then, and not again when its caller collects the
+                result.
         """
         self._store = store
         self._clock = clock
         self._wall_clock = wall_clock
         self._totals = PeriodCounters(store)
         self._windows: dict[str, SlidingCounter] = {}
-        self._rules: BoundedDict[str, OperationLimits] = BoundedDict(_MOST_RULES)
-        self._taken: BoundedDict[int, tuple[AqlRequest, _Taken]] = BoundedDict(_MOST_TAKEN)
+        self._limits_by_operation: BoundedDict[str, OperationLimits] = BoundedDict(_MAX_OPERATIONS)
+        self._call_counts: BoundedDict[int, tuple[AqlRequest, _CallCounts]] = BoundedDict(
+            _MAX_CALLS
+        )
         self._retry_after = RetryAfterTable(clock)
-        self._last: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MOST_TAKEN)
-        """When operations with a cooldown were called last."""
-        self._lifted: dict[tuple[str, int], str] = {}
-        """Pauses that a human lifted → the approval."""
-        self._used: set[str] = set()
-        """Approvals whose tokens were brought back."""
+        self._last_calls: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MAX_CALLS)
+        """When operations with a cooldown were last called."""
+        self._continued: dict[tuple[str, int], str] = {}
+        """The approvals of quotas that an operator continued, by quota and period."""
+        self._used_approvals: set[str] = set()
+        """Approvals whose tokens have been used."""
         self.active = False
-        """Whether there is anything to be held against. False: nobody need ask."""
+        """True if any limit or quota applies now."""
         self.configured = False
-        """Whether the config has any of it: then plain calls are held against it, too."""
+        """True if the config has limits or quotas. They apply to plain calls, too."""
         self._hidden = hidden
-        self._let_through = let_through
+        self._runs_when_approved = runs_when_approved
         self.configure(config)
 
-    def _look(self) -> None:
+    def _update_active(self) -> None:
         self.configured = bool(self._limits or self._quotas or self._cooldowns)
         self.active = self.configured or bool(self._retry_after)
 
     def configure(self, config: AqlConfig) -> None:
-        """What holds from now on. What was used stays used."""
+        """Apply the config. Used amounts stay used."""
         self._limits: list[ApiLimit] = list(config.api_limits)
         self._quotas: list[QuotaConfig] = list(config.quotas)
         self._cooldowns = [
-            (glob, one.cooldown) for glob, one in config.operations.items() if one.cooldown
+            (glob, settings.cooldown)
+            for glob, settings in config.operations.items()
+            if settings.cooldown
         ]
-        self._rules.clear()
-        known, self._windows = self._windows, {}
+        self._limits_by_operation.clear()
+        previous, self._windows = self._windows, {}
         for limit in self._limits:
             key = key_of(limit)
-            self._windows[key] = known.get(key) or SlidingCounter(
+            self._windows[key] = previous.get(key) or SlidingCounter(
                 key, SECONDS[limit.window], self._store
             )
-        self._look()
+        self._update_active()
 
     def start(self) -> None:
-        """Take up the counters where they were left. Raises InterlockError."""
+        """Load the stored counters. Raises InterlockError."""
         if self._store is None:
             return
         by_key: dict[str, list[Any]] = {}
@@ -330,258 +352,306 @@ class Quotas:
             if key in self._windows:
                 self._windows[key].restore(rows)
             elif key.startswith("lifted "):
-                self._lifted |= {(key[len("lifted ") :], row.bucket): "" for row in rows}
+                self._continued |= {(key[len("lifted ") :], row.bucket): "" for row in rows}
             elif key.startswith("quota "):
                 self._totals.restore(rows)
 
-    # -- a call
+    # -- counting calls
 
-    def admit(self, call: Call, asked: AqlRequest, continued: str = "") -> QuotaApproval | None:
-        """Count a call of an operation, before it is made. `continued`: the token that came with
-        it. With a pause it has become a call that a human has to let go on first, and nothing is
-        counted. Raises AqlError."""
-        operation = asked.operation
-        if operation.native is not None or not self.active:
+    def admit(self, call: Call, request: AqlRequest, quota_token: str = "") -> QuotaApproval | None:
+        """Count a call of an operation that is about to be made.
+
+        If a quota is paused, the call is replaced by a call that needs approval, and nothing is
+        counted.
+
+        Args:
+            quota_token: The quota token of the request. Empty: none.
+
+        Raises:
+            AqlError: A limit or quota is used up, or the token is invalid.
+        """
+        operation = request.operation
+        if operation.builtin is not None or not self.active:
             return None
-        if asked.confirmation and self.configured and self._let_through(asked.confirmation):
+        if (
+            request.confirmation
+            and self.configured
+            and self._runs_when_approved(request.confirmation)
+        ):
             return None
         assert call.caller is not None
-        whose = principal(call.caller)
-        rules = self._rules.get(operation.canonical) or self._find_rules(operation)
+        owner = principal(call.caller)
+        operation_limits = self._limits_by_operation.get(operation.canonical) or self._find_limits(
+            operation
+        )
         now = self._wall_clock()
-        self._must_not_wait(operation, whose, rules, now)
-        owner = owner_of(whose)
-        redeemed = not continued or self._redeem(owner, continued)
+        self._check_api_limits(operation, owner, operation_limits, now)
+        owner_key = owner_key_of(owner)
+        is_redeemed = not quota_token or self._redeem(owner_key, quota_token)
         totals: list[tuple[str, Period, int]] = []
         for quota in self._quotas:
-            counted = self._count_quota(quota, owner, rules.cost, now, asked)
-            if isinstance(counted, QuotaApproval):
-                self._hold(call, asked, counted)
-                return counted
-            totals += counted
-        if not redeemed:
+            result = self._count_quota(quota, owner_key, operation_limits.cost, now, request)
+            if isinstance(result, QuotaApproval):
+                self._wait_for_approval(call, request, result)
+                return result
+            totals += result
+        if not is_redeemed:
             raise AqlError("TOKEN_INVALID", "The token is not for a quota of yours.")
-        taken = self._take(operation, whose, rules, now, totals)
-        self._taken[id(asked)] = (asked, taken)
+        counts = self._record_counts(operation, owner, operation_limits, now, totals)
+        self._call_counts[id(request)] = (request, counts)
         return None
 
     def admit_plain(self, call: Call, operation: Operation) -> bool:
-        """Count a call of a plain tool that is about to be made. False: a quota is used so far
-        that a human has to let the call go on first, and nothing is counted. Raises AqlError."""
+        """Count a call of a plain tool that is about to be made. Raises AqlError.
+
+        Returns:
+            False if a quota is paused and the call needs approval. Nothing is counted then.
+        """
         assert call.caller is not None
-        whose = principal(call.caller)
-        rules = self._rules.get(operation.canonical) or self._find_rules(operation)
+        owner = principal(call.caller)
+        operation_limits = self._limits_by_operation.get(operation.canonical) or self._find_limits(
+            operation
+        )
         now = self._wall_clock()
-        self._must_not_wait(operation, whose, rules, now)
-        owner = owner_of(whose)
+        self._check_api_limits(operation, owner, operation_limits, now)
+        owner_key = owner_key_of(owner)
         totals: list[tuple[str, Period, int]] = []
         for quota in self._quotas:
-            counted = self._count_quota(
-                quota, owner, rules.cost, now, None, lifted=bool(call.approval_id)
+            result = self._count_quota(
+                quota,
+                owner_key,
+                operation_limits.cost,
+                now,
+                None,
+                is_continued=bool(call.approval_id),
             )
-            if isinstance(counted, QuotaApproval):
+            if isinstance(result, QuotaApproval):
                 return False
-            totals += counted
-        self._take(operation, whose, rules, now, totals)
+            totals += result
+        self._record_counts(operation, owner, operation_limits, now, totals)
         return True
 
-    def _take(
+    def _record_counts(
         self,
         operation: Operation,
-        whose: Principal,
-        rules: OperationLimits,
+        owner: Principal,
+        operation_limits: OperationLimits,
         now: float,
         totals: list[tuple[str, Period, int]],
-    ) -> _Taken:
-        rested = None
-        if rules.cooldown:
-            key = (whose, operation.canonical)
-            rested = (key, self._last.get(key))
-            self._last[key] = self._clock()
-        for name, when, amount in totals:
-            self._totals.add(name, when, amount)
-        marks = tuple((window, window.add(now)) for _, window in rules.limits)
-        return _Taken(marks, tuple(totals), rested)
+    ) -> _CallCounts:
+        previous_cooldown = None
+        if operation_limits.cooldown:
+            key = (owner, operation.canonical)
+            previous_cooldown = (key, self._last_calls.get(key))
+            self._last_calls[key] = self._clock()
+        for name, quota_period, amount in totals:
+            self._totals.add(name, quota_period, amount)
+        marks = tuple((window, window.add(now)) for _, window in operation_limits.limits)
+        return _CallCounts(marks, tuple(totals), previous_cooldown)
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """How a call ended: what was never sent is given back, and an upstream that wants to be
-        left alone is."""
-        asked = call.operation_request
-        if not isinstance(asked, AqlRequest) or asked.operation.native is not None:
+        """Handle the end of a call: refund an unsent call, and store the wait that the upstream
+        asked for.
+        """
+        request = call.operation_request
+        if not isinstance(request, AqlRequest) or request.operation.builtin is not None:
             return
-        held = self._taken.pop(id(asked), None)
-        used = is_used(call, outcome)
-        if held is not None and not used:
-            self._give_back(held[1])
-        if call.caller is not None and (used or isinstance(error, UpstreamLostError)):
-            server = asked.operation.server
-            self._retry_after.heed(server, principal(call.caller), outcome, error)
-            self._look()
+        recorded = self._call_counts.pop(id(request), None)
+        was_used = counts_as_used(call, outcome)
+        if recorded is not None and not was_used:
+            self._refund(recorded[1])
+        if call.caller is not None and (was_used or isinstance(error, UpstreamLostError)):
+            server = request.operation.server
+            self._retry_after.record(server, principal(call.caller), outcome, error)
+            self._update_active()
 
-    def _give_back(self, taken: _Taken) -> None:
-        for window, mark in taken.marks:
-            window.give_back(mark)
-        for name, when, amount in taken.totals:
-            self._totals.add(name, when, -amount)
-        if taken.rested is not None:
-            key, before = taken.rested
+    def _refund(self, counts: _CallCounts) -> None:
+        for window, mark in counts.marks:
+            window.refund(mark)
+        for name, quota_period, amount in counts.totals:
+            self._totals.add(name, quota_period, -amount)
+        if counts.cooldown is not None:
+            key, before = counts.cooldown
             if before is None:
-                self._last.pop(key, None)
+                self._last_calls.pop(key, None)
             else:
-                self._last[key] = before
+                self._last_calls[key] = before
 
-    def _must_not_wait(
-        self, operation: Operation, whose: Principal, rules: OperationLimits, now: float
+    def _check_api_limits(
+        self, operation: Operation, owner: Principal, operation_limits: OperationLimits, now: float
     ) -> None:
-        """Raises AqlError for a call that the upstream would refuse."""
+        """Check the API limits of a call. Raises AqlError if the upstream would reject the call."""
         if self._retry_after:
-            left = self._retry_after.left(operation.server, whose)
-            if left > 0:
-                why = "its server takes none for the moment"
-                raise exceeded(operation, left, window_of(left), 0, why, now)
-            self._look()
-        for limit, window in rules.limits:
-            if window.look(now) >= limit.limit:
+            remaining = self._retry_after.remaining(operation.server, owner)
+            if remaining > 0:
+                reason = "its server asked to wait"
+                raise limit_error(operation, remaining, window_of(remaining), 0, reason, now)
+            self._update_active()
+        for limit, window in operation_limits.limits:
+            if window.count_at(now) >= limit.limit:
                 wait = window.wait(now, limit.limit)
-                why = f"{limit.limit} a {limit.window}"
-                raise exceeded(operation, wait, limit.window, limit.limit, why, now)
-        if rules.cooldown:
-            last = self._last.get((whose, operation.canonical))
-            left = 0.0 if last is None else last + rules.cooldown - self._clock()
-            if left > 0:
-                why = "it has to rest between calls"
-                raise exceeded(operation, left, window_of(rules.cooldown), 1, why, now)
+                reason = f"the limit is {limit.limit} per {limit.window}"
+                raise limit_error(operation, wait, limit.window, limit.limit, reason, now)
+        if operation_limits.cooldown:
+            last = self._last_calls.get((owner, operation.canonical))
+            remaining = 0.0 if last is None else last + operation_limits.cooldown - self._clock()
+            if remaining > 0:
+                reason = "it has a cooldown between calls"
+                raise limit_error(
+                    operation, remaining, window_of(operation_limits.cooldown), 1, reason, now
+                )
 
     # -- quotas
 
     def _count_quota(
         self,
         quota: QuotaConfig,
-        owner: str,
+        owner_key: str,
         cost: int,
         now: float,
-        asked: AqlRequest | None,
-        lifted: bool = False,
+        request: AqlRequest | None,
+        is_continued: bool = False,
     ) -> list[tuple[str, Period, int]] | QuotaApproval:
-        """What a call would take from a quota; or that a human is asked, unless one let exactly
-        this call go on. Raises AqlError."""
-        what, when = measured(quota, now)
-        amount = cost if what == "cost" else MICRO
+        """Return what a call takes from a quota, or the approval that the call needs. Raises
+        AqlError.
+
+        Args:
+            is_continued: True if an operator approved exactly this call.
+        """
+        metric, quota_period = metric_and_period(quota, now)
+        amount = cost if metric == "cost" else MICRO
         if not amount:
             return []
-        key = quota_key(quota, owner)
-        before = self._totals.look(key, when)
-        after = before + amount
-        if quota.hard_stop is not None and after > quota.hard_stop * MICRO:
+        key = quota_key(quota, owner_key)
+        amount_before = self._totals.count_at(key, quota_period)
+        amount_after = amount_before + amount
+        if quota.hard_stop is not None and amount_after > quota.hard_stop * MICRO:
             raise AqlError(
                 "RATE_LIMIT_QUOTA_EXHAUSTED",
-                f"The quota '{quota.metric}' is used up. It begins anew in "
-                f"{max(1, ceil(when.end - now))} s.",
+                f"The quota '{quota.metric}' is used up. It resets in "
+                f"{max(1, ceil(quota_period.end - now))} s.",
                 {
                     "metric": quota.metric,
-                    "current": before / MICRO,
+                    "current": amount_before / MICRO,
                     "hard_stop_threshold": quota.hard_stop,
-                    "resets_at": format_utc(when.end),
+                    "resets_at": format_utc(quota_period.end),
                 },
             )
-        if after > quota.pause * MICRO and not lifted and (key, when.start) not in self._lifted:
+        if (
+            amount_after > quota.pause * MICRO
+            and not is_continued
+            and (key, quota_period.start) not in self._continued
+        ):
             return QuotaApproval(
                 encode_value(
                     {
                         "metric": quota.metric,
                         "pause_threshold": quota.pause,
-                        "window": when.start,
-                        "whose": owner,
+                        "window": quota_period.start,
+                        "whose": owner_key,
                     }
                 )
             )
-        if after >= quota.warn * MICRO and asked is not None:
-            asked.warnings = [
-                *(asked.warnings or ()),
+        if amount_after >= quota.warn * MICRO and request is not None:
+            request.warnings = [
+                *(request.warnings or ()),
                 quota_warning(
-                    quota.metric, after / MICRO, quota.warn, quota.pause, quota.hard_stop
+                    quota.metric, amount_after / MICRO, quota.warn, quota.pause, quota.hard_stop
                 ),
             ]
-        return [(key, when, amount)]
+        return [(key, quota_period, amount)]
 
-    def _redeem(self, owner: str, continued: str) -> bool:
-        """Whether a token is that of a pause which a human lifted for this caller. It counts once.
-        Raises AqlError."""
-        for (key, _), approval in self._lifted.items():
-            if not approval or continued != TOKEN_PREFIX + approval or not key.endswith(owner):
+    def _redeem(self, owner_key: str, quota_token: str) -> bool:
+        """Redeem the token of a continued quota. Returns False if it is no token of this caller.
+
+        A token can be used once. Raises AqlError if it was used already.
+        """
+        for (key, _), approval in self._continued.items():
+            if (
+                not approval
+                or quota_token != TOKEN_PREFIX + approval
+                or not key.endswith(owner_key)
+            ):
                 continue
-            if approval in self._used:
+            if approval in self._used_approvals:
                 raise AqlError(
                     "TOKEN_ALREADY_USED",
-                    "The token was used. The quota goes on without it.",
-                    {"token": f"{continued[:7]}…"},
+                    "The token was used. The quota continues without it.",
+                    {"token": f"{quota_token[:7]}…"},
                 )
-            self._used.add(approval)
+            self._used_approvals.add(approval)
             return True
         return False
 
-    def _hold(self, call: Call, asked: AqlRequest, pause: QuotaApproval) -> None:
-        """Make it a call that waits at the gate. Raises AqlError where there is none."""
+    def _wait_for_approval(self, call: Call, request: AqlRequest, pause: QuotaApproval) -> None:
+        """Replace a call by a call that waits at the gate. Raises AqlError if there is no gate."""
         operation = self._hidden()
         if operation is None:
             raise AqlError(
                 "RATE_LIMIT_QUOTA_PAUSE",
-                "The quota is nearly used up: a human has to let it go on, and none can be asked.",
+                "The quota is paused: an operator must approve to continue, but approvals are off.",
                 self.pause_details(decode_value(pause.arguments)),
             )
-        made = AqlRequest(operation, asked.face, asked.family)
-        made.item, made.request_id = asked.item, asked.request_id
+        request_for_approval = AqlRequest(operation, request.operation_view, request.family)
+        request_for_approval.item, request_for_approval.request_id = (
+            request.item,
+            request.request_id,
+        )
         call.name, call.arguments, call.operation_request = (
             operation.canonical,
             pause.arguments,
-            made,
+            request_for_approval,
         )
 
-    def paused(self, call: Call, required: ErrorReport) -> ErrorReport:
-        """What a client reads for a quota that waits, made of what it reads for any call that
-        does."""
+    def report_pause(self, call: Call, approval_report: ErrorReport) -> ErrorReport:
+        """Convert the error of a pending approval to the error of a paused quota."""
         details = self.pause_details(call.decoded_arguments)
         for name in ("confirmation_token", "expires_at", "url"):
-            if name in required.details:
-                details[name] = required.details[name]
+            if name in approval_report.details:
+                details[name] = approval_report.details[name]
         return ErrorReport(
             "RATE_LIMIT_QUOTA_PAUSE",
-            f"The quota '{details.get('metric', '')}' is nearly used up. A human must let it go "
-            "on. Ask your user, then send the request again with '_quota_continue' and the token.",
+            f"The quota '{details.get('metric', '')}' is paused: continuing needs approval. Ask "
+            "your user, then send the request again with '_quota_continue' and the token.",
             details,
         )
 
-    def lift(self, asked: AqlRequest) -> dict[str, Any]:
-        """A human let a quota go on, until it begins anew. Only the gate gets here. Raises
-        AqlError for a quota that is over already."""
-        params = asked.params or {}
-        call = asked.call
+    def continue_quota(self, request: AqlRequest) -> dict[str, Any]:
+        """Continue a paused quota until its period ends. Called through the gate only.
+
+        Raises:
+            AqlError: The period of the quota has ended.
+        """
+        params = request.params or {}
+        call = request.call
         quota = self._quota(str(params.get("metric")))
         now = self._wall_clock()
-        when = None if quota is None else measured(quota, now)[1]
-        if quota is None or when is None or params.get("window") != when.start:
+        quota_period = None if quota is None else metric_and_period(quota, now)[1]
+        if quota is None or quota_period is None or params.get("window") != quota_period.start:
             raise AqlError(
-                "CONFLICT_INVALID_STATE", "The quota has begun anew since: nothing is paused."
+                "CONFLICT_INVALID_STATE", "The quota has been reset since. Nothing is paused."
             )
         key = quota_key(quota, str(params.get("whose")))
-        self._lifted[key, when.start] = "" if call is None else call.approval_id
+        self._continued[key, quota_period.start] = "" if call is None else call.approval_id
         if self._store is not None:
-            # It stays lifted through a restart.
-            self._store.add(CounterRow(f"lifted {key}", when.start, 1, when.end))
+            # The quota stays continued after a restart.
+            self._store.add(CounterRow(f"lifted {key}", quota_period.start, 1, quota_period.end))
         return {
             "metric": quota.metric,
             "status": "continued",
-            "until": format_utc(when.end),
+            "until": format_utc(quota_period.end),
         }
 
     def pause_details(self, arguments: Any) -> dict[str, Any]:
-        """What is said of a quota that waits, beside its token."""
-        given: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
-        quota = self._quota(str(given.get("metric")))
+        """Return the error details of a paused quota, without its token."""
+        arguments_by_name: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
+        quota = self._quota(str(arguments_by_name.get("metric")))
         if quota is None:
             return {}
-        when = measured(quota, self._wall_clock())[1]
-        current = self._totals.look(quota_key(quota, str(given.get("whose"))), when)
+        quota_period = metric_and_period(quota, self._wall_clock())[1]
+        current = self._totals.count_at(
+            quota_key(quota, str(arguments_by_name.get("whose"))), quota_period
+        )
         details: dict[str, Any] = {
             "metric": quota.metric,
             "current": current / MICRO,
@@ -592,23 +662,23 @@ class Quotas:
         return details
 
     def _quota(self, metric: str) -> QuotaConfig | None:
-        return next((one for one in self._quotas if one.metric == metric), None)
+        return next((quota for quota in self._quotas if quota.metric == metric), None)
 
-    # -- what is known of it
+    # -- status
 
-    def status(self, asked: AqlRequest) -> dict[str, Any]:
-        """The answer to `quota_status`, for the caller who asks."""
+    def status(self, request: AqlRequest) -> dict[str, Any]:
+        """Return the response to `quota_status` for a caller."""
         now = self._wall_clock()
-        caller = None if asked.call is None else asked.call.caller
-        owner = "" if caller is None else owner_of(principal(caller))
+        caller = None if request.call is None else request.call.caller
+        owner_key = "" if caller is None else owner_key_of(principal(caller))
         resets: list[float] = []
         quotas = []
         for quota in self._quotas:
-            when = measured(quota, now)[1]
-            key = quota_key(quota, owner)
-            current = self._totals.look(key, when)
-            lifted = (key, when.start) in self._lifted
-            resets.append(when.end)
+            quota_period = metric_and_period(quota, now)[1]
+            key = quota_key(quota, owner_key)
+            current = self._totals.count_at(key, quota_period)
+            is_continued = (key, quota_period.start) in self._continued
+            resets.append(quota_period.end)
             quotas.append(
                 {
                     "metric": quota.metric,
@@ -616,36 +686,36 @@ class Quotas:
                     "warn": quota.warn,
                     "pause": quota.pause,
                     "hard_stop": quota.hard_stop,
-                    "status": state(quota, current, lifted),
-                    "resets_at": format_utc(when.end),
+                    "status": quota_state(quota, current, is_continued),
+                    "resets_at": format_utc(quota_period.end),
                 }
             )
         limits = []
         for limit in self._limits:
             window = self._windows[key_of(limit)]
-            used = window.look(now)
-            shown: dict[str, Any] = {"scope": limit.scope, "limit": limit.limit}
+            used_calls = window.count_at(now)
+            entry: dict[str, Any] = {"scope": limit.scope, "limit": limit.limit}
             for name in ("server", "endpoint", "category"):
                 if getattr(limit, name) is not None:
-                    shown[name] = getattr(limit, name)
-            shown |= {"window": limit.window, "remaining": max(0, limit.limit - used)}
-            if used:
-                free = now + window.wait(now, 1)
-                resets.append(free)
-                shown["resets_at"] = format_utc(free)
-            limits.append(shown)
-        for server, left in (
-            {} if caller is None else self._retry_after.by(principal(caller))
+                    entry[name] = getattr(limit, name)
+            entry |= {"window": limit.window, "remaining": max(0, limit.limit - used_calls)}
+            if used_calls:
+                next_free = now + window.wait(now, 1)
+                resets.append(next_free)
+                entry["resets_at"] = format_utc(next_free)
+            limits.append(entry)
+        for server, remaining in (
+            {} if caller is None else self._retry_after.all_of(principal(caller))
         ).items():
-            resets.append(now + left)
+            resets.append(now + remaining)
             limits.append(
                 {
                     "scope": "global",
                     "limit": 0,
                     "server": server,
-                    "window": window_of(left),
+                    "window": window_of(remaining),
                     "remaining": 0,
-                    "resets_at": format_utc(now + left),
+                    "resets_at": format_utc(now + remaining),
                 }
             )
         return {
@@ -655,34 +725,35 @@ class Quotas:
             "next_reset": format_utc(min(resets)) if resets else None,
         }
 
-    # -- what holds for an operation
+    # -- limits of operations
 
-    def _find_rules(self, operation: Operation) -> OperationLimits:
-        found = rules_for(operation, self._limits, self._windows, self._cooldowns)
-        self._rules[operation.canonical] = found
-        return found
+    def _find_limits(self, operation: Operation) -> OperationLimits:
+        operation_limits = rules_for(operation, self._limits, self._windows, self._cooldowns)
+        self._limits_by_operation[operation.canonical] = operation_limits
+        return operation_limits
 
 
-def quota_natives(quotas: Quotas) -> list[BuiltinOperation]:
-    """What waits at the gate for a paused quota. Nobody calls it by name, and it is not free."""
+def quota_operations(quotas: Quotas) -> list[BuiltinOperation]:
+    """Return the hidden operation that waits at the gate for a paused quota. It needs approval."""
     text = {"type": "string", "minLength": 1, "maxLength": 1_000}
     return [
         BuiltinOperation(
             name=CONTINUE,
             category=Category.EXECUTE,
             effect="mutating",
-            description="Let a caller go on whose quota is paused, until the quota begins anew.",
+            description="Let a caller continue whose quota is paused, until the quota resets.",
             parameters=(
-                Parameter("metric", "metric", "string", True, text, "Which quota."),
+                Parameter("metric", "metric", "string", True, text, "The metric of the quota."),
                 Parameter(
                     "pause_threshold", "pause_threshold", "number", True, {"type": "number"},
-                    "Where it pauses.",
+                    "The threshold of the pause.",
                 ),
                 Parameter(
-                    "window", "window", "integer", True, {"type": "integer"}, "Since when it runs.",
+                    "window", "window", "integer", True, {"type": "integer"},
+                    "Start of the period.",
                 ),
                 Parameter("whose", "whose", "string", True, text, "The caller."),
             ),
-            answer=quotas.lift,
+            answer=quotas.continue_quota,
         )
     ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Relations between servers, operations, policy rules and executions, as one graph.
+"""Relations between servers, operations, policy rules and executions, as a graph.
 
-Only what its caller sees is in it. It goes in circles (a server's operations are judged by a rule
-that is about the server), so each thing is gone through once, however deep somebody asks.
+The graph contains only what the caller sees. It has cycles (a server's operations are subject to a
+rule about the server), so each element is visited once, at any depth.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from interlock.trust.policy import Decision
 VOCABULARY: Final = ("uses", "extends", "references", "triggers", "composes")
 TYPES: Final = ("server", "operation", "policy", "execution")
 DIRECTIONS: Final = ("outgoing", "incoming", "both")
-MOST_DEPTH: Final = 10
-MOST_NODES: Final = 1_000
-MOST_DRAWN: Final = 100
-"""So many relationships are in the graph of an answer; the list of them has pages."""
-DEFAULT: Final = "default:"
-"""How decisions begin that no rule of an operator made."""
-_KIND: Final = CollectionSchema("relationships", id="id")
+MAX_DEPTH: Final = 10
+MAX_NODES: Final = 1_000
+MAX_GRAPH_EDGES: Final = 100
+"""Maximum number of relationships in the graph of a response. The list of them has pages."""
+DEFAULT_PREFIX: Final = "default:"
+"""The prefix of decisions without a rule of an operator."""
+_SCHEMA: Final = CollectionSchema("relationships", id="id")
 
 
 class Element(NamedTuple):
     type: str
     name: str
 
-    def shown(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"element_type": self.type, "element_name": self.name}
 
 
@@ -49,56 +49,61 @@ class Edge(NamedTuple):
 
 
 class RelationGraph:
-    """Elements and how they are related, in the order in which they were told."""
+    """Elements and their relationships, in insertion order."""
 
     def __init__(self, edges: Iterable[Edge], elements: Iterable[Element] = ()) -> None:
         self.elements: dict[Element, None] = dict.fromkeys(elements)
-        self._from: dict[Element, list[Edge]] = {}
-        self._to: dict[Element, list[Edge]] = {}
+        self._outgoing: dict[Element, list[Edge]] = {}
+        self._incoming: dict[Element, list[Edge]] = {}
         for edge in dict.fromkeys(edges):
             self.elements |= {edge.source: None, edge.target: None}
-            self._from.setdefault(edge.source, []).append(edge)
-            self._to.setdefault(edge.target, []).append(edge)
+            self._outgoing.setdefault(edge.source, []).append(edge)
+            self._incoming.setdefault(edge.target, []).append(edge)
 
-    def around(
+    def find_around(
         self, root: Element, direction: str, relationship: str | None, depth: int
     ) -> tuple[list[tuple[Edge, int]], dict[Element, None], bool]:
-        """The edges within `depth` steps of `root`, each once, with how far they are; the elements
-        at their ends; and whether there were too many."""
+        """Return the surroundings of an element.
+
+        Returns:
+            The edges within `depth` steps of `root` with their distance, the elements at their
+            ends, and True if there were more than `MAX_NODES` elements.
+        """
         seen: dict[Element, None] = {root: None}
         edges: dict[Edge, int] = {}
-        waiting = deque([(root, 1)])
-        while waiting:
-            element, distance = waiting.popleft()
+        queue = deque([(root, 1)])
+        while queue:
+            element, distance = queue.popleft()
             if distance > depth:
                 break
-            # All that no rule is about meets there: that says nothing of what began here.
-            meets = element.type == "policy" and element.name.startswith(DEFAULT)
-            ends = meets and element != root
-            for edge, other in self._beside(element, direction):
+            # Default decisions connect unrelated operations, so the search does not continue behind
+            # them.
+            is_default_policy = element.type == "policy" and element.name.startswith(DEFAULT_PREFIX)
+            is_end = is_default_policy and element != root
+            for edge, other in self._neighbors(element, direction):
                 if relationship is not None and edge.relationship != relationship:
                     continue
                 if other not in seen:
-                    if ends:
+                    if is_end:
                         continue
-                    if len(seen) >= MOST_NODES:
+                    if len(seen) >= MAX_NODES:
                         return list(edges.items()), seen, True
                     seen[other] = None
-                    waiting.append((other, distance + 1))
+                    queue.append((other, distance + 1))
                 edges.setdefault(edge, distance)
         return list(edges.items()), seen, False
 
-    def _beside(self, element: Element, direction: str) -> Iterable[tuple[Edge, Element]]:
+    def _neighbors(self, element: Element, direction: str) -> Iterable[tuple[Edge, Element]]:
         if direction != "incoming":
-            for edge in self._from.get(element, ()):
+            for edge in self._outgoing.get(element, ()):
                 yield edge, edge.target
         if direction != "outgoing":
-            for edge in self._to.get(element, ()):
+            for edge in self._incoming.get(element, ()):
                 yield edge, edge.source
 
 
 class Relations:
-    """Knows what a caller may know of the graph."""
+    """Builds the graph that a caller may see."""
 
     def __init__(
         self,
@@ -111,69 +116,79 @@ class Relations:
         self._executions = executions
 
     def graph(self, call: Call) -> RelationGraph:
-        """As whoever calls sees it."""
+        """Return the graph that the caller of a call sees."""
         view = self._authorizer.view_of(call)
         edges: list[Edge] = []
         elements: list[Element] = []
-        seen: set[str] = set()
+        operation_names: set[str] = set()
         for operation in self._operation_catalog().all():
-            if view is not None and operation.native is None and not view.includes(operation.tool):
+            if view is not None and operation.builtin is None and not view.includes(operation.tool):
                 continue
-            seen.add(operation.name)
-            named = Element("operation", operation.name)
-            elements.append(named)
-            server = None if operation.native else Element("server", operation.server)
+            operation_names.add(operation.name)
+            element = Element("operation", operation.name)
+            elements.append(element)
+            server = None if operation.builtin else Element("server", operation.server)
             if server is not None:
-                edges.append(Edge(server, "composes", named))
-            for rule in self._rules(call, operation.tool):
+                edges.append(Edge(server, "composes", element))
+            for rule in self._rule_names(call, operation.tool):
                 policy = Element("policy", rule)
-                edges.append(Edge(named, "uses", policy))
+                edges.append(Edge(element, "uses", policy))
                 if server is not None:
                     edges.append(Edge(policy, "references", server))
         if self._executions is not None and call.caller is not None:
-            for one in self._executions.of(principal(call.caller)):
-                execution = Element("execution", one.id)
+            for execution_record in self._executions.all_of(principal(call.caller)):
+                execution = Element("execution", execution_record.id)
                 elements.append(execution)
-                if one.operation in seen:
-                    edges.append(Edge(Element("operation", one.operation), "triggers", execution))
+                if execution_record.operation in operation_names:
+                    edges.append(
+                        Edge(
+                            Element("operation", execution_record.operation), "triggers", execution
+                        )
+                    )
         return RelationGraph(edges, elements)
 
-    def _rules(self, call: Call, tool: Tool) -> list[str]:
-        """The names of the rules that may decide about a call of it."""
+    def _rule_names(self, call: Call, tool: Tool) -> list[str]:
+        """Return the names of the rules that may apply to calls of a tool."""
         caller = call.caller
         if caller is None:
             return []
-        standing = self._authorizer.policy.standing(caller, tool)
-        if isinstance(standing, Decision):
-            return [standing.rule]
-        names = [rule.decision.rule for rule in standing.conditional]
-        return list(dict.fromkeys([*names, standing.otherwise.rule]))
+        possible_decisions = self._authorizer.policy.standing(caller, tool)
+        if isinstance(possible_decisions, Decision):
+            return [possible_decisions.rule]
+        names = [rule.decision.rule for rule in possible_decisions.conditional]
+        return list(dict.fromkeys([*names, possible_decisions.otherwise.rule]))
 
 
-def relation_natives(
+def relation_operations(
     relations: Relations, listing: Callable[[], ListResponder]
 ) -> list[BuiltinOperation]:
-    """`listing`: how lists are answered now, which the config may change."""
+    """Return the operation `query_relationships`.
 
-    def query(asked: AqlRequest) -> BuiltinResponse:
-        params = asked.params or {}
-        call = asked.call
-        assert call is not None, "natives are asked by somebody"
-        root = _root(params.get("root"))
-        direction = _one_of("direction", params.get("direction", "both"), DIRECTIONS)
+    Args:
+        listing: Returns the responder for lists with the current config.
+    """
+
+    def query(request: AqlRequest) -> BuiltinResponse:
+        params = request.params or {}
+        call = request.call
+        assert call is not None, "built-in operations run for a call"
+        root = _read_root(params.get("root"))
+        direction = _check_enum("direction", params.get("direction", "both"), DIRECTIONS)
         relationship = params.get("relationship")
         if relationship is not None:
-            relationship = _one_of("relationship", relationship, VOCABULARY)
+            relationship = _check_enum("relationship", relationship, VOCABULARY)
         include = params.get("include")
         if include is not None:
             if not isinstance(include, list):
                 raise errors.wrong_type("include", "an array of element types", "another type")
-            include = {_one_of("include", one, TYPES) for one in include}
+            include = {_check_enum("include", element_type, TYPES) for element_type in include}
         graph = relations.graph(call)
         if root not in graph.elements:
-            raise errors.no_resource(root.type, root.name)
-        edges, nodes, cut = graph.around(root, direction, relationship, _depth(params))
-        wanted = [
+            raise errors.unknown_resource(root.type, root.name)
+        edges, nodes, is_truncated = graph.find_around(
+            root, direction, relationship, _read_depth(params)
+        )
+        selected_edges = [
             (edge, distance)
             for edge, distance in edges
             if include is None or {edge.source.type, edge.target.type} <= include | {root.type}
@@ -183,31 +198,41 @@ def relation_natives(
                 {
                     "id": f"{edge.source.type}:{edge.source.name} {edge.relationship} "
                     f"{edge.target.type}:{edge.target.name}",
-                    "source": edge.source.shown(),
+                    "source": edge.source.describe(),
                     "relationship": edge.relationship,
-                    "target": edge.target.shown(),
+                    "target": edge.target.describe(),
                     "depth": distance,
                 }
-                for edge, distance in wanted
+                for edge, distance in selected_edges
             ],
             params,
-            _KIND,
+            _SCHEMA,
             shown_as="item",
         )
-        drawn = [edge for edge, _ in wanted[:MOST_DRAWN]]
-        beside = {root: None} | {end: None for edge in drawn for end in (edge.source, edge.target)}
-        warnings = (*page.warnings, _CUT) if cut else page.warnings
-        if len(drawn) < len(wanted):
-            warnings = (*warnings, _UNDRAWN)
+        graph_edges = [edge for edge, _ in selected_edges[:MAX_GRAPH_EDGES]]
+        graph_elements = {root: None} | {
+            end: None for edge in graph_edges for end in (edge.source, edge.target)
+        }
+        warnings = (*page.warnings, _TRUNCATED_WARNING) if is_truncated else page.warnings
+        if len(graph_edges) < len(selected_edges):
+            warnings = (*warnings, _GRAPH_TRUNCATED_WARNING)
         data = {
-            "root": root.shown(),
+            "root": root.describe(),
             "relationships": page.data.pop("items"),
             **page.data,
             "graph": {
-                "nodes": [{"id": _id(one), **one.shown()} for one in nodes if one in beside],
+                "nodes": [
+                    {"id": _element_id(element), **element.describe()}
+                    for element in nodes
+                    if element in graph_elements
+                ],
                 "edges": [
-                    {"from": _id(edge.source), "to": _id(edge.target), "type": edge.relationship}
-                    for edge in drawn
+                    {
+                        "from": _element_id(edge.source),
+                        "to": _element_id(edge.target),
+                        "type": edge.relationship,
+                    }
+                    for edge in graph_edges
                 ],
             },
         }
@@ -219,14 +244,14 @@ def relation_natives(
             category=Category.READ,
             effect="read_only",
             description=(
-                "What has to do with a server, operation, policy rule or execution, up to depth "
+                "Relationships of a server, operation, policy rule or execution, up to depth "
                 "steps away: like a list, but along relationships (grammar: composes, uses, "
                 "references, triggers, extends)."
             ),
             answer=query,
             parameters=(
                 parameter(
-                    "root", "object", "Where to begin: {element_type, element_name}.",
+                    "root", "object", "The start element: {element_type, element_name}.",
                     required=True,
                     schema={
                         "type": "object",
@@ -238,17 +263,17 @@ def relation_natives(
                     },
                 ),
                 parameter(
-                    "direction", "string", "Which way to go.",
+                    "direction", "string", "The direction of the relationships.",
                     schema={"type": "string", "enum": list(DIRECTIONS), "default": "both"},
                 ),
                 parameter(
-                    "relationship", "string", "Only along this one.",
+                    "relationship", "string", "Only this relationship.",
                     schema={"type": "string", "enum": list(VOCABULARY)},
                 ),
                 parameter(
-                    "depth", "integer", "How many steps, 1 to 10.",
+                    "depth", "integer", "Maximum number of steps, 1 to 10.",
                     schema={
-                        "type": "integer", "minimum": 1, "maximum": MOST_DEPTH, "default": 1,
+                        "type": "integer", "minimum": 1, "maximum": MAX_DEPTH, "default": 1,
                     },
                 ),
                 parameter(
@@ -264,47 +289,49 @@ def relation_natives(
     ]  # fmt: skip
 
 
-_CUT: Final = AqlWarning(
+_TRUNCATED_WARNING: Final = AqlWarning(
     "VALIDATION_TRUNCATED_WARNING",
-    f"There are more than {MOST_NODES} elements around it: the nearest are shown.",
-    {"field": "graph.nodes", "limit": MOST_NODES},
+    f"There are more than {MAX_NODES} related elements. The nearest are returned.",
+    {"field": "graph.nodes", "limit": MAX_NODES},
 )
 
 
-_UNDRAWN: Final = AqlWarning(
+_GRAPH_TRUNCATED_WARNING: Final = AqlWarning(
     "VALIDATION_TRUNCATED_WARNING",
-    f"The graph shows the nearest {MOST_DRAWN} relationships. All are listed, page by page.",
-    {"field": "graph.edges", "limit": MOST_DRAWN},
+    f"The graph has the nearest {MAX_GRAPH_EDGES} relationships. The list has all, in pages.",
+    {"field": "graph.edges", "limit": MAX_GRAPH_EDGES},
 )
 
 
-def _id(element: Element) -> str:
+def _element_id(element: Element) -> str:
     return f"{element.type}:{element.name}"
 
 
-def _root(given: Any) -> Element:
-    if not isinstance(given, Mapping):
+def _read_root(value: Any) -> Element:
+    if not isinstance(value, Mapping):
         raise errors.wrong_type("root", "object", "another type")
-    kind, name = given.get("element_type"), given.get("element_name")
+    kind, name = value.get("element_type"), value.get("element_name")
     if not isinstance(name, str) or not name:
-        raise errors.missing("root.element_name", "query_relationships", "string", "Its name")
-    return Element(_one_of("root.element_type", kind, TYPES), name)
+        raise errors.missing_parameter(
+            "root.element_name", "query_relationships", "string", "The name of the element"
+        )
+    return Element(_check_enum("root.element_type", kind, TYPES), name)
 
 
-def _one_of(param: str, value: Any, known: tuple[str, ...]) -> str:
-    if value not in known:
+def _check_enum(param: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
         raise errors.AqlError(
             "VALIDATION_INVALID_ENUM",
-            f"Parameter '{param}' must be one of: {', '.join(known)}.",
-            {"param_name": param, "allowed": list(known)},
+            f"Parameter '{param}' must be one of: {', '.join(allowed)}.",
+            {"param_name": param, "allowed": list(allowed)},
         )
     return str(value)
 
 
-def _depth(params: Mapping[str, Any]) -> int:
+def _read_depth(params: Mapping[str, Any]) -> int:
     depth = params.get("depth", 1)
     if isinstance(depth, bool) or not isinstance(depth, int):
         raise errors.wrong_type("depth", "integer", "another type")
-    if not 1 <= depth <= MOST_DEPTH:
-        raise errors.out_of_range("depth", 1, MOST_DEPTH)
+    if not 1 <= depth <= MAX_DEPTH:
+        raise errors.out_of_range("depth", 1, MAX_DEPTH)
     return depth

@@ -1,8 +1,9 @@
-"""An AQL request on its way: what `call.asked` holds, and the calls that are made for another call.
+"""AQL requests inside the pipeline: the value of `call.asked`, and child calls that belong to
+another call.
 
 A child call (an item of a batch, a step of an update) passes the whole pipeline like any call, with
-the identity of the caller of its parent. It promises no server that its client answers requests:
-nobody could tell for which of the calls.
+the identity of its parent's caller. It declares no client capabilities: a client request could not
+be assigned to one of the child calls.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AqlWarning(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A warning: the operation was done, but its caller should know this."""
+    """A warning: the operation was executed, but its caller should know this."""
 
     code: str
     message: str
@@ -41,60 +42,65 @@ class BuiltinResponse(msgspec.Struct, frozen=True):
 
 
 class AqlRequest(msgspec.Struct):
-    """`call.asked` of a resolved request: all that the arguments of the upstream do not say."""
+    """`call.asked` of a resolved request: everything that is not part of the upstream's
+    arguments."""
 
     operation: Operation
-    face: OperationView
+    operation_view: OperationView
     family: EndpointFamily | None
-    """The endpoint that it came by. None: the one for everything."""
+    """The endpoint that received the request. None: the endpoint for all categories."""
     params: dict[str, Any] | None = None
-    """For the node's own operations: decoded, in snake_case, with defaults."""
+    """Parameters of a built-in operation: decoded, in snake_case, with defaults."""
     call: Call | None = None
     request_id: str = ""
     fields: Any = None
     shaping: dict[str, Any] | None = None
-    """Filter, sort, paging, aggregate, as asked."""
+    """The requested filter, sort, paging and aggregate."""
     warnings: list[AqlWarning] | None = None
     confirmation: str = ""
     started: float = 0.0
     item: bool = False
-    """Whether it is one of a batch."""
+    """True if the request is an item of a batch."""
     ordinary: bool = False
-    """Whether nothing was asked but the operation itself: no fields, no paging, nothing beside."""
+    """True if the request has parameters only: no field selection, paging or other options."""
 
 
 class CallVisibility(Protocol):
-    """Returns for a call a filter of the tools that its caller sees."""
+    """Returns, for a call, a filter of the tools that its caller sees."""
 
     def __call__(self, call: Call) -> Callable[[Tool], bool]: ...
 
 
 class ChildRequest(msgspec.Struct):
-    """`call.asked` of a child call, which the stage still has to resolve."""
+    """`call.asked` of a child call that the stage has not resolved yet."""
 
     single: SingleRequest | None
     family: EndpointFamily | None
     error: AqlError | None = None
-    """Why it cannot be one."""
+    """Why the request is invalid. None: it is valid."""
     item: bool = True
     """As `AqlRequest.item`."""
     confirmation: str = ""
-    """It is not read yet."""
-    alone: bool = True
-    """Whether it is worth looking for what was meant, if there is no such operation."""
+    """Always empty: the stage reads the token when it resolves the request."""
+    suggest_names: bool = True
+    """True to suggest similar names if the operation is unknown."""
 
 
-def child_of(
+def create_child_call(
     parent: Call,
     name: str,
     arguments: bytes | Raw,
-    asked: AqlRequest | ChildRequest,
+    request: AqlRequest | ChildRequest,
     *,
-    follows: bool = False,
+    sends_progress: bool = False,
 ) -> Call:
-    """A call for `parent`. `follows`: its progress goes to the client of the parent."""
+    """Create a child call of `parent`.
+
+    Args:
+        sends_progress: True to send the progress of the child call to the parent's client.
+    """
     meta: dict[str, Any] | None = parent.meta
-    if meta is not None and not follows:
+    if meta is not None and not sends_progress:
         meta = {key: value for key, value in meta.items() if key != META_PROGRESS_TOKEN} or None
     client = parent.client
     return Call(
@@ -108,5 +114,5 @@ def child_of(
         meta=meta,
         session=parent.session,
         view=parent.view,
-        operation_request=asked,
+        operation_request=request,
     )

@@ -1,7 +1,7 @@
 """Operations for the resources and prompts of upstreams.
 
-Each is a request of its own, made for whoever asks, that walks the pipeline like one of the plain
-view: what policy keeps from it there, it is kept from here.
+Each makes a separate request on behalf of the caller. The request passes the pipeline like a
+request of the plain view, so the policy hides the same resources.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ RESOURCES: Final = CollectionSchema(
 )
 PROMPTS: Final = CollectionSchema("prompts", id="name", text=("name", "title", "description"))
 _PROMPT_PRESETS: Final = {"standard": ("name", "title", "description", "arguments")}
-"""Who is not told what a prompt asks for cannot get it."""
-MOST: Final = 100_000
-"""So many entries of a list are looked at."""
-_OF_MCP: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
-"""Members of a result that are for the protocol, not for whoever asked."""
+"""The standard preset includes arguments: without them a prompt cannot be requested."""
+MAX_ENTRIES: Final = 100_000
+"""Maximum number of list entries that are read."""
+_PROTOCOL_MEMBERS: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
+"""Members of a result that belong to the protocol."""
 
 
 class ResourceReader:
@@ -56,59 +56,67 @@ class ResourceReader:
         self._host = host
 
     async def resources(self, parent: Call) -> list[dict[str, Any]]:
-        """What there is to read: resources, and templates of such."""
-        found = await self._list(parent, RESOURCES_LIST, "resources")
+        """Return resources and resource templates."""
+        resources = await self._list(parent, RESOURCES_LIST, "resources")
         templates = await self._list(parent, TEMPLATES_LIST, "resourceTemplates")
         return [
-            *({"kind": "resource", **one} for one in found),
+            *({"kind": "resource", **resource} for resource in resources),
             *(
-                {"kind": "template", "uri": one.get("uriTemplate"), **_without(one, "uriTemplate")}
-                for one in templates
+                {
+                    "kind": "template",
+                    "uri": template.get("uriTemplate"),
+                    **_without(template, "uriTemplate"),
+                }
+                for template in templates
             ),
         ]
 
     async def read(self, parent: Call, uri: str) -> dict[str, Any]:
-        """Raises InterlockError."""
+        """Read a resource. Raises InterlockError."""
         try:
-            return await self._ask(parent, RESOURCES_READ, uri)
+            return await self._send_request(parent, RESOURCES_READ, uri)
         except InterlockError as error:
             if _is_missing(error, UNKNOWN_RESOURCE):
-                raise errors.no_resource("resource", uri) from error
+                raise errors.unknown_resource("resource", uri) from error
             raise
 
     async def prompts(self, parent: Call) -> list[dict[str, Any]]:
         return await self._list(parent, PROMPTS_LIST, "prompts")
 
     async def prompt(self, parent: Call, name: str, arguments: Any) -> dict[str, Any]:
-        """Raises InterlockError."""
-        given = encode_value(arguments or {})
+        """Get a prompt. Raises InterlockError."""
+        encoded_arguments = encode_value(arguments or {})
         try:
-            return await self._ask(parent, PROMPTS_GET, name, arguments=Raw(given))
+            return await self._send_request(
+                parent, PROMPTS_GET, name, arguments=Raw(encoded_arguments)
+            )
         except InterlockError as error:
             if _is_missing(error, UNKNOWN_PROMPT):
-                raise errors.no_resource("prompt", name) from error
+                raise errors.unknown_resource("prompt", name) from error
             raise
 
-    async def _list(self, parent: Call, verb: str, member: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def _list(self, parent: Call, method: str, member: str) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = []
         cursor: str | None = None
-        while len(found) < MOST:
+        while len(entries) < MAX_ENTRIES:
             try:
-                page = await self._ask(parent, verb, cursor=cursor)
+                page = await self._send_request(parent, method, cursor=cursor)
             except InterlockError as error:
                 if error.failure is METHOD_NOT_FOUND:
                     # No server has any.
-                    return found
+                    return entries
                 raise
-            found += page.get(member, ())
+            entries += page.get(member, ())
             cursor = page.get("nextCursor")
             if not cursor:
                 break
-        return found
+        return entries
 
-    async def _ask(self, parent: Call, verb: str, name: str = "", **fields: Any) -> dict[str, Any]:
+    async def _send_request(
+        self, parent: Call, method: str, name: str = "", **fields: Any
+    ) -> dict[str, Any]:
         call = Call(
-            verb,
+            method,
             parent.server,
             parent.credentials,
             parent.client,
@@ -121,58 +129,64 @@ class ResourceReader:
         outcome = await self._host.run(call)
         result = decode_value(outcome.result)
         if not isinstance(result, dict):
-            raise InterlockError(UPSTREAM_PROTOCOL, "The server answered with no object.")
+            raise InterlockError(UPSTREAM_PROTOCOL, "The server's result is no object.")
         if result.get("resultType") == INPUT_REQUIRED:
             raise errors.AqlError(
                 "CONFLICT_INVALID_STATE",
-                "The server asks for something before it answers. Ask for it in the plain view.",
+                "The server requests input first. Request it in the plain view.",
                 {"reason": INPUT_REQUIRED},
             )
-        return {key: value for key, value in result.items() if key not in _OF_MCP}
+        return {key: value for key, value in result.items() if key not in _PROTOCOL_MEMBERS}
 
 
-def _is_missing(error: InterlockError, missing: Failure) -> bool:
-    """Whether the catalog, or a server that was asked, does not know it."""
+def _is_missing(error: InterlockError, missing_failure: Failure) -> bool:
+    """Return whether an error means that the catalog or the server does not know the item."""
     if isinstance(error, UpstreamResponseError):
         return error.code == UNKNOWN_RESOURCE.code
-    return error.failure in (missing, METHOD_NOT_FOUND)
+    return error.failure in (missing_failure, METHOD_NOT_FOUND)
 
 
-def _without(one: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in one.items() if key != name}
+def _without(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != name}
 
 
-def _parent(asked: AqlRequest) -> Call:
-    assert asked.call is not None, "natives are asked by somebody"
-    return asked.call
+def _parent_call(request: AqlRequest) -> Call:
+    assert request.call is not None, "built-in operations run for a call"
+    return request.call
 
 
-def reach_natives(
-    reaching: ResourceReader, listing: Callable[[], ListResponder]
+def resource_operations(
+    reader: ResourceReader, listing: Callable[[], ListResponder]
 ) -> list[BuiltinOperation]:
-    """`listing`: how lists are answered now, which the config may change."""
+    """Return the operations about resources and prompts.
 
-    async def list_resources(asked: AqlRequest) -> BuiltinResponse:
-        items = await reaching.resources(_parent(asked))
-        return listing()(items, asked.params or {}, RESOURCES)
+    Args:
+        listing: Returns the responder for lists with the current config.
+    """
 
-    async def get_resource(asked: AqlRequest) -> Any:
-        return await reaching.read(_parent(asked), str((asked.params or {})["uri"]))
+    async def list_resources(request: AqlRequest) -> BuiltinResponse:
+        items = await reader.resources(_parent_call(request))
+        return listing()(items, request.params or {}, RESOURCES)
 
-    async def list_prompts(asked: AqlRequest) -> BuiltinResponse:
-        items = await reaching.prompts(_parent(asked))
-        return listing()(items, asked.params or {}, PROMPTS, presets=_PROMPT_PRESETS)
+    async def get_resource(request: AqlRequest) -> Any:
+        return await reader.read(_parent_call(request), str((request.params or {})["uri"]))
 
-    async def get_prompt(asked: AqlRequest) -> Any:
-        params = asked.params or {}
-        return await reaching.prompt(_parent(asked), str(params["name"]), params.get("arguments"))
+    async def list_prompts(request: AqlRequest) -> BuiltinResponse:
+        items = await reader.prompts(_parent_call(request))
+        return listing()(items, request.params or {}, PROMPTS, presets=_PROMPT_PRESETS)
+
+    async def get_prompt(request: AqlRequest) -> Any:
+        params = request.params or {}
+        return await reader.prompt(
+            _parent_call(request), str(params["name"]), params.get("arguments")
+        )
 
     return [
         BuiltinOperation(
             name="list_resources",
             category=Category.READ,
             effect="read_only",
-            description="The resources of every server, and templates of their URIs.",
+            description="The resources of all servers, and templates of their URIs.",
             answer=list_resources,
             parameters=LISTING,
             returns="ResourceList",
@@ -194,7 +208,7 @@ def reach_natives(
             name="list_prompts",
             category=Category.READ,
             effect="read_only",
-            description="The prompts of every server, with their arguments.",
+            description="The prompts of all servers, with their arguments.",
             answer=list_prompts,
             parameters=LISTING,
             returns="PromptList",
@@ -205,11 +219,11 @@ def reach_natives(
             name="get_prompt",
             category=Category.READ,
             effect="read_only",
-            description="The messages of a prompt, by its name, filled in with arguments.",
+            description="The messages of a prompt, filled in with arguments.",
             answer=get_prompt,
             parameters=(
                 parameter("name", "string", "From list_prompts.", required=True),
-                parameter("arguments", "object", "What the prompt asks for, by name."),
+                parameter("arguments", "object", "The arguments of the prompt, by name."),
             ),
             returns="PromptMessages",
             free=True,

@@ -1,7 +1,7 @@
 """The AQL response of a call: the envelope around the result of its tool, or an error.
 
-What belongs to MCP and not to AQL passes as it is: questions of servers, tasks, and whatever says
-that the request itself was none.
+Results that belong to MCP and not to AQL pass unchanged: client requests of servers, tasks, and
+errors of invalid MCP requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlock.aql.fast_path import UNSTRUCTURED
 from interlock.aql.language import envelope
 from interlock.aql.language import errors as aql_errors
 from interlock.aql.language import fields as field_selection
-from interlock.aql.language.collections import ITEMS, CollectionSchema, shape
+from interlock.aql.language.collections import ITEMS, CollectionSchema, query_collection
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.envelope import ResultData
 from interlock.aql.language.errors import AqlError
@@ -31,9 +31,9 @@ from interlock.aql.language.limits import check_response
 from interlock.aql.request import AqlRequest, AqlWarning
 from interlock.aql.warnings import (
     deprecation_warning,
-    earlier_sentence,
-    earlier_warning,
-    ranked,
+    earlier_result_sentence,
+    earlier_result_warning,
+    rank_warnings,
     slow_warning,
     truncated_warning,
 )
@@ -54,135 +54,147 @@ from interlock.protocol.mcp import (
 from interlock.protocol.mcpax import STATUS
 from interlock.trust.approvals.response import URL_FIRST, kept_at, needed_below
 
-# -- The data of an answer as it was asked for: fewer fields, or a part of a list. Pure.
+# The data of a response with the requested fields, or a page of a list. Pure functions.
 
 UNKNOWN_FIELD: Final = "VALIDATION_UNKNOWN_FIELD_WARNING"
-_MOST_NAMED: Final = 20
+_MAX_NAMED_FIELDS: Final = 20
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def shaped(
-    data: ResultData, asked: AqlRequest, cursors: CursorCodec, *, page: int, most: int
+def shape_data(
+    data: ResultData, request: AqlRequest, cursors: CursorCodec, *, page: int, max_items: int
 ) -> tuple[bytes, list[AqlWarning]]:
-    """JSON, and what is to be said about it. Raises AqlError."""
+    """Return the data as JSON, and the warnings about it. Raises AqlError."""
     warnings: list[AqlWarning] = []
     value = _decode(data.raw) if data.json else None
-    if asked.shaping is not None:
-        return _encode(_part(value, asked, cursors, warnings, page, most)), warnings
+    if request.shaping is not None:
+        return _encode(_select_page(value, request, cursors, warnings, page, max_items)), warnings
     if value is None:
-        # There are no fields in prose: it is given whole.
-        if not asked.fields.everything:
-            warnings.append(_no_fields(asked))
+        # Text has no fields, so it is returned as it is.
+        if not request.fields.everything:
+            warnings.append(_no_fields_warning(request))
         return data.raw, warnings
-    _look_for(field_selection.items_of(value, asked.fields), asked, warnings)
-    return _encode(field_selection.apply(value, asked.fields)), warnings
+    _warn_unknown_fields(field_selection.items_of(value, request.fields), request, warnings)
+    return _encode(field_selection.apply(value, request.fields)), warnings
 
 
-def _part(
+def _select_page(
     value: Any,
-    asked: AqlRequest,
+    request: AqlRequest,
     cursors: CursorCodec,
     warnings: list[AqlWarning],
     page: int,
-    most: int,
+    max_items: int,
 ) -> Any:
-    spec = asked.shaping or {}
-    name = _list_of(value, asked)
+    shaping = request.shaping or {}
+    name = _find_list(value, request)
     items = value if name is None else value[name]
-    found = shape(
-        items, spec, CollectionSchema(asked.operation.name), cursors, page=page, most=most
+    page_result = query_collection(
+        items,
+        shaping,
+        CollectionSchema(request.operation.name),
+        cursors,
+        page=page,
+        maximum=max_items,
     )
-    if found.clamped:
-        warnings.append(truncated_warning("items", found.clamped, most, most))
-    select = None
-    fields = asked.fields
+    if page_result.clamped:
+        warnings.append(truncated_warning("items", page_result.clamped, max_items, max_items))
+    select_fields = None
+    fields = request.fields
     if fields is not None:
-        _look_for(items, asked, warnings)
+        _warn_unknown_fields(items, request, warnings)
 
-        def select(one: Any) -> Any:
-            return field_selection.apply(one, fields)
+        def select_fields(item: Any) -> Any:
+            return field_selection.apply(item, fields)
 
-    data = found.data(select)
-    if name is None or found.only_numbers:
+    data = page_result.data(select_fields)
+    if name is None or page_result.is_aggregate_only:
         return data
-    # What the server said beside its list is still true.
-    return {**{key: one for key, one in value.items() if key != name}, **data}
+    # Other members beside the list are still valid.
+    return {**{member: item for member, item in value.items() if member != name}, **data}
 
 
-def _list_of(value: Any, asked: AqlRequest) -> str | None:
-    """The member of the data that is meant. None: the data is the list. Raises AqlError."""
-    named = (asked.shaping or {}).get(ITEMS)
-    if named is None and isinstance(value, list) and _are_objects(value):
+def _find_list(value: Any, request: AqlRequest) -> str | None:
+    """Return the name of the list in the data.
+
+    None: the data itself is the list. Raises AqlError.
+    """
+    list_name = (request.shaping or {}).get(ITEMS)
+    if list_name is None and isinstance(value, list) and _are_objects(value):
         return None
     lists = field_selection.lists_in(value) if isinstance(value, dict) else []
-    if named is not None:
-        if named in lists:
-            return str(named)
-        raise _no_list(asked, lists, f"gave no list of objects called '{aql_errors.shown(named)}'")
-    full = [name for name in lists if value[name]]
-    if len(full) == 1 or len(lists) == 1:
-        return (full or lists)[0]
+    if list_name is not None:
+        if list_name in lists:
+            return str(list_name)
+        raise _no_list_error(
+            request, lists, f"returned no list of objects named '{aql_errors.quotable(list_name)}'"
+        )
+    non_empty = [name for name in lists if value[name]]
+    if len(non_empty) == 1 or len(lists) == 1:
+        return (non_empty or lists)[0]
     if lists:
         count = len(lists)
-        raise _no_list(asked, lists, f"gave {count} lists: name one with '_{ITEMS}'")
-    raise _no_list(asked, lists, "gave no list of objects")
+        raise _no_list_error(request, lists, f"returned {count} lists: choose one with '_{ITEMS}'")
+    raise _no_list_error(request, lists, "returned no list of objects")
 
 
 def _are_objects(items: list[Any]) -> bool:
-    return all(isinstance(one, dict) for one in items)
+    return all(isinstance(item, dict) for item in items)
 
 
-def _no_list(asked: AqlRequest, lists: list[str], why: str) -> AqlError:
-    given = ", ".join(f"'_{name}'" for name in sorted(asked.shaping or ()))
+def _no_list_error(request: AqlRequest, lists: list[str], problem: str) -> AqlError:
+    options = ", ".join(f"'_{name}'" for name in sorted(request.shaping or ()))
     reason = "several_collections" if len(lists) > 1 else "no_collection"
-    details: dict[str, Any] = {"operation": asked.operation.name, "reason": reason}
-    there = "Leave it out."
+    details: dict[str, Any] = {"operation": request.operation.name, "reason": reason}
+    hint = f"Remove {options}."
     if lists:
-        details["lists"] = [aql_errors.short(name) for name in lists[:_MOST_NAMED]]
-        there = f"There are: {aql_errors.listed(details['lists'])}."
+        details["lists"] = [aql_errors.shorten(name) for name in lists[:_MAX_NAMED_FIELDS]]
+        hint = f"Available lists: {aql_errors.format_names(details['lists'])}."
     return AqlError(
         "VALIDATION_INVALID_STATE",
-        f"The operation {why}, so {given} cannot be applied. {there}",
+        f"The operation {problem}, so {options} cannot be applied. {hint}",
         details,
     )
 
 
-# -- fields that are not there
+# -- unknown fields
 
 
-def _look_for(items: Any, asked: AqlRequest, warnings: list[AqlWarning]) -> None:
-    fields = asked.fields
+def _warn_unknown_fields(items: Any, request: AqlRequest, warnings: list[AqlWarning]) -> None:
+    fields = request.fields
     if fields is None or not fields.tree:
         return
-    strange = field_selection.absent(items, fields)
-    if strange:
-        known = sorted({str(name) for one in items if isinstance(one, dict) for name in one})
-        shown = [aql_errors.short(name) for name in strange[:_MOST_NAMED]]
+    unknown_fields = field_selection.find_missing_fields(items, fields)
+    if unknown_fields:
+        valid_fields = sorted(
+            {str(name) for item in items if isinstance(item, dict) for name in item}
+        )
+        shown_fields = [aql_errors.shorten(name) for name in unknown_fields[:_MAX_NAMED_FIELDS]]
         warnings.append(
             AqlWarning(
                 UNKNOWN_FIELD,
-                f"Nothing in the answer has {aql_errors.listed(shown)}.",
-                {"unknown_fields": shown, "valid_fields": known[:_MOST_NAMED]},
+                f"The result has no {aql_errors.format_names(shown_fields)}.",
+                {"unknown_fields": shown_fields, "valid_fields": valid_fields[:_MAX_NAMED_FIELDS]},
             )
         )
 
 
-def _no_fields(asked: AqlRequest) -> AqlWarning:
+def _no_fields_warning(request: AqlRequest) -> AqlWarning:
     return AqlWarning(
         UNKNOWN_FIELD,
-        "The answer is text without fields, and comes whole.",
+        "The result is text without fields. It is returned in full.",
         {
             "unknown_fields": [
-                aql_errors.short(name) for name in list(asked.fields.tree)[:_MOST_NAMED]
+                aql_errors.shorten(name) for name in list(request.fields.tree)[:_MAX_NAMED_FIELDS]
             ]
         },
     )
 
 
-_PASSED: Final = frozenset(
-    one.name
-    for one in (
+_MCP_ERRORS: Final = frozenset(
+    failure_kind.name
+    for failure_kind in (
         errors.UNAUTHENTICATED,
         errors.UNKNOWN_SESSION,
         errors.CANCELLED,
@@ -191,23 +203,23 @@ _PASSED: Final = frozenset(
         errors.UNSUPPORTED_VERSION,
     )
 )
-"""What is wrong with a request of MCP, and not with an operation."""
-_NO_RESULT: Final = frozenset({INPUT_REQUIRED, TASK})
-"""What stands where a result would, and is none yet."""
+"""Errors of MCP requests. They are not errors of operations."""
+_INCOMPLETE_RESULTS: Final = frozenset({INPUT_REQUIRED, TASK})
+"""Result types of calls that have no result yet."""
 BATCH: Final = f"{BUILTIN_SEGMENT}.batch"
-WHOLE: Final = frozenset({BATCH, f"{BUILTIN_SEGMENT}.read_modify_write"})
-"""Tools of the node's own that give a whole answer: it is made of answers."""
-PAUSED: Final = f"{BUILTIN_SEGMENT}.continue_quota"
-"""What a call has become whose caller has used up a quota."""
-FAILURE: Final = b'{"success":false'
+COMPOSED: Final = frozenset({BATCH, f"{BUILTIN_SEGMENT}.read_modify_write"})
+"""Built-in tools that return a complete response, composed of the responses of child calls."""
+QUOTA_PAUSE: Final = f"{BUILTIN_SEGMENT}.continue_quota"
+"""The tool of a call that waits because its caller has used up a quota."""
+FAILURE_HEAD: Final = b'{"success":false'
 _STATUS: Final = STATUS.encode()
 _log = logging.getLogger("interlock.aql")
 
 
 class QuotaReporter(Protocol):
-    """Describes a quota that waits for a human."""
+    """Describes a quota that waits for approval."""
 
-    def paused(self, call: Call, required: ErrorReport) -> ErrorReport: ...
+    def report_pause(self, call: Call, required: ErrorReport) -> ErrorReport: ...
 
 
 class ResponseWriter:
@@ -223,8 +235,11 @@ class ResponseWriter:
         tokens: ConfirmationTokens | None = None,
         quotas: QuotaReporter | None = None,
     ) -> None:
-        """`settings`: what the config says of a tool, by its canonical name. `tokens`: where calls
-        wait for humans."""
+        """
+        Args:
+            settings: Returns the config of a tool, by its canonical name.
+            tokens: The confirmation tokens. None: the node has no approvals.
+        """
         self._clock = clock
         self._cursors = cursors
         self._settings = settings
@@ -236,97 +251,97 @@ class ResponseWriter:
         self._limits = config.limits
         self._policy = config.is_error
         self._structured = config.structured_content
-        self._slow = config.slow_ms / 1000
-        self._any_settings = bool(config.operations)
+        self._slow_seconds = config.slow_ms / 1000
+        self._has_operation_settings = bool(config.operations)
 
     def __call__(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> CallResult:
-        """Never raises."""
+        """Write the response of a call. Never raises."""
         if call.method != TOOLS_CALL:
             if call.method == TASKS_GET and outcome is not None and call.upstream != BUILTIN_KEY:
-                return self._task(call, outcome), None
+                return self._convert_task(call, outcome), None
             return outcome, error
-        asked = cast("AqlRequest | None", call.operation_request)
-        if asked is None and (call.view is None or call.name not in call.view.tools):
-            # It named no endpoint: that is for MCP to tell.
+        request = cast("AqlRequest | None", call.operation_request)
+        if request is None and (call.view is None or call.name not in call.view.tools):
+            # The call named no endpoint: this is an MCP error.
             return outcome, error
-        item = asked is not None and asked.item
+        is_item = request is not None and request.item
         try:
             if error is None and outcome is not None:
                 glance = outcome.summary or summarize_result(outcome.result)
-                if glance.result_type in _NO_RESULT and not item:
+                if glance.result_type in _INCOMPLETE_RESULTS and not is_item:
                     return outcome, None
                 if not glance.is_error:
-                    written, blocks = self._success(call, asked, outcome.result)
+                    written, blocks = self._write_success(call, request, outcome.result)
                     failed = False
-                    if written.startswith(FAILURE):
-                        failed = envelope.is_error(_code_in(written), self._policy)
-                    elif self._policy == "mcp" and _is_batch(asked):
-                        # The draft calls a batch a success once it was processed (OPS 7.3). A
-                        # client or a trace that reads only `isError` must not take it for one.
+                    if written.startswith(FAILURE_HEAD):
+                        failed = envelope.is_error(_error_code_of(written), self._policy)
+                    elif self._policy == "mcp" and _is_batch(request):
+                        # The draft calls a processed batch a success (OPS 7.3). Clients and traces
+                        # that read only `isError` must not take a failed batch for one.
                         failed = not envelope.any_succeeded(written)
-                    return self._result(call.client, written, failed, blocks, item), None
-                found = self._failed(call, outcome)
-            elif error is None or (self._is_of_mcp(error) and not item):
+                    return self._tool_result(call.client, written, failed, blocks, is_item), None
+                report = self._report_failed_result(call, outcome)
+            elif error is None or (self._is_mcp_error(error) and not is_item):
                 return outcome, error
             else:
-                found = self._error(call, error)
-        except AqlError as refused:
-            found = error_mapping.of_error(refused)
+                report = self._report_error(call, error)
+        except AqlError as error:
+            report = error_mapping.map_error(error)
         except Exception as bug:
-            found = error_mapping.of_error(internal_error(call, bug))
-        return self._failure(call, found, item), None
+            report = error_mapping.map_error(internal_error(call, bug))
+        return self._write_failure(call, report, is_item), None
 
     # -- success
 
-    def _success(
-        self, call: Call, asked: AqlRequest | None, result: bytes
+    def _write_success(
+        self, call: Call, request: AqlRequest | None, result: bytes
     ) -> tuple[bytes, list[Raw]]:
         """Raises AqlError."""
         try:
             data = envelope.data_of(result)
         except ValueError:
-            raise AqlError(
-                "INTERNAL_ERROR", "The server of this operation gave no result of a tool."
-            ) from None
+            raise AqlError("INTERNAL_ERROR", "The server returned no valid tool result.") from None
         raw = data.raw
-        if asked is None or asked.operation.canonical in WHOLE:
+        if request is None or request.operation.canonical in COMPOSED:
             return raw, data.blocks
-        if asked.operation.native is not None and not data.json:
-            # The one thing that structured content cannot say.
+        if request.operation.builtin is not None and not data.json:
+            # Structured content cannot express null.
             raw = envelope.NULL
-        warnings, meta = asked.warnings, None
-        if call.approval_id and (earlier := self._earlier(call, result)):
-            warnings = [*(warnings or ()), earlier_warning(earlier)]
-        if asked.fields is not None or asked.shaping is not None:
+        warnings, meta = request.warnings, None
+        if call.approval_id and (earlier_result := self._describe_earlier_call(call, result)):
+            warnings = [*(warnings or ()), earlier_result_warning(earlier_result)]
+        if request.fields is not None or request.shaping is not None:
             limits = self._limits
-            raw, more = shaped(data, asked, self._cursors, page=limits.page, most=limits.most_page)
-            warnings = [*(warnings or ()), *more]
-        took = self._clock() - call.started_at
-        if took >= self._slow:
-            hint = "Ask with '_async': it goes on behind its answer."
-            slow = slow_warning(asked.operation.name, took, self._slow, [hint])
+            raw, page_warnings = shape_data(
+                data, request, self._cursors, page=limits.page, max_items=limits.max_page
+            )
+            warnings = [*(warnings or ()), *page_warnings]
+        seconds = self._clock() - call.started_at
+        if seconds >= self._slow_seconds:
+            hint = "Use '_async' to run it in the background."
+            slow = slow_warning(request.operation.name, seconds, self._slow_seconds, [hint])
             warnings = [*(warnings or ()), slow]
-        if self._any_settings:
-            warnings = self._deprecated(asked, warnings)
-        if asked.request_id:
-            meta = envelope.request_meta(asked.request_id, took * 1000)
+        if self._has_operation_settings:
+            warnings = self._add_deprecation(request, warnings)
+        if request.request_id:
+            meta = envelope.request_meta(request.request_id, seconds * 1000)
         if warnings:
-            warnings = ranked(warnings)
-        written = envelope.success(raw, warnings or (), meta)
+            warnings = rank_warnings(warnings)
+        written = envelope.write_success(raw, warnings or (), meta)
         check_response(len(written), self._limits)
         return written, data.blocks
 
-    def _deprecated(
-        self, asked: AqlRequest, warnings: list[AqlWarning] | None
+    def _add_deprecation(
+        self, request: AqlRequest, warnings: list[AqlWarning] | None
     ) -> list[AqlWarning] | None:
-        settings = self._settings(asked.operation.canonical)
+        settings = self._settings(request.operation.canonical)
         if settings.deprecated is None:
             return warnings
         warning = deprecation_warning(
             "operation",
-            asked.operation.name,
+            request.operation.name,
             since=settings.deprecated,
             replacement=settings.replacement or "",
         )
@@ -334,60 +349,62 @@ class ResponseWriter:
 
     # -- failure
 
-    def _is_of_mcp(self, error: InterlockError) -> bool:
+    def _is_mcp_error(self, error: InterlockError) -> bool:
         if isinstance(error, UpstreamResponseError) and error.code == URL_FIRST:
             return True
-        return not isinstance(error, AqlError) and error.failure.name in _PASSED
+        return not isinstance(error, AqlError) and error.failure.name in _MCP_ERRORS
 
-    def _failed(self, call: Call, outcome: Outcome) -> ErrorReport:
+    def _report_failed_result(self, call: Call, outcome: Outcome) -> ErrorReport:
         result = outcome.result
         if (
             self._tokens is not None
             and isinstance(call.operation_request, AqlRequest)
             and _STATUS in result
-            and _may_hold(call, outcome)
+            and _is_trusted_pending_result(call, outcome)
             and needed_below(result) is not None
         ):
-            required = self._tokens.required(call, result)
-            if required is not None:
-                if call.name == PAUSED and self._quotas is not None:
-                    return self._quotas.paused(call, required)
-                return required
-        found = error_mapping.of_result(result)
-        if call.approval_id and (earlier := self._earlier(call, result)):
-            message = f"{found.message} {earlier_sentence(earlier)}"
-            return ErrorReport(found.code, message, {**found.details, "earlier_result": earlier})
-        return found
+            approval_report = self._tokens.report_pending(call, result)
+            if approval_report is not None:
+                if call.name == QUOTA_PAUSE and self._quotas is not None:
+                    return self._quotas.report_pause(call, approval_report)
+                return approval_report
+        report = error_mapping.map_result(result)
+        if call.approval_id and (earlier_result := self._describe_earlier_call(call, result)):
+            message = f"{report.message} {earlier_result_sentence(earlier_result)}"
+            return ErrorReport(
+                report.code, message, {**report.details, "earlier_result": earlier_result}
+            )
+        return report
 
-    def _earlier(self, call: Call, result: bytes) -> dict[str, Any] | None:
-        """Which earlier call a result is of. None: it is the result of this call."""
+    def _describe_earlier_call(self, call: Call, result: bytes) -> dict[str, Any] | None:
+        """Describe the earlier call that a result belongs to. None: it belongs to this call."""
         executed_at = kept_at(result, call.approval_id)
         if not executed_at:
             return None
-        earlier = {"approval_id": call.approval_id, "executed_at": executed_at}
-        by = "" if self._tokens is None else self._tokens.approver(call.approval_id)
-        return {**earlier, "approved_by": by} if by else earlier
+        earlier_result = {"approval_id": call.approval_id, "executed_at": executed_at}
+        approver = "" if self._tokens is None else self._tokens.approver(call.approval_id)
+        return {**earlier_result, "approved_by": approver} if approver else earlier_result
 
-    def _error(self, call: Call, error: InterlockError) -> ErrorReport:
-        asked = call.operation_request
+    def _report_error(self, call: Call, error: InterlockError) -> ErrorReport:
+        request = call.operation_request
         if (
             error.failure is errors.INVALID_ARGUMENTS
             and not isinstance(error, AqlError)
-            and isinstance(asked, AqlRequest)
+            and isinstance(request, AqlRequest)
             and isinstance(call.decoded_arguments, dict)
         ):
-            found = argument_errors.fault(asked.operation, call.decoded_arguments)
-            if found is not None:
-                return error_mapping.of_error(found)
-        return error_mapping.of_error(error)
+            report = argument_errors.explain_error(request.operation, call.decoded_arguments)
+            if report is not None:
+                return error_mapping.map_error(report)
+        return error_mapping.map_error(error)
 
-    def _failure(self, call: Call, found: ErrorReport, item: bool) -> Outcome:
-        code, message, details = found
+    def _write_failure(self, call: Call, report: ErrorReport, is_item: bool) -> Outcome:
+        code, message, details = report
         if envelope.is_error(code):
-            # Whoever is told of it can name it to whoever reads the log.
+            # The caller can quote this id to the person who reads the log.
             details = {**details, "correlation_id": os.urandom(6).hex()}
             _log.warning(
-                "%s: %s of %.100s failed (%s): %.300s",
+                "%s: %s in %.100s, caller %s: %.300s",
                 details["correlation_id"],
                 code,
                 call.name,
@@ -395,27 +412,29 @@ class ResponseWriter:
                 details.get("upstream_error") or message,
             )
         elif code.startswith("PERMISSION_") and self._tokens is not None:
-            self._tokens.denied(call, code)
-        written = envelope.failure(code, message, details)
-        return self._result(call.client, written, envelope.is_error(code, self._policy), (), item)
+            self._tokens.record_denial(call, code)
+        written = envelope.write_failure(code, message, details)
+        return self._tool_result(
+            call.client, written, envelope.is_error(code, self._policy), (), is_item
+        )
 
     # -- as a result of MCP
 
-    def _result(
-        self, client: Client, written: bytes, is_error: bool, blocks: Any, item: bool
+    def _tool_result(
+        self, client: Client, written: bytes, is_error: bool, blocks: Any, is_item: bool
     ) -> Outcome:
         era = client.era
-        if item:
-            # Whoever made it of a batch puts the answers together.
+        if is_item:
+            # The batch combines the responses of its items.
             return Outcome(written, Era.SESSION)
         structured = self._structured and client.revision not in UNSTRUCTURED
-        result = envelope.as_tool_result(
+        result = envelope.write_tool_result(
             written, is_error=is_error, structured=structured, blocks=blocks, era=era
         )
         return Outcome(result, era)
 
-    def _task(self, call: Call, outcome: Outcome) -> Outcome:
-        """What is known of a task: its result, when there is one, is that of an operation."""
+    def _convert_task(self, call: Call, outcome: Outcome) -> Outcome:
+        """Convert the result of a task, if it has one, to an AQL response."""
         try:
             members = decode_members(outcome.result)
             inner = members.get("result")
@@ -423,29 +442,31 @@ class ResponseWriter:
                 return outcome
             raw = bytes(inner)
             if summarize_result(raw).is_error:
-                code, message, details = error_mapping.of_result(raw)
-                written: bytes = envelope.failure(code, message, details)
+                code, message, details = error_mapping.map_result(raw)
+                written: bytes = envelope.write_failure(code, message, details)
                 is_error, blocks = envelope.is_error(code, self._policy), []
             else:
                 data = envelope.data_of(raw)
-                written, blocks, is_error = envelope.success(data.raw), data.blocks, False
+                written, blocks, is_error = envelope.write_success(data.raw), data.blocks, False
         except (ProtocolError, ValueError):
             return outcome
-        wrapped = self._result(call.client, written, is_error, blocks, False).result
+        wrapped = self._tool_result(call.client, written, is_error, blocks, False).result
         members["result"] = Raw(wrapped)
         return Outcome(encode_members(members), outcome.era, outcome.summary)
 
 
-def _may_hold(call: Call, outcome: Outcome) -> bool:
-    """Whether a result that says so really waits for a human: this node made it, or one below. Any
-    other server could send people to a page of its own with it."""
+def _is_trusted_pending_result(call: Call, outcome: Outcome) -> bool:
+    """Return whether a pending result comes from this node or from a node below.
+
+    A result of any other server is not trusted: it could send people to a page of its own.
+    """
     return outcome.summary is None or (call.route is not None and bool(call.route.route_members))
 
 
-def _is_batch(asked: AqlRequest | None) -> bool:
-    return asked is not None and asked.operation.canonical == BATCH
+def _is_batch(request: AqlRequest | None) -> bool:
+    return request is not None and request.operation.canonical == BATCH
 
 
-def _code_in(written: bytes) -> str:
-    """The code of a failure that was written already."""
+def _error_code_of(written: bytes) -> str:
+    """Return the error code of an encoded failure."""
     return str(decode_value(written)["error"]["code"])

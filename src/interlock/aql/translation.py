@@ -1,9 +1,9 @@
-"""The translation of an operation with its parameters to the arguments of its tool and the options
-that the node handles.
+"""The translation of an operation's parameters to the arguments of its tool, and to options of the
+node.
 
-Nearly every request passes as it is: its parameters are the tool's own, and its bytes go on. Only
-other names, UPDATE's `input`, and what is said beside the parameters take the long way. The same
-request always makes the same bytes: digests and seals depend on it.
+Most requests need no translation: their parameters are the tool's own, and the bytes pass
+unchanged. Other names, `input` of an UPDATE, and options take the general path. Equal requests
+always produce equal bytes: digests and seals depend on it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql import argument_errors
-from interlock.aql.language import collections, errors, request
+from interlock.aql.language import collections, errors
 from interlock.aql.language import fields as field_selection
-from interlock.aql.language.collections import ITEMS, MOST_PAGE, PAGE, SHAPING
+from interlock.aql.language import request as request_syntax
+from interlock.aql.language.collections import DEFAULT_PAGE, ITEMS, MAX_PAGE, SHAPING_NAMES
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.limits import MOST_SAFE, unsafe_integers
+from interlock.aql.language.limits import MAX_SAFE_INTEGER, has_unsafe_integers
 from interlock.aql.language.request import SingleRequest, kind_of
 from interlock.aql.operations import Operation, Parameter
 from interlock.aql.request import AqlRequest, AqlWarning
@@ -28,29 +29,29 @@ from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcp import META_PROGRESS_TOKEN
 
 CallMode = Literal["call", "preview", "execution"]
-"""What is to become of the request: it is made, only described, or goes on behind its answer."""
+"""What happens to a request: it is called, described by a dry run, or run in the background."""
 
 INPUT: Final = "input"
 FIELDS: Final = "fields"
 PRESET: Final = "preset"
 DRY_RUN: Final = "dry_run"
 TOKEN: Final = "confirmation_token"
-_LONGEST_ID: Final = 200
-_LONGEST_TOKEN: Final = 200
+_MAX_ID_CHARACTERS: Final = 200
+_MAX_TOKEN_CHARACTERS: Final = 200
 _decode: Final = msgspec.json.Decoder().decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NOTHING: Final[dict[str, Raw]] = {}
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NO_MEMBERS: Final[dict[str, Raw]] = {}
 
 
-def into(call: Call, asked: AqlRequest, single: SingleRequest) -> CallMode:
-    """Give a call the arguments of the operation's tool. Raises AqlError."""
-    operation = asked.operation
+def translate(call: Call, request: AqlRequest, single: SingleRequest) -> CallMode:
+    """Set the arguments of a call to those of the operation's tool. Raises AqlError."""
+    operation = request.operation
     signature = operation.signature
     params = single.params
     if (
         single.raw_params is not None
-        and signature.same
+        and signature.is_unchanged
         and not single.meta
         and not single.long_numbers
         and params.keys() <= signature.names
@@ -58,240 +59,258 @@ def into(call: Call, asked: AqlRequest, single: SingleRequest) -> CallMode:
     ):
         call.arguments = single.raw_params
         return "call"
-    return _long_way(call, asked, single)
+    return _translate_fully(call, request, single)
 
 
-def _long_way(call: Call, asked: AqlRequest, single: SingleRequest) -> CallMode:
-    operation = asked.operation
+def _translate_fully(call: Call, request: AqlRequest, single: SingleRequest) -> CallMode:
+    operation = request.operation
     features: dict[str, Raw] = {}
-    given = _given(operation, single, features)
+    arguments = _read_arguments(operation, single, features)
     if single.long_numbers:
-        _check_numbers(operation, given)
-    if single.twins:
-        asked.warnings = [*(asked.warnings or ()), _twins(single.twins)]
-    call.arguments = encode_members(given)
-    return _beside(call, asked, single.meta, features)
+        _check_numbers(operation, arguments)
+    if single.duplicates:
+        request.warnings = [*(request.warnings or ()), _duplicates_warning(single.duplicates)]
+    call.arguments = encode_members(arguments)
+    return _apply_options(call, request, single.meta, features)
 
 
 # -- parameters
 
 
-def _given(operation: Operation, single: SingleRequest, features: dict[str, Raw]) -> dict[str, Raw]:
-    """The arguments of the tool, by its own names and in its order. Raises AqlError."""
+def _read_arguments(
+    operation: Operation, single: SingleRequest, features: dict[str, Raw]
+) -> dict[str, Raw]:
+    """Return the arguments by upstream name, in the order of the tool. Raises AqlError."""
     signature = operation.signature
-    given: dict[str, Raw] = {}
-    strangers: dict[str, Raw] = {}
+    arguments: dict[str, Raw] = {}
+    unknown_params: dict[str, Raw] = {}
     for name, value in single.params.items():
-        known = name if name in signature.names else signature.aliases.get(name)
-        if known in signature.names:
-            assert known is not None
-            if known in given and not _same(given[known], value):
-                raise _ambiguous(known, signature.by_name.get(known))
-            given[known] = value
+        parameter_name = name if name in signature.names else signature.aliases.get(name)
+        if parameter_name in signature.names:
+            assert parameter_name is not None
+            if parameter_name in arguments and not _is_equal(arguments[parameter_name], value):
+                raise _ambiguous_error(parameter_name, signature.by_name.get(parameter_name))
+            arguments[parameter_name] = value
         elif name in signature.features:
             features[name] = value
         else:
-            strangers[name] = value
+            unknown_params[name] = value
     for parameter in signature.parameters:
-        if parameter.required and not parameter.inside and parameter.name not in given:
-            raise argument_errors.missing(operation, parameter, strangers)
-    inside = _inside(operation, given, strangers)
-    own: dict[str, Raw] = {}
+        if parameter.required and not parameter.in_input and parameter.name not in arguments:
+            raise argument_errors.missing_parameter(operation, parameter, unknown_params)
+    input_values = _read_input(operation, arguments, unknown_params)
+    tool_arguments: dict[str, Raw] = {}
     for parameter in signature.parameters:
-        found = (inside if parameter.inside else given).get(parameter.name)
-        if found is not None:
-            own[parameter.own] = found
-    if strangers:
-        if not signature.open or any(name in own for name in strangers):
-            wrong = argument_errors.wrong_type(operation, _decoded(own))
-            raise wrong or argument_errors.unknown(operation, list(strangers))
-        own |= strangers
-    return own
+        argument = (input_values if parameter.in_input else arguments).get(parameter.name)
+        if argument is not None:
+            tool_arguments[parameter.upstream_name] = argument
+    if unknown_params:
+        if not signature.open or any(name in tool_arguments for name in unknown_params):
+            type_error = argument_errors.wrong_type_error(operation, _decode_values(tool_arguments))
+            raise type_error or argument_errors.unknown_parameters(operation, list(unknown_params))
+        tool_arguments |= unknown_params
+    return tool_arguments
 
 
-def _inside(
-    operation: Operation, given: dict[str, Raw], strangers: dict[str, Raw]
+def _read_input(
+    operation: Operation, arguments: dict[str, Raw], unknown_params: dict[str, Raw]
 ) -> dict[str, Raw]:
-    """What an UPDATE changes: the members of `input`, and for tools of servers also those beside
-    it, as in the tool's own arguments. Takes the latter out of `strangers`. Raises AqlError.
+    """Return the changes of an UPDATE: the members of `input`, and for tools also members beside
+    it.
+
+    Members beside `input` are removed from `unknown_params`. Raises AqlError.
     """
     signature = operation.signature
-    parts = {one.name: one for one in signature.parameters if one.inside}
-    if not parts:
-        return _NOTHING
-    raw = given.pop(INPUT, None)
-    flat = [name for name in strangers if (signature.aliases.get(name) or name) in parts]
-    beside: dict[str, Raw] = {}
-    if operation.native is None:
-        beside = {name: strangers.pop(name) for name in flat}
-        if raw is not None and INPUT in parts and kind_of(raw) != "object":
-            # The tool has a parameter of that name.
-            beside[INPUT], raw = raw, None
-    elif flat and raw is not None:
-        raise argument_errors.not_beside_input(operation, flat)
-    if raw is None and not beside:
-        raise argument_errors.no_input(operation, list(parts), flat)
+    input_parameters = {
+        parameter.name: parameter for parameter in signature.parameters if parameter.in_input
+    }
+    if not input_parameters:
+        return _NO_MEMBERS
+    raw = arguments.pop(INPUT, None)
+    flat_names = [
+        name for name in unknown_params if (signature.aliases.get(name) or name) in input_parameters
+    ]
+    flat_values: dict[str, Raw] = {}
+    if operation.builtin is None:
+        flat_values = {name: unknown_params.pop(name) for name in flat_names}
+        if raw is not None and INPUT in input_parameters and kind_of(raw) != "object":
+            # The tool itself has a parameter named `input`.
+            flat_values[INPUT], raw = raw, None
+    elif flat_names and raw is not None:
+        raise argument_errors.input_member_outside(operation, flat_names)
+    if raw is None and not flat_values:
+        raise argument_errors.missing_input(operation, list(input_parameters), flat_names)
     try:
-        members = _NOTHING if raw is None else _decode_members(raw)
-    except _UNREADABLE:
+        members = _NO_MEMBERS if raw is None else _decode_members(raw)
+    except _DECODE_ERRORS:
         assert raw is not None
         raise errors.wrong_type(INPUT, "object", kind_of(raw)) from None
-    inside: dict[str, Raw] = {}
+    input_values: dict[str, Raw] = {}
     unknown: dict[str, Raw] = {}
-    for name, value in (*members.items(), *beside.items()):
-        known = name if name in parts else signature.aliases.get(name)
-        if known is None or known not in parts:
+    for name, value in (*members.items(), *flat_values.items()):
+        parameter_name = name if name in input_parameters else signature.aliases.get(name)
+        if parameter_name is None or parameter_name not in input_parameters:
             unknown[name] = value
-        elif known in inside and not _same(inside[known], value):
-            raise _ambiguous(known, parts[known])
+        elif parameter_name in input_values and not _is_equal(input_values[parameter_name], value):
+            raise _ambiguous_error(parameter_name, input_parameters[parameter_name])
         else:
-            inside[known] = value
-    for parameter in parts.values():
-        if parameter.required and parameter.name not in inside:
-            raise argument_errors.missing(operation, parameter, unknown)
+            input_values[parameter_name] = value
+    for parameter in input_parameters.values():
+        if parameter.required and parameter.name not in input_values:
+            raise argument_errors.missing_parameter(operation, parameter, unknown)
     if unknown:
-        raise argument_errors.unknown_inside(operation, list(unknown), list(parts))
-    return inside
+        raise argument_errors.unknown_input_members(
+            operation, list(unknown), list(input_parameters)
+        )
+    return input_values
 
 
-def _check_numbers(operation: Operation, given: dict[str, Raw]) -> None:
-    """Raises AqlError for an integer that another reader may read as another one."""
+def _check_numbers(operation: Operation, arguments: dict[str, Raw]) -> None:
+    """Check for integers that JSON readers may not represent exactly. Raises AqlError."""
     for parameter in operation.signature.parameters:
-        raw = given.get(parameter.own)
-        if raw is not None and unsafe_integers(_value(raw, parameter.name)):
-            as_text = _takes_text(parameter)
-            raise errors.out_of_range(parameter.name, -MOST_SAFE, MOST_SAFE, as_text=as_text)
+        raw = arguments.get(parameter.upstream_name)
+        if raw is not None and has_unsafe_integers(_decode_value(raw, parameter.name)):
+            as_text = _accepts_text(parameter)
+            raise errors.out_of_range(
+                parameter.name, -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER, as_text=as_text
+            )
 
 
-def _takes_text(parameter: Parameter) -> bool:
-    said = parameter.schema.get("type")
-    return said is None or said == "string" or (isinstance(said, list) and "string" in said)
-
-
-def _ambiguous(name: str, parameter: Parameter | None) -> AqlError:
-    expected = "value" if parameter is None else parameter.type
-    error = errors.wrong_type(name, expected, "two values", "ambiguous")
-    error.message = f"Parameter '{name}' was given twice, in two spellings and with two values."
-    return error
-
-
-def _twins(names: tuple[str, ...]) -> AqlWarning:
-    shown = ", ".join(f"'{errors.shown(name)}'" for name in names[:20])
-    return AqlWarning(
-        "VALIDATION_DUPLICATE_PARAM_WARNING",
-        f"Given beside 'params' with another value, which was ignored: {shown}.",
-        {"params": [errors.short(name) for name in names[:20]]},
+def _accepts_text(parameter: Parameter) -> bool:
+    declared = parameter.schema.get("type")
+    return (
+        declared is None
+        or declared == "string"
+        or (isinstance(declared, list) and "string" in declared)
     )
 
 
-def _same(one: Raw, other: Raw) -> bool:
-    return bytes(one) == bytes(other) or bool(_value(one, "") == _value(other, ""))
+def _ambiguous_error(name: str, parameter: Parameter | None) -> AqlError:
+    expected = "value" if parameter is None else parameter.type
+    error = errors.wrong_type(name, expected, "two values", "ambiguous")
+    error.message = f"Parameter '{name}' has two spellings with different values in this request."
+    return error
 
 
-def _value(raw: Raw, name: str) -> Any:
+def _duplicates_warning(names: tuple[str, ...]) -> AqlWarning:
+    names_text = ", ".join(f"'{errors.quotable(name)}'" for name in names[:20])
+    return AqlWarning(
+        "VALIDATION_DUPLICATE_PARAM_WARNING",
+        f"Sent beside 'params' with another value, which was ignored: {names_text}.",
+        {"params": [errors.shorten(name) for name in names[:20]]},
+    )
+
+
+def _is_equal(left: Raw, right: Raw) -> bool:
+    return bytes(left) == bytes(right) or bool(_decode_value(left, "") == _decode_value(right, ""))
+
+
+def _decode_value(raw: Raw, name: str) -> Any:
     try:
         return _decode(raw)
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         raise errors.wrong_type(name, "value", "unreadable") from None
 
 
-def _decoded(own: dict[str, Raw]) -> dict[str, Any]:
-    return {name: _value(raw, name) for name, raw in own.items()}
+def _decode_values(arguments: dict[str, Raw]) -> dict[str, Any]:
+    return {name: _decode_value(raw, name) for name, raw in arguments.items()}
 
 
-# -- what stands beside them
+# -- options
 
 
-def beside(call: Call, asked: AqlRequest, meta: dict[str, Raw]) -> CallMode:
-    """What a batch says of itself. Raises AqlError."""
+def apply_batch_options(call: Call, request: AqlRequest, meta: dict[str, Raw]) -> CallMode:
+    """Apply the options of a batch. Raises AqlError."""
     if not meta:
         return "call"
-    if any(name not in request.OF_BATCHES for name in meta):
-        raise argument_errors.not_of_batches(meta)
-    _say_who(call, asked, meta)
-    later = _flag(meta.get(request.ASYNC), request.ASYNC)
-    if _flag(meta.get(request.DRY_RUN), request.DRY_RUN):
+    if any(name not in request_syntax.BATCH_OPTIONS for name in meta):
+        raise argument_errors.unsupported_batch_options(meta)
+    _read_request_meta(call, request, meta)
+    is_background = _read_flag(meta.get(request_syntax.ASYNC), request_syntax.ASYNC)
+    if _read_flag(meta.get(request_syntax.DRY_RUN), request_syntax.DRY_RUN):
         return "preview"
-    return "execution" if later else "call"
+    return "execution" if is_background else "call"
 
 
-def continued(meta: dict[str, Raw]) -> str:
-    """The token of a quota that a human let go on. Empty: there is none. Raises AqlError."""
-    raw = meta.get(request.QUOTA_CONTINUE) if meta else None
-    return "" if raw is None else _text(raw, request.QUOTA_CONTINUE, _LONGEST_TOKEN)
+def read_quota_token(meta: dict[str, Raw]) -> str:
+    """Return the quota token of a request. Empty: there is none. Raises AqlError."""
+    raw = meta.get(request_syntax.QUOTA_CONTINUE) if meta else None
+    return (
+        "" if raw is None else _read_text(raw, request_syntax.QUOTA_CONTINUE, _MAX_TOKEN_CHARACTERS)
+    )
 
 
-def _beside(
-    call: Call, asked: AqlRequest, meta: dict[str, Raw], features: dict[str, Raw]
+def _apply_options(
+    call: Call, request: AqlRequest, meta: dict[str, Raw], features: dict[str, Raw]
 ) -> CallMode:
-    """Take what the request says of itself. Raises AqlError."""
-    way: CallMode = "call"
-    reads = asked.operation.category is Category.READ
+    """Apply the options of a single request. Raises AqlError."""
+    call_mode: CallMode = "call"
+    is_read = request.operation.category is Category.READ
     if meta:
-        known = argument_errors.beside(asked.operation)
-        strangers = [name for name in meta if name not in known]
-        if strangers:
-            raise argument_errors.unknown_beside(asked.operation, strangers, known)
-        _say_who(call, asked, meta)
-        if _flag(meta.get(request.ASYNC), request.ASYNC):
-            way = "execution"
-    if reads:
-        fields = features.get(FIELDS) or meta.get(request.FIELDS)
-        preset = features.get(PRESET) or meta.get(request.PRESET)
+        options = argument_errors.accepted_options(request.operation)
+        unknown_options = [name for name in meta if name not in options]
+        if unknown_options:
+            raise argument_errors.unknown_options(request.operation, unknown_options, options)
+        _read_request_meta(call, request, meta)
+        if _read_flag(meta.get(request_syntax.ASYNC), request_syntax.ASYNC):
+            call_mode = "execution"
+    if is_read:
+        fields = features.get(FIELDS) or meta.get(request_syntax.FIELDS)
+        preset = features.get(PRESET) or meta.get(request_syntax.PRESET)
         if fields is not None or preset is not None:
-            # What cannot be asked for is refused before anything is done.
-            asked.fields = field_selection.asked(
-                None if fields is None else _value(fields, FIELDS),
-                None if preset is None else _value(preset, PRESET),
+            # Invalid selections are rejected before anything is executed.
+            request.fields = field_selection.parse_selection(
+                None if fields is None else _decode_value(fields, FIELDS),
+                None if preset is None else _decode_value(preset, PRESET),
             )
-        if meta and asked.operation.native is None:
+        if meta and request.operation.builtin is None:
             shaping = {
-                name[1:]: _value(raw, name)
+                name[1:]: _decode_value(raw, name)
                 for name, raw in meta.items()
-                if name[1:] in SHAPING or name[1:] == ITEMS
+                if name[1:] in SHAPING_NAMES or name[1:] == ITEMS
             }
             if shaping:
                 if not isinstance(shaping.get(ITEMS, ""), str):
                     raise errors.wrong_type(f"_{ITEMS}", "string", kind_of(meta[f"_{ITEMS}"]))
-                collections.read_page_request(shaping, PAGE, MOST_PAGE)
-                asked.shaping = shaping
-    # Whoever says it in either way means that nothing is to be done, whatever else they say.
-    dry = _flag(features.get(DRY_RUN), DRY_RUN)
-    if _flag(meta.get(request.DRY_RUN), request.DRY_RUN) or dry:
-        way = "preview"
+                collections.read_page_request(shaping, DEFAULT_PAGE, MAX_PAGE)
+                request.shaping = shaping
+    # A dry run in either spelling takes precedence over all other options.
+    is_dry_run = _read_flag(features.get(DRY_RUN), DRY_RUN)
+    if _read_flag(meta.get(request_syntax.DRY_RUN), request_syntax.DRY_RUN) or is_dry_run:
+        call_mode = "preview"
     token = features.get(TOKEN)
     if token is None:
-        token = meta.get(request.CONFIRMATION)
+        token = meta.get(request_syntax.CONFIRMATION)
     if token is not None:
-        asked.confirmation = _text(token, TOKEN, _LONGEST_TOKEN)
-    return way
+        request.confirmation = _read_text(token, TOKEN, _MAX_TOKEN_CHARACTERS)
+    return call_mode
 
 
-def _say_who(call: Call, asked: AqlRequest, meta: dict[str, Raw]) -> None:
-    raw = meta.get(request.REQUEST_ID)
+def _read_request_meta(call: Call, request: AqlRequest, meta: dict[str, Raw]) -> None:
+    raw = meta.get(request_syntax.REQUEST_ID)
     if raw is not None:
-        asked.request_id = _text(raw, request.REQUEST_ID, _LONGEST_ID)
-    raw = meta.get(request.META)
+        request.request_id = _read_text(raw, request_syntax.REQUEST_ID, _MAX_ID_CHARACTERS)
+    raw = meta.get(request_syntax.META)
     if raw is not None and (call.meta is None or META_PROGRESS_TOKEN not in call.meta):
         try:
             token = _decode_members(raw).get(META_PROGRESS_TOKEN)
-        except _UNREADABLE:
-            raise errors.wrong_type(request.META, "object", kind_of(raw)) from None
+        except _DECODE_ERRORS:
+            raise errors.wrong_type(request_syntax.META, "object", kind_of(raw)) from None
         if token is not None and kind_of(token) in ("string", "integer"):
             call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: token}
 
 
-def _text(raw: Raw, name: str, most: int) -> str:
-    value = _value(raw, name)
+def _read_text(raw: Raw, name: str, max_characters: int) -> str:
+    value = _decode_value(raw, name)
     if not isinstance(value, str):
         raise errors.wrong_type(name, "string", kind_of(raw))
-    return value[:most]
+    return value[:max_characters]
 
 
-def _flag(raw: Raw | None, name: str) -> bool:
+def _read_flag(raw: Raw | None, name: str) -> bool:
     if raw is None:
         return False
-    value = _value(raw, name)
+    value = _decode_value(raw, name)
     if not isinstance(value, bool):
         raise errors.wrong_type(name, "boolean", kind_of(raw))
     return value

@@ -1,7 +1,7 @@
-"""Counters of what callers used of quotas, and upstreams of their API limits, and their store.
+"""Counters for quotas of callers and API limits of upstreams, and their store.
 
-A quota starts again with its minute, hour, day or month (UTC). An API limit holds for every stretch
-of its length, so its counter is a sliding window.
+A quota resets with its minute, hour, day or month (UTC). An API limit applies to every time span of
+its length, so its counter is a sliding window.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from interlock.errors import InterlockError
 from interlock.primitives.rate_limits import Group, SlidingWindow
 
 MICRO: Final = 1_000_000
-"""Everything is counted in whole millionths: costs are no floats that add up to something else."""
+"""Amounts are counted in integer millionths: sums of float costs would be inexact."""
 
 SECONDS: Final = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
 _SLICES: Final = 60
-"""A file has so many rows of one window at most."""
-_MOST_KEPT: Final = 100_000
+"""Maximum number of rows in the file for one window."""
+_MAX_COUNTERS: Final = 100_000
 
 Mark = tuple[Group, int]
-"""Where a call was counted: in memory, and in which slice of the file."""
+"""The position of a counted call: its group in memory, and its slice in the file."""
 
 
 class CounterRow(NamedTuple):
@@ -36,7 +36,7 @@ class CounterRow(NamedTuple):
     bucket: int
     amount: int
     until: float
-    """On the wall clock: nobody asks for it later."""
+    """The wall clock time at which the row expires."""
 
 
 class Period(NamedTuple):
@@ -46,21 +46,29 @@ class Period(NamedTuple):
     end: int
 
 
-def period(per: str, now: float) -> Period:
-    """The one that it is now. `per`: minute, hour, day or month."""
+def current_period(per: str, now: float) -> Period:
+    """Return the current period.
+
+    Args:
+        per: minute, hour, day or month.
+    """
     if per == "month":
         today = datetime.fromtimestamp(now, UTC)
         first = datetime(today.year, today.month, 1, tzinfo=UTC)
-        then = first.replace(year=first.year + (first.month == 12), month=first.month % 12 + 1)
-        return Period(int(first.timestamp()), int(then.timestamp()))
+        next_first = first.replace(
+            year=first.year + (first.month == 12), month=first.month % 12 + 1
+        )
+        return Period(int(first.timestamp()), int(next_first.timestamp()))
     length = int(SECONDS[per])
     start = int(now // length) * length
     return Period(start, start + length)
 
 
 class PeriodCounters:
-    """Counters that start again with each period of the calendar. No sliding windows: a quota of a
-    month is that of a month, and amounts are costs, not calls."""
+    """Counters that reset with each calendar period.
+
+    They are no sliding windows: a monthly quota is per calendar month. Amounts may be costs.
+    """
 
     def __init__(self, store: CounterStore | None) -> None:
         self._store = store
@@ -68,28 +76,33 @@ class PeriodCounters:
 
     def restore(self, rows: Iterable[CounterRow]) -> None:
         for row in rows:
-            at = (row.key, row.bucket)
-            self._amounts[at] = self._amounts.get(at, 0) + row.amount
+            bucket_key = (row.key, row.bucket)
+            self._amounts[bucket_key] = self._amounts.get(bucket_key, 0) + row.amount
 
-    def look(self, key: str, when: Period) -> int:
-        return self._amounts.get((key, when.start), 0)
+    def count_at(self, key: str, counter_period: Period) -> int:
+        return self._amounts.get((key, counter_period.start), 0)
 
-    def add(self, key: str, when: Period, amount: int) -> None:
-        at = (key, when.start)
-        if len(self._amounts) >= _MOST_KEPT and at not in self._amounts:
-            # Callers may be without number: the counters of periods that are over go first.
+    def add(self, key: str, counter_period: Period, amount: int) -> None:
+        bucket_key = (key, counter_period.start)
+        if len(self._amounts) >= _MAX_COUNTERS and bucket_key not in self._amounts:
+            # The number of callers is unlimited: delete the counters of past periods first.
             self._amounts = {
-                one: held for one, held in self._amounts.items() if one[1] >= when.start - 86_400
+                bucket_key: amount_of_key
+                for bucket_key, amount_of_key in self._amounts.items()
+                if bucket_key[1] >= counter_period.start - 86_400
             }
-        self._amounts[at] = self._amounts.get(at, 0) + amount
+        self._amounts[bucket_key] = self._amounts.get(bucket_key, 0) + amount
         if self._store is not None:
-            self._store.add(CounterRow(key, when.start, amount, when.end))
+            self._store.add(CounterRow(key, counter_period.start, amount, counter_period.end))
 
 
 class SlidingCounter:
-    """Counts the calls within the last stretch of time, and writes the counts down in slices, so
-    that they outlive the process. What is read back counts until the end of its slice is old
-    enough: rather a little too much is counted than a call too many sent."""
+    """Counts the calls within a time span, and stores the counts in slices so that they survive a
+    restart.
+
+    Loaded counts are valid until the end of their slice expires: the counter counts a little too
+    much rather than sending a call too many.
+    """
 
     __slots__ = ("_slice", "_store", "_window", "key", "length")
 
@@ -97,7 +110,7 @@ class SlidingCounter:
         self.key = key
         self.length = length
         self._slice = length / _SLICES
-        # What is over within a second need not outlive anything.
+        # Windows of a second need not survive a restart.
         self._store = store if length > 1.0 else None
         self._window = SlidingWindow(length)
 
@@ -106,22 +119,22 @@ class SlidingCounter:
             if row.amount > 0:
                 self._window.add((row.bucket + 1) * self._slice, row.amount)
 
-    def look(self, now: float) -> int:
-        """How many calls count now."""
+    def count_at(self, now: float) -> int:
+        """Return the number of calls in the window."""
         return self._window.advance(now)
 
-    def wait(self, now: float, limit: int) -> float:
-        """How long until there are fewer than `limit`."""
+    def wait_seconds(self, now: float, limit: int) -> float:
+        """Return the time until the window has fewer than `limit` calls."""
         return self._window.wait_seconds(now, limit)
 
     def add(self, now: float) -> Mark:
-        """Count a call. What is returned is for `give_back`."""
+        """Count a call. Returns the mark for `give_back`."""
         index = int(now // self._slice)
         self._write(index, 1)
         return self._window.add(now), index
 
-    def give_back(self, mark: Mark) -> None:
-        """The call of this mark was never made."""
+    def refund(self, mark: Mark) -> None:
+        """Refund a call that was never made."""
         group, index = mark
         if group[2]:
             self._window.remove(group)
@@ -133,9 +146,9 @@ class SlidingCounter:
             self._store.add(CounterRow(self.key, index, amount, until))
 
 
-# -- The store. Amounts that are counted while the disk is busy are written together, as sums to be
-# added: nodes that share a state folder do not overwrite each other. A counter that cannot be
-# written still counts.
+# The store. Amounts that are counted while the disk is busy are written together as increments, so
+# nodes that share a state folder do not overwrite each other. Counting continues when the file
+# cannot be written.
 
 # "ILAC".
 _KIND: Final = DatabaseKind(
@@ -159,24 +172,29 @@ _ADD: Final = """INSERT INTO counter VALUES (?, ?, ?, ?)
 
 
 class CounterStore:
-    """A durable store of counters: the file at `path`, made with the first count. Without a path:
-    in memory. `add` returns at once."""
+    """A durable store of counters in a file that is created with the first count.
+
+    Without a path, counters are in memory. `add` returns at once.
+    """
 
     def __init__(
         self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        """
+        Args:
+            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+        """
         self._file = WriterFile(path, _KIND, deliver=deliver)
         self._pending: dict[tuple[str, int], CounterRow] = {}
-        self._under_way: dict[tuple[str, int], CounterRow] = {}
+        self._writing: dict[tuple[str, int], CounterRow] = {}
 
     @property
     def reason(self) -> str:
-        """Why it cannot be written now. Empty: it can."""
+        """The reason why the file cannot be written now. Empty: it can."""
         return self._file.reason
 
     def load(self, now: float) -> list[CounterRow]:
-        """All that somebody may still ask for. Waits. Raises InterlockError."""
+        """Load the rows that have not expired. Blocks. Raises InterlockError."""
         path = self._file.path
         if path is not None and not path.exists():
             return []
@@ -188,45 +206,45 @@ class CounterStore:
 
         return self._file.at_once(read)
 
-    def add(self, counted: CounterRow) -> None:
-        """Add so much to a bucket, wherever it stands by now."""
-        _sum(self._pending, counted)
-        if not self._under_way:
+    def add(self, row: CounterRow) -> None:
+        """Add an amount to a bucket."""
+        _add_row(self._pending, row)
+        if not self._writing:
             self._write()
 
     def close(self) -> None:
-        """Write what is left, and stop. Waits."""
+        """Write pending counts and close the file. Blocks."""
         if self._pending:
-            last, self._pending = self._pending, {}
-            self._file.submit(lambda file: _put(file, last), _nobody)
+            rows, self._pending = self._pending, {}
+            self._file.submit(lambda file: _write_rows(file, rows), _ignore)
         self._file.close()
 
     def _write(self) -> None:
-        going, self._pending = self._pending, {}
-        self._under_way = going
-        self._file.submit(lambda file: _put(file, going), self._written)
+        rows, self._pending = self._pending, {}
+        self._writing = rows
+        self._file.submit(lambda file: _write_rows(file, rows), self._written)
 
     def _written(self, _: Any, error: InterlockError | None) -> None:
-        going, self._under_way = self._under_way, {}
+        rows, self._writing = self._writing, {}
         if error is not None:
-            # Told to the operator by the file itself. The next that is counted brings it along.
-            for one in going.values():
-                _sum(self._pending, one)
+            # The file reports the error to the operator. The next count writes these rows, too.
+            for row in rows.values():
+                _add_row(self._pending, row)
         elif self._pending:
             self._write()
 
 
-def _sum(into: dict[tuple[str, int], CounterRow], counted: CounterRow) -> None:
-    at = (counted.key, counted.bucket)
-    before = into.get(at)
-    if before is not None:
-        counted = counted._replace(amount=before.amount + counted.amount)
-    into[at] = counted
+def _add_row(rows: dict[tuple[str, int], CounterRow], row: CounterRow) -> None:
+    bucket_key = (row.key, row.bucket)
+    existing = rows.get(bucket_key)
+    if existing is not None:
+        row = row._replace(amount=existing.amount + row.amount)
+    rows[bucket_key] = row
 
 
-def _put(file: sqlite3.Connection, counted: dict[tuple[str, int], CounterRow]) -> None:
-    file.executemany(_ADD, list(counted.values()))
+def _write_rows(file: sqlite3.Connection, row: dict[tuple[str, int], CounterRow]) -> None:
+    file.executemany(_ADD, list(row.values()))
 
 
-def _nobody(_: Any, __: InterlockError | None) -> None:
-    """The node is shutting down: nobody waits for it."""
+def _ignore(_: Any, __: InterlockError | None) -> None:
+    """Ignore the result: the node is shutting down."""

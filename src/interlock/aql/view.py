@@ -1,7 +1,7 @@
-"""The `tools/list` of an AQL view: a few endpoints, and the instructions for them.
+"""The `tools/list` result of an AQL view: a few endpoints, and the instructions for them.
 
-Its size does not grow with the catalog: every part that names something of it has a limit in
-characters. Lists are bytes, made once for who sees the same, and kept.
+Its size does not grow with the catalog: every part that names operations or servers has a limit in
+characters. The lists are encoded once for all callers that see the same tools.
 """
 
 from __future__ import annotations
@@ -13,172 +13,200 @@ from interlock.aql.language.request import BATCH
 from interlock.aql.operations import INPUT, Operation, OperationSnapshot
 from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
-from interlock.core.catalog.token_costs import (
-    TokenCounter,
-    count_definition_tokens,
-    count_tool_tokens,
-    estimate_tokens,
-)
+from interlock.core.catalog.token_costs import TokenCounter, count_definition_tokens, count_tool_tokens, count_tool_tokens
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 
-_MOST_KEPT: Final = 64
-_MOST_NAMES: Final = 3
-_MOST_SERVERS: Final = 8
-_LONGEST_NAME: Final = 40
-_MOST_SHAPED: Final = 4
-_LONGEST_SERVERS: Final = 100
-_MOST_ENUM: Final = 30
-_LONGEST_ENUM: Final = 1_200
-"""Characters of all names together, over all endpoints."""
-_LONGEST_ENUM_SINGLE: Final = 400
+_MAX_CACHED_LISTS: Final = 64
+_MAX_SAMPLE_NAMES: Final = 3
+_MAX_SERVERS: Final = 8
+_MAX_NAME_CHARACTERS: Final = 40
+_MAX_EXAMPLE_PARAMETERS: Final = 4
+_MAX_SERVERS_CHARACTERS: Final = 100
+_MAX_ENUM_NAMES: Final = 30
+_MAX_ENUM_CHARACTERS: Final = 1_200
+"""Characters of all names together, in all endpoints."""
+_MAX_SINGLE_ENUM_CHARACTERS: Final = 400
 
-_DOES: Final = {
+_DESCRIPTIONS: Final = {
     Category.CREATE: "Adds without overwriting.",
     Category.READ: "Only reads.",
-    Category.UPDATE: "Changes what is there, may overwrite.",
+    Category.UPDATE: "Changes what exists, may overwrite.",
     Category.DELETE: "Removes, use with caution.",
     Category.EXECUTE: "Runs, sends, starts, stops: potentially destructive, non-idempotent.",
 }
-_READS: Final = "Reads."
-"""Where not everything that is called reading is known to do nothing else."""
-_ORDER: Final = tuple(_DOES)
-_FIND: Final = (
+_UNVERIFIED_READ: Final = "Reads."
+"""For READ endpoints with tools that are not declared read-only."""
+_CATEGORIES: Final = tuple(_DESCRIPTIONS)
+_SEARCH_EXAMPLE: Final = (
     '{"operation":"introspect","params":{"query":"operations","search":"verb object product",'
     '"include":["parameters"]}}'
 )
-_FIND_SHORT: Final = '{"operation":"introspect","params":{"query":"operations","search":"…"}}'
+_SHORT_SEARCH_EXAMPLE: Final = (
+    '{"operation":"introspect","params":{"query":"operations","search":"…"}}'
+)
 
 
-def instructions(face: OperationView) -> str:
-    """What a client is told when it connects."""
-    where = face.single_tool if face.mode == "single" else _reader(face).tool
+def instructions(operation_view: OperationView) -> str:
+    """Return the instructions for a client that connects."""
+    reader_tool = (
+        operation_view.single_tool
+        if operation_view.mode == "single"
+        else _reader_family(operation_view).tool
+    )
     return (
-        f"Tools are operations here. Find one by a short request, such as "
-        f'"create issue github": call {where} with {_FIND}. '
-        'It answers with names, endpoints and parameters. Then call its endpoint with {"operation":'
-        'NAME,"params":{…}}. On CONFIRMATION_REQUIRED ask the human to approve, then repeat the '
-        "call with params.confirmation_token."
+        f"This server offers operations. Find one by a short request, such as "
+        f'"create issue github": call {reader_tool} with {_SEARCH_EXAMPLE}. '
+        "The response has names, endpoints and parameters. Then call its endpoint with "
+        '{"operation":NAME,"params":{…}}. On CONFIRMATION_REQUIRED ask the user to approve, then '
+        "repeat the call with params.confirmation_token."
     )
 
 
-def choose(plain_tokens: int, auto_tokens: int, face: OperationView) -> OperationView:
-    """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
-    return face if plain_tokens >= auto_tokens else PLAIN_VIEW
+def choose_view(
+    plain_tokens: int, auto_tokens: int, operation_view: OperationView
+) -> OperationView:
+    """Return what `view: auto` shows: the view, or PLAIN if all plain tools cost fewer tokens."""
+    return operation_view if plain_tokens >= auto_tokens else PLAIN_VIEW
 
 
-def cost(
-    face: OperationView,
+def token_costs(
+    operation_view: OperationView,
     operation_catalog: OperationSnapshot,
     view: View | None,
-    count: TokenCounter = estimate_tokens,
+    count: TokenCounter = count_tool_tokens,
 ) -> dict[str, int]:
-    """What a model is shown, in tokens: of every tool, and of a face instead."""
-    seen = [
-        one.tool for one in visible(operation_catalog, view, face.namespace) if one.native is None
+    """Return the tokens that a model is shown: by all plain tools, and by a view."""
+    visible_tools = [
+        operation.tool
+        for operation in list_visible(operation_catalog, view, operation_view.namespace)
+        if operation.builtin is None
     ]
-    shown = (
-        count_definition_tokens(encode_value(one), count)
-        for one in endpoints(face, operation_catalog, view)
+    definitions = (
+        count_definition_tokens(encode_value(endpoint), count)
+        for endpoint in endpoints(operation_view, operation_catalog, view)
     )
-    return {"plain": sum(count_tool_tokens(tool, count) for tool in seen), "view": sum(shown)}
+    return {
+        "plain": sum(count_tool_tokens(tool, count) for tool in visible_tools),
+        "view": sum(definitions),
+    }
 
 
 class ViewListBuilder:
-    """Builds the lists of a view, and keeps them while nothing changes."""
+    """Builds the tool lists of views, and caches them until the catalog changes."""
 
     def __init__(self, server_info: bytes) -> None:
         self._paging = PageSettings(size=0, server_info=server_info, key=b"")
-        self._kept: BoundedDict[Hashable, bytes] = BoundedDict(_MOST_KEPT)
+        self._cached_lists: BoundedDict[Hashable, bytes] = BoundedDict(_MAX_CACHED_LISTS)
         self._operation_catalog: OperationSnapshot | None = None
 
     def tools(
         self,
-        face: OperationView,
+        operation_view: OperationView,
         operation_catalog: OperationSnapshot,
         view: View | None,
         era: Era,
         *,
         batches: bool = True,
     ) -> bytes:
-        """The result of `tools/list`. `view`: who asks does not see every tool."""
+        """Return the result of `tools/list`.
+
+        Args:
+            view: The tools that the caller sees. None: all of them.
+        """
         if operation_catalog is not self._operation_catalog:
             self._operation_catalog = operation_catalog
-            self._kept.clear()
-        key = (None if view is None else view.key, face, era, batches)
-        made = self._kept.get(key)
-        if made is None:
+            self._cached_lists.clear()
+        key = (None if view is None else view.key, operation_view, era, batches)
+        result = self._cached_lists.get(key)
+        if result is None:
             lines = b",".join(
-                encode_value(one) for one in endpoints(face, operation_catalog, view, batches)
+                encode_value(endpoint)
+                for endpoint in endpoints(operation_view, operation_catalog, view, batches)
             )
-            made = self._kept[key] = self._paging.encode_result("tools", lines, None, era)
-        return made
+            result = self._cached_lists[key] = self._paging.encode_result("tools", lines, None, era)
+        return result
 
 
 def endpoints(
-    face: OperationView,
+    operation_view: OperationView,
     operation_catalog: OperationSnapshot,
     view: View | None,
     batches: bool = True,
 ) -> list[dict[str, Any]]:
-    """The endpoints of a face as MCP tools."""
-    seen = visible(operation_catalog, view, face.namespace)
-    by_family: dict[str, list[Operation]] = {family.tool: [] for family in face.families}
-    for one in seen:
-        by_family[face.find_family(one.name, one.category).tool].append(one)
-    enums = _enums(face, operation_catalog, by_family, seen)
-    made = []
-    for name, family in face.tools.items():
+    """Return the endpoints of a view as MCP tools."""
+    visible_operations = list_visible(operation_catalog, view, operation_view.namespace)
+    by_family: dict[str, list[Operation]] = {family.tool: [] for family in operation_view.families}
+    for operation in visible_operations:
+        by_family[operation_view.find_family(operation.name, operation.category).tool].append(
+            operation
+        )
+    enums = _operation_enums(operation_view, operation_catalog, by_family, visible_operations)
+    tools = []
+    for name, family in operation_view.tools.items():
         if family is None:
-            text, read_only, destructive = _single(face, operation_catalog, seen), False, True
-        else:
-            riskiest = family.categories | {one.category for one in by_family[name]}
-            # Clients let through unseen what only reads: a name alone does not make it so.
-            read_only = all(category.is_read_only for category in riskiest) and not any(
-                one.tool.mutable for one in by_family[name]
+            description, read_only, destructive = (
+                _single_description(operation_view, operation_catalog, visible_operations),
+                False,
+                True,
             )
-            text = _endpoint(face, family, operation_catalog, by_family[name], _servers(seen))
-            destructive = any(category.is_destructive for category in riskiest)
-        made.append(
+        else:
+            categories = family.categories | {operation.category for operation in by_family[name]}
+            # Clients run read-only tools without asking, so a name that suggests reading is not
+            # enough.
+            read_only = all(category.is_read_only for category in categories) and not any(
+                operation.tool.mutable for operation in by_family[name]
+            )
+            description = _endpoint_description(
+                operation_view,
+                family,
+                operation_catalog,
+                by_family[name],
+                _servers_text(visible_operations),
+            )
+            destructive = any(category.is_destructive for category in categories)
+        tools.append(
             {
                 "name": name,
-                "description": text,
+                "description": description,
                 "inputSchema": _schema(enums.get(name), batches),
                 "annotations": {"readOnlyHint": read_only, "destructiveHint": destructive},
             }
         )
-    return made
+    return tools
 
 
-def visible(
+def list_visible(
     operation_catalog: OperationSnapshot, view: View | None, namespace: str = ""
 ) -> list[Operation]:
-    """The operations that somebody is shown. The node's own belong to every namespace."""
+    """Return the operations that a caller sees. Built-in operations belong to every namespace."""
     return [
-        one
-        for one in operation_catalog.all()
-        if is_shown(one, view)
-        and (one.native is not None or operation_catalog.within(one, namespace))
+        operation
+        for operation in operation_catalog.all()
+        if is_visible(operation, view)
+        and (operation.builtin is not None or operation_catalog.is_within(operation, namespace))
     ]
 
 
-def is_shown(one: Operation, view: View | None) -> bool:
-    """Whether somebody finds an operation who does not name it. What is as free as asking for a
-    list is there for everybody."""
-    native = one.native
-    if native is not None:
-        if native.listed is not None and not native.listed():
+def is_visible(operation: Operation, view: View | None) -> bool:
+    """Return whether an operation appears in lists and searches of a caller.
+
+    Free built-in operations are visible to every caller.
+    """
+    builtin = operation.builtin
+    if builtin is not None:
+        if builtin.listed is not None and not builtin.listed():
             return False
-        if native.free:
+        if builtin.free:
             return True
-    return view is None or view.includes(one.tool)
+    return view is None or view.includes(operation.tool)
 
 
-def _reader(face: OperationView) -> EndpointFamily:
-    """Where introspect is."""
-    return face.find_family("introspect", Category.READ)
+def _reader_family(operation_view: OperationView) -> EndpointFamily:
+    """Return the endpoint of `introspect`."""
+    return operation_view.find_family("introspect", Category.READ)
 
 
 def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:
@@ -200,141 +228,181 @@ def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:
     return schema
 
 
-def _enums(
-    face: OperationView,
+def _operation_enums(
+    operation_view: OperationView,
     operation_catalog: OperationSnapshot,
     by_family: dict[str, list[Operation]],
-    seen: list[Operation],
+    visible_operations: list[Operation],
 ) -> dict[str, list[str]]:
-    """Names of operations in the schema: in a face of one server that has few of them."""
-    if not face.namespace:
+    """Return operation names for the schema, for a view of one server with few operations."""
+    if not operation_view.namespace:
         return {}
     enums = {
         tool: [
-            operation_catalog.name_in(one, face)
-            for one in (seen if family is None else by_family[tool])
+            operation_catalog.name_in(operation, operation_view)
+            for operation in (visible_operations if family is None else by_family[tool])
         ]
-        for tool, family in face.tools.items()
+        for tool, family in operation_view.tools.items()
     }
-    longest = _LONGEST_ENUM if face.mode != "single" else _LONGEST_ENUM_SINGLE
+    max_characters = (
+        _MAX_ENUM_CHARACTERS if operation_view.mode != "single" else _MAX_SINGLE_ENUM_CHARACTERS
+    )
     length = sum(len(name) + 3 for names in enums.values() for name in names)
-    few = all(len(names) < _MOST_ENUM for names in enums.values())
-    return enums if few and length <= longest else {}
+    has_few_names = all(len(names) < _MAX_ENUM_NAMES for names in enums.values())
+    return enums if has_few_names and length <= max_characters else {}
 
 
-def _endpoint(
-    face: OperationView,
+def _endpoint_description(
+    operation_view: OperationView,
     family: EndpointFamily,
     operation_catalog: OperationSnapshot,
-    mine: list[Operation],
-    whose: str,
+    operations: list[Operation],
+    servers: str,
 ) -> str:
-    reader = _reader(face)
-    categories = [one for one in _ORDER if one in family.categories] or [
-        one for one in _ORDER if any(each.category is one for each in mine)
+    reader = _reader_family(operation_view)
+    categories = [category for category in _CATEGORIES if category in family.categories] or [
+        category
+        for category in _CATEGORIES
+        if any(operation.category is category for operation in operations)
     ]
-    sure = not any(one.tool.mutable for one in mine if one.category is Category.READ)
-    does = " ".join(
-        _READS if one is Category.READ and not sure else _DOES[one] for one in categories
+    only_reads = not any(
+        operation.tool.mutable for operation in operations if operation.category is Category.READ
     )
-    does = does or "Finds operations."
-    kinds = "/".join(one.value for one in categories)
+    descriptions = " ".join(
+        _UNVERIFIED_READ
+        if category is Category.READ and not only_reads
+        else _DESCRIPTIONS[category]
+        for category in categories
+    )
+    descriptions = descriptions or "Finds operations."
+    category_names = "/".join(category.value for category in categories)
     parts = [
-        f"{kinds} operations: {does}" if kinds else does,
-        _sample(face, operation_catalog, mine),
+        f"{category_names} operations: {descriptions}" if category_names else descriptions,
+        _sample(operation_view, operation_catalog, operations),
     ]
     if family is reader:
-        parts.append(f"Find any operation{whose} by a short request: {_FIND}. Then call")
+        parts.append(
+            f"Find any operation{servers} by a short request: {_SEARCH_EXAMPLE}. Then call"
+        )
     else:
-        parts.append(f"Names and parameters: send {_FIND_SHORT} to {reader.tool}. Call")
-    parts.append('{"operation":NAME,"params":{…}}' + _update_shape(face, operation_catalog, mine))
+        parts.append(f"Names and parameters: send {_SHORT_SEARCH_EXAMPLE} to {reader.tool}. Call")
+    parts.append(
+        '{"operation":NAME,"params":{…}}'
+        + _update_example(operation_view, operation_catalog, operations)
+    )
     return " ".join(part for part in parts if part)
 
 
-def _single(
-    face: OperationView, operation_catalog: OperationSnapshot, seen: list[Operation]
+def _single_description(
+    operation_view: OperationView,
+    operation_catalog: OperationSnapshot,
+    visible_operations: list[Operation],
 ) -> str:
     groups = []
-    for category in _ORDER:
-        mine = [one for one in seen if one.category is category]
-        if mine:
-            names = _names(face, operation_catalog, mine, 1)
-            groups.append(f"{category.value} {len(mine)} ({', '.join(names)}…)")
+    for category in _CATEGORIES:
+        operations = [
+            operation for operation in visible_operations if operation.category is category
+        ]
+        if operations:
+            names = _sample_names(operation_view, operation_catalog, operations, 1)
+            groups.append(f"{category.value} {len(operations)} ({', '.join(names)}…)")
+    example = _update_example(operation_view, operation_catalog, visible_operations)
     return (
-        f"Unified entry point to {len(seen)} operations{_servers(seen)}. "
-        f"Find one by a short request: {_FIND}. "
-        f'Then {{"operation":NAME,"params":{{…}}}}{_update_shape(face, operation_catalog, seen)}. '
+        f"Unified entry point to {len(visible_operations)} operations"
+        f"{_servers_text(visible_operations)}. "
+        f"Find one by a short request: {_SEARCH_EXAMPLE}. "
+        f'Then {{"operation":NAME,"params":{{…}}}}{example}. '
         f"{'; '.join(groups)}."
     )
 
 
-def _update_shape(
-    face: OperationView, operation_catalog: OperationSnapshot, some: list[Operation]
+def _update_example(
+    operation_view: OperationView, operation_catalog: OperationSnapshot, operations: list[Operation]
 ) -> str:
-    """The parameters of one UPDATE, as an example: their names cannot be guessed."""
-    updates = [one for one in some if one.category is Category.UPDATE]
-    names = _names(face, operation_catalog, updates, 1)
+    """Return the parameters of one UPDATE as an example: models cannot guess their names."""
+    updates = [operation for operation in operations if operation.category is Category.UPDATE]
+    names = _sample_names(operation_view, operation_catalog, updates, 1)
     if not names:
         return ""
-    one = next(each for each in updates if operation_catalog.name_in(each, face) == names[0])
-    taken = one.signature.parameters
-    # The node's own operations take what changes in `input`, tools of servers also beside it.
-    nested = one.native is not None
-    shown = [each.name for each in taken if each.required and not (nested and each.inside)]
-    shown += [each.name for each in taken if each.inside and not each.required and not nested][:1]
-    drawn = ",".join(f'"{name[:_LONGEST_NAME]}":…' for name in shown[:_MOST_SHAPED])
-    if nested and INPUT in one.signature.required:
-        drawn += f',"{INPUT}":{{…}}'
-    return f", such as {names[0]} {{{drawn}}}"
+    operation = next(
+        parameter
+        for parameter in updates
+        if operation_catalog.name_in(parameter, operation_view) == names[0]
+    )
+    parameters = operation.signature.parameters
+    # Built-in operations accept changes in `input` only, tools of servers also beside it.
+    needs_input = operation.builtin is not None
+    names_shown = [
+        parameter.name
+        for parameter in parameters
+        if parameter.required and not (needs_input and parameter.in_input)
+    ]
+    names_shown += [
+        parameter.name
+        for parameter in parameters
+        if parameter.in_input and not parameter.required and not needs_input
+    ][:1]
+    example = ",".join(
+        f'"{name[:_MAX_NAME_CHARACTERS]}":…' for name in names_shown[:_MAX_EXAMPLE_PARAMETERS]
+    )
+    if needs_input and INPUT in operation.signature.required:
+        example += f',"{INPUT}":{{…}}'
+    return f", such as {names[0]} {{{example}}}"
 
 
 def _sample(
-    face: OperationView, operation_catalog: OperationSnapshot, mine: list[Operation]
+    operation_view: OperationView, operation_catalog: OperationSnapshot, operations: list[Operation]
 ) -> str:
-    names = _names(face, operation_catalog, mine, _MOST_NAMES)
+    names = _sample_names(operation_view, operation_catalog, operations, _MAX_SAMPLE_NAMES)
     if not names:
-        return "None yet."
-    rest = len(mine) - len(names)
-    return f"{', '.join(names)}{f' and {rest} more' if rest else ''}."
+        return "No operations yet."
+    remaining = len(operations) - len(names)
+    return f"{', '.join(names)}{f' and {remaining} more' if remaining else ''}."
 
 
-def _names(
-    face: OperationView, operation_catalog: OperationSnapshot, mine: Iterable[Operation], most: int
+def _sample_names(
+    operation_view: OperationView,
+    operation_catalog: OperationSnapshot,
+    operations: Iterable[Operation],
+    count: int,
 ) -> list[str]:
-    """A few names, of different servers where that is possible; long ones are no example."""
-    found: dict[str, list[str]] = {}
-    for one in mine:
-        name = operation_catalog.name_in(one, face)
-        if len(name) <= _LONGEST_NAME:
-            found.setdefault(one.server, []).append(name)
-    # The node's own last: of them introspection tells.
+    """Return a few short names, of different servers if possible."""
+    names_by_server: dict[str, list[str]] = {}
+    for operation in operations:
+        name = operation_catalog.name_in(operation, operation_view)
+        if len(name) <= _MAX_NAME_CHARACTERS:
+            names_by_server.setdefault(operation.server, []).append(name)
+    # Built-in operations come last: introspection lists them.
     rows = [
-        sorted(found[server], key=lambda name: (len(name), name))
-        for server in sorted(found, key=lambda server: (server == "", server))
+        sorted(names_by_server[server], key=lambda name: (len(name), name))
+        for server in sorted(names_by_server, key=lambda server: (server == "", server))
     ]
     names: list[str] = []
     depth = 0
-    while len(names) < most and any(depth < len(row) for row in rows):
+    while len(names) < count and any(depth < len(row) for row in rows):
         names += [row[depth] for row in rows if depth < len(row)]
         depth += 1
-    return names[:most]
+    return names[:count]
 
 
-def _servers(seen: Iterable[Operation]) -> str:
-    """Whose operations these are."""
-    # The node's own tools, and contracts, have no segment.
-    segments = sorted({one.tool.segment for one in seen if one.native is None} - {""})
+def _servers_text(visible_operations: Iterable[Operation]) -> str:
+    """Return the servers of the operations as text."""
+    # Built-in tools and contracts have no segment.
+    segments = sorted(
+        {operation.tool.segment for operation in visible_operations if operation.builtin is None}
+        - {""}
+    )
     if not segments:
         return ""
-    shown: list[str] = []
-    for segment in segments[:_MOST_SERVERS]:
-        if len(", ".join((*shown, segment))) > _LONGEST_SERVERS:
+    named_segments: list[str] = []
+    for segment in segments[:_MAX_SERVERS]:
+        if len(", ".join((*named_segments, segment))) > _MAX_SERVERS_CHARACTERS:
             break
-        shown.append(segment)
-    rest = len(segments) - len(shown)
-    named = ", ".join(shown)
-    more = f"{' and ' if named else ''}{rest} more" if rest else ""
-    return f" of {named}{more}"
+        named_segments.append(segment)
+    remaining = len(segments) - len(named_segments)
+    text = ", ".join(named_segments)
+    more = f"{' and ' if text else ''}{remaining} more" if remaining else ""
+    return f" of {text}{more}"
 
 
 INSTRUCTIONS: Final = instructions(
@@ -342,4 +410,4 @@ INSTRUCTIONS: Final = instructions(
         "semantic", "crude", (EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ})),)
     )
 )
-"""Of the five endpoints without a prefix."""
+"""The instructions for the five endpoints without a prefix."""

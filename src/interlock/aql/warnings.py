@@ -1,5 +1,4 @@
-"""Warnings about operations that were done: their texts, their severity, and which of them are
-sent."""
+"""Warnings of operations that were executed: their texts, severity and order."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import msgspec
 from interlock.aql.language import errors
 from interlock.aql.request import AqlWarning
 
-MOST: Final = 10
-ORDER: Final = {"high": 0, "medium": 1, "low": 2}
+MAX_WARNINGS: Final = 10
+SEVERITY_ORDER: Final = {"high": 0, "medium": 1, "low": 2}
 
 QUOTA: Final = "RATE_LIMIT_QUOTA_WARNING"
 DEPRECATION: Final = "DEPRECATION_WARNING"
@@ -21,38 +20,44 @@ SLOW: Final = "PERFORMANCE_SLOW_QUERY_WARNING"
 NONE_SUCCEEDED: Final = "BATCH_NONE_SUCCEEDED_WARNING"
 EARLIER: Final = "CONFIRMATION_EARLIER_RESULT_WARNING"
 
-_DAY: Final = 86_400.0
-_SOON: Final = 30 * _DAY
+_DAY_SECONDS: Final = 86_400.0
+_SOON_SECONDS: Final = 30 * _DAY_SECONDS
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def ranked(warnings: Iterable[AqlWarning], most: int = MOST) -> list[AqlWarning]:
-    """The most important first, what is the same once and counted, no more than `most`."""
+def rank_warnings(warnings: Iterable[AqlWarning], limit: int = MAX_WARNINGS) -> list[AqlWarning]:
+    """Return the most important warnings, at most `limit`.
+
+    Equal warnings are merged and counted.
+    """
     counts: dict[bytes, int] = {}
-    kept: dict[bytes, AqlWarning] = {}
-    for one in warnings:
-        same = _encode(one)
-        counts[same] = counts.get(same, 0) + 1
-        kept.setdefault(same, one)
-    told = [_counted(one, counts[same]) if counts[same] > 1 else one for same, one in kept.items()]
-    told.sort(key=lambda one: ORDER.get(one.severity, 1))
-    return told[:most]
+    unique: dict[bytes, AqlWarning] = {}
+    for warning in warnings:
+        key = _encode(warning)
+        counts[key] = counts.get(key, 0) + 1
+        unique.setdefault(key, warning)
+    result = [
+        _with_count(warning, counts[key]) if counts[key] > 1 else warning
+        for key, warning in unique.items()
+    ]
+    result.sort(key=lambda warning: SEVERITY_ORDER.get(warning.severity, 1))
+    return result[:limit]
 
 
-def _counted(warning: AqlWarning, times: int) -> AqlWarning:
-    details = {**(warning.details or {}), "occurrence_count": times}
+def _with_count(warning: AqlWarning, count: int) -> AqlWarning:
+    details = {**(warning.details or {}), "occurrence_count": count}
     return msgspec.structs.replace(warning, details=details)
 
 
-def of_batch(answers: Sequence[Sequence[AqlWarning]]) -> list[AqlWarning]:
-    """Those of the operations of a batch, together."""
-    return ranked(one for warnings in answers for one in warnings)
+def merge_batch_warnings(answers: Sequence[Sequence[AqlWarning]]) -> list[AqlWarning]:
+    """Return the combined warnings of the operations of a batch."""
+    return rank_warnings(warning for warnings in answers for warning in warnings)
 
 
 def quota_warning(
     metric: str, current: float, warn: float, pause: float, hard_stop: float | None
 ) -> AqlWarning:
-    """A quota is nearly used up: high above nine tenths of where it ends."""
+    """Return the warning for a quota that is nearly used up. It is high above 90 % of the end."""
     end = pause if hard_stop is None else hard_stop
     details: dict[str, Any] = {
         "metric": metric,
@@ -63,7 +68,7 @@ def quota_warning(
     if hard_stop is not None:
         details["hard_stop_threshold"] = hard_stop
     severity = "high" if current > 0.9 * end else "medium"
-    return AqlWarning(QUOTA, f"{current:g} of {end:g} are used of '{metric}'.", details, severity)
+    return AqlWarning(QUOTA, f"Quota '{metric}': {current:g} of {end:g} used.", details, severity)
 
 
 def deprecation_warning(
@@ -76,9 +81,13 @@ def deprecation_warning(
     replacement: str = "",
     since: str = "",
 ) -> AqlWarning:
-    """Something should no longer be used. `removed`: the moment from which on it cannot be."""
+    """Return the warning for a deprecated item.
+
+    Args:
+        removed: The time at which the item is removed.
+    """
     details: dict[str, Any] = {"type": kind, "deprecated_item": item}
-    message = f"'{item}' should no longer be used."
+    message = f"'{item}' is deprecated."
     for name, value in (
         ("since", since),
         ("replacement", replacement),
@@ -90,12 +99,12 @@ def deprecation_warning(
         message += f" Use '{replacement}'."
     severity = "low"
     if removed is not None:
-        severity = "high" if removed - now <= _SOON else "medium"
+        severity = "high" if removed - now <= _SOON_SECONDS else "medium"
     return AqlWarning(DEPRECATION, message, details, severity)
 
 
 def truncated_warning(field: str, original: int, kept: int, limit: int) -> AqlWarning:
-    """Fewer were given than there are, or were asked for."""
+    """Return the warning for a result or request that was shortened."""
     return AqlWarning(
         TRUNCATED,
         f"'{field}' was shortened from {original} to {kept}.",
@@ -104,39 +113,47 @@ def truncated_warning(field: str, original: int, kept: int, limit: int) -> AqlWa
 
 
 def slow_warning(
-    operation: str, took: float, threshold: float, suggestions: Sequence[str] = ()
+    operation: str, seconds: float, threshold: float, suggestions: Sequence[str] = ()
 ) -> AqlWarning:
-    """It took long, in seconds: high beyond ten times what it should, medium from twice on."""
-    times = took / threshold if threshold > 0 else 0.0
-    severity = "high" if times > 10 else "medium" if times >= 2 else "low"
+    """Return the warning for a slow operation. Times are in seconds.
+
+    It is high above ten times the threshold, medium from twice on.
+    """
+    ratio = seconds / threshold if threshold > 0 else 0.0
+    severity = "high" if ratio > 10 else "medium" if ratio >= 2 else "low"
     details: dict[str, Any] = {
         "operation": operation,
-        "duration_ms": round(took * 1000),
+        "duration_ms": round(seconds * 1000),
         "threshold_ms": round(threshold * 1000),
     }
     if suggestions:
         details["suggestions"] = list(suggestions)
-    return AqlWarning(SLOW, f"'{operation}' took {took:.1f} s.", details, severity)
+    return AqlWarning(SLOW, f"'{operation}' took {seconds:.1f} s.", details, severity)
 
 
 def none_succeeded_warning(failed: int, held: int, pending: int) -> AqlWarning:
-    """No operation of a batch succeeded, though the batch itself was processed (`success`)."""
-    counts = ((failed, "failed"), (held, "held for approval"), (pending, "not started"))
+    """Return the warning for a batch of which no operation succeeded.
+
+    The batch itself was processed, so its `success` is true.
+    """
+    counts = ((failed, "failed"), (held, "pending approval"), (pending, "not started"))
     listed = ", ".join(f"{number} {word}" for number, word in counts if number)
     details = {"failed": failed, "pending_confirmation": held, "not_started": pending}
     message = f"No operation of this batch succeeded: {listed}."
     return AqlWarning(NONE_SUCCEEDED, message, details, "high")
 
 
-def earlier_warning(earlier: dict[str, Any]) -> AqlWarning:
-    """The data is the outcome of a call that was approved and executed earlier, not of this one."""
-    return AqlWarning(EARLIER, earlier_sentence(earlier), earlier, "high")
+def earlier_result_warning(earlier_result: dict[str, Any]) -> AqlWarning:
+    """Return the warning that the data is the outcome of an earlier approved call."""
+    return AqlWarning(EARLIER, earlier_result_sentence(earlier_result), earlier_result, "high")
 
 
-def earlier_sentence(earlier: dict[str, Any]) -> str:
-    name = errors.shown(str(earlier.get("approved_by", "")))
-    by = f", approved by '{name}'" if name else ""
+def earlier_result_sentence(earlier_result: dict[str, Any]) -> str:
+    """Return the sentence that names the earlier call."""
+    name = errors.quotable(str(earlier_result.get("approved_by", "")))
+    approver_text = f", approved by '{name}'" if name else ""
     return (
-        f"This is the result of an earlier call, executed on {earlier['executed_at']}{by}. "
-        "It was not executed again."
+        f"This is the result of an earlier call, executed on {earlier_result['executed_at']}"
+        f"{approver_text}. "
+        "The operation was not executed again."
     )

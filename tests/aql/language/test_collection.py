@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from interlock.aql.language import errors
 from interlock.aql.language.collections import (
-    MOST_COMPARISONS,
+    MAX_COMPARISONS,
     CollectionPage,
     CollectionSchema,
-    _key,
-    shape,
+    _scalar_key,
+    query_collection,
 )
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError
@@ -53,13 +53,13 @@ def ids(page: CollectionPage) -> list[str]:
 def shaped(
     spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS, **more: Any
 ) -> CollectionPage:
-    return shape(items, spec, kind, CURSORS, **more)
+    return query_collection(items, spec, kind, CURSORS, **more)
 
 
 def refused(spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS) -> AqlError:
     with pytest.raises(AqlError) as caught:
         shaped(spec, kind, items)
-    assert errors.lawful(caught.value.message)
+    assert errors.is_safe_message(caught.value.message)
     return caught.value
 
 
@@ -83,7 +83,7 @@ def test_numbers_with_the_same_hash_are_found_without_a_walk(multiple: int) -> N
     assert len({hash(number) for number in numbers}) == 1
     items = [{"id": "a", "size": numbers[-1]}, {"id": "b", "size": numbers[-1] + 1}]
     assert ids(shaped({"filter": {"size": {"in": numbers}}}, items=items)) == ["a"]
-    assert len({hash(_key(number)) for number in numbers}) == len(numbers)
+    assert len({hash(_scalar_key(number)) for number in numbers}) == len(numbers)
 
 
 @given(
@@ -103,11 +103,11 @@ def test_in_is_any_eq_and_nin_is_none(value: Any, listed: list[Any]) -> None:
 
 def test_a_filter_that_takes_too_many_comparisons_is_refused() -> None:
     items = [{"id": str(number), "tags": [1 + number]} for number in range(1_001)]
-    arrays = [[-number] for number in range(MOST_COMPARISONS // 1_000)]
+    arrays = [[-number] for number in range(MAX_COMPARISONS // 1_000)]
     error = refused({"filter": {"tags": {"nin": arrays}}}, items=items)
     assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert error.data is not None
-    assert error.data["limit_value"] == MOST_COMPARISONS < error.data["actual_value"]
+    assert error.data["limit_value"] == MAX_COMPARISONS < error.data["actual_value"]
     assert shaped({"filter": {"tags": {"nin": arrays[:10]}}}, items=items).total == len(items)
 
 
@@ -336,7 +336,7 @@ def test_how_long_pages_are() -> None:
     assert len(shaped({}, items=many).items) == 20
     clamped = shaped({"first": 5_000}, items=many)
     assert (len(clamped.items), clamped.clamped) == (100, 5_000)
-    assert len(shaped({"limit": 5_000}, items=many, most=1_500).items) == 1_000
+    assert len(shaped({"limit": 5_000}, items=many, maximum=1_500).items) == 1_000
     assert shaped({"first": 100}, items=many).clamped == 0
 
 
@@ -359,7 +359,7 @@ def walked(items: list[dict[str, Any]], spec: dict[str, Any], kind: CollectionSc
     seen: list[Any] = []
     after: dict[str, Any] = {}
     for _ in range(len(items) + 1):
-        page = shape(items, {**spec, **after}, kind, CURSORS)
+        page = query_collection(items, {**spec, **after}, kind, CURSORS)
         seen += page.items
         if not page.info["pageInfo"]["hasNextPage"]:
             break
@@ -385,7 +385,7 @@ def test_page_by_page_everything_comes_once(
     spec: dict[str, Any] = {"first": size}
     if ordered and any("v" in row for row in rows):
         spec["sort"] = {"field": "v", "order": "desc" if descending else "asc"}
-    whole = shape(rows, {**spec, "first": 100}, FOREIGN, CURSORS).items
+    whole = query_collection(rows, {**spec, "first": 100}, FOREIGN, CURSORS).items
     assert walked(rows, spec, FOREIGN) == whole
     assert sorted(map(str, whole)) == sorted(map(str, rows))
 
@@ -396,7 +396,7 @@ def test_what_is_added_or_removed_meanwhile_makes_no_twin(
     rows: list[dict[str, Any]], size: int, data: st.DataObject
 ) -> None:
     kind = CollectionSchema("k", frozenset({"id", "v"}), sort=(("v", False),))
-    page = shape(rows, {"first": size}, kind, CURSORS)
+    page = query_collection(rows, {"first": size}, kind, CURSORS)
     if not page.info["pageInfo"]["hasNextPage"]:
         return
     after = page.info["pageInfo"]["endCursor"]
@@ -414,7 +414,7 @@ def walked_on(
 ) -> list[Any]:
     seen: list[Any] = []
     for _ in range(len(items) + 1):
-        page = shape(items, {"first": size, "after": after}, kind, CURSORS)
+        page = query_collection(items, {"first": size, "after": after}, kind, CURSORS)
         seen += page.items
         if not page.info["pageInfo"]["hasNextPage"]:
             return seen

@@ -21,7 +21,7 @@ HERE = CursorPosition("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
 def refused(text: object, cursors: CursorCodec | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
         (cursors or CursorCodec(KEY)).open(text, "notes", ORDER, "before")
-    assert errors.lawful(caught.value.message)
+    assert errors.is_safe_message(caught.value.message)
     assert caught.value.data is not None
     assert caught.value.data["param_name"] == "before"
     return caught.value

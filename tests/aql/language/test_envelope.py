@@ -12,21 +12,27 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.aql.language import envelope, errors
-from interlock.aql.language.envelope import BatchHalt, BatchItem, as_tool_result, data_of, text_of
-from interlock.aql.language.errors import ROW
+from interlock.aql.language.envelope import (
+    BatchHalt,
+    BatchItem,
+    data_of,
+    text_of,
+    write_tool_result,
+)
+from interlock.aql.language.errors import FAILURE_BY_CODE
 from interlock.protocol.mcp import Era
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
 from tests.protocol.json_values import objects, text, values
 
 WARNING = {"code": "DEPRECATION_WARNING", "message": "m", "severity": "low"}
-GOOD = envelope.success(b'{"id":1}')
-BAD = envelope.failure("NOT_FOUND_RESOURCE", "There is no note 'x'.", {"resource_id": "x"})
+GOOD = envelope.write_success(b'{"id":1}')
+BAD = envelope.write_failure("NOT_FOUND_RESOURCE", "There is no note 'x'.", {"resource_id": "x"})
 
 
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-D-1", "AQ-SCH-1-1")
 @given(values, st.lists(st.just(WARNING), max_size=2), st.none() | objects)
 def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any) -> None:
-    made = json.loads(envelope.success(msgspec.json.encode(data), warnings, meta))
+    made = json.loads(envelope.write_success(msgspec.json.encode(data), warnings, meta))
     assert fits(OPERATION_RESULT, made)
     assert made["data"] == data
     assert "error" not in made
@@ -37,7 +43,7 @@ def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: A
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-WRN-2.1-1", "AQ-D-1", "AQ-SCH-1-1")
 @given(text.filter(bool), st.none() | objects)
 def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> None:
-    made = json.loads(envelope.failure("INTERNAL_ERROR", message, details))
+    made = json.loads(envelope.write_failure("INTERNAL_ERROR", message, details))
     assert fits(OPERATION_RESULT, made)
     assert set(made) == {"success", "error"}
     assert made["error"].get("details", {}) == (details or {})
@@ -45,8 +51,8 @@ def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> 
 
 @pytest.mark.spec("AQ-5.3-1")
 def test_a_missing_parameter_as_the_draft_prints_it() -> None:
-    error = errors.missing("title", "create_document", "string", "")
-    made = json.loads(envelope.failure(error.code, error.message, error.data))
+    error = errors.missing_parameter("title", "create_document", "string", "")
+    made = json.loads(envelope.write_failure(error.code, error.message, error.data))
     assert made["success"] is False
     assert made["error"]["code"] == "VALIDATION_MISSING_PARAM"
     assert made["error"]["message"].startswith("Missing required parameter 'title'. Expected: ")
@@ -69,7 +75,7 @@ def test_the_schemas_refuse_what_is_neither() -> None:
 @pytest.mark.spec("AQ-OPS-7.2-1")
 def test_a_batch_that_was_worked_through() -> None:
     items = [BatchItem(0, "a", GOOD), BatchItem(1, "b", BAD), BatchItem(2, "c", GOOD)]
-    made = json.loads(envelope.batch(items, total=3))
+    made = json.loads(envelope.write_batch(items, total=3))
     assert fits(BATCH, made)
     assert fits(OPERATION_RESULT, made)
     assert made["success"] is True
@@ -81,11 +87,11 @@ def test_a_batch_that_was_worked_through() -> None:
 
 def test_a_batch_that_waits_for_a_human() -> None:
     waits = BatchItem(
-        1, "delete", envelope.failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"})
+        1, "delete", envelope.write_failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"})
     )
     pending = [b'{"operation":"notify","params":{"x": 1}}']
     made = json.loads(
-        envelope.batch(
+        envelope.write_batch(
             [BatchItem(0, "a", GOOD)], total=3, halt=BatchHalt(waits, pending), meta={"a": 1}
         )
     )
@@ -98,9 +104,9 @@ def test_a_batch_that_waits_for_a_human() -> None:
 
 
 def test_a_batch_that_goes_on_without_what_waits() -> None:
-    waits = envelope.failure("CONFIRMATION_REQUIRED", "m")
+    waits = envelope.write_failure("CONFIRMATION_REQUIRED", "m")
     items = [BatchItem(0, "a", waits, "pending_confirmation"), BatchItem(1, "b", GOOD)]
-    made = json.loads(envelope.batch(items, total=2, warnings=[WARNING]))
+    made = json.loads(envelope.write_batch(items, total=2, warnings=[WARNING]))
     assert fits(BATCH, made)
     assert made["summary"] == {
         "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
@@ -131,15 +137,15 @@ def test_what_it_cannot_is(code: str) -> None:
 
 
 def test_every_code_that_is_sent_is_one_or_the_other() -> None:
-    assert [code for code in ROW if envelope.is_error(code)] == ["INTERNAL_ERROR"]
+    assert [code for code in FAILURE_BY_CODE if envelope.is_error(code)] == ["INTERNAL_ERROR"]
 
 
 @given(values, st.booleans(), st.booleans(), st.sampled_from(Era))
 def test_an_answer_as_a_result_of_mcp(data: Any, is_error: bool, known: bool, era: Era) -> None:
-    answer = envelope.success(msgspec.json.encode(data))
+    answer = envelope.write_success(msgspec.json.encode(data))
     block = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
     made = json.loads(
-        as_tool_result(answer, is_error=is_error, structured=known, blocks=[block], era=era)
+        write_tool_result(answer, is_error=is_error, structured=known, blocks=[block], era=era)
     )
     assert json.loads(made["content"][0]["text"]) == json.loads(answer)
     assert made["content"][1] == json.loads(block)
@@ -191,7 +197,7 @@ def test_bytes_are_passed_on_beside_the_data_which_says_what_they_are() -> None:
         {"$block": 1, "type": "resource_link", "uri": "file:///a", "name": "a"},
     ]
     assert [json.loads(bytes(one)) for one in found.blocks] == [IMAGE, link]
-    made = json.loads(as_tool_result(envelope.success(found.raw), blocks=found.blocks))
+    made = json.loads(write_tool_result(envelope.write_success(found.raw), blocks=found.blocks))
     assert made["content"][1:] == [IMAGE, link]
 
 

@@ -14,7 +14,13 @@ from hypothesis import given
 
 from interlock import errors
 from interlock.aql.language import errors as aql_errors
-from interlock.aql.language.errors import ROW, TEMPLATES, AqlError, code_of, lawful
+from interlock.aql.language.errors import (
+    FAILURE_BY_CODE,
+    TEMPLATES,
+    AqlError,
+    code_of,
+    is_safe_message,
+)
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, EndpointFamily
 from tests.protocol.json_values import text
@@ -25,27 +31,31 @@ PREFIXES = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT
 ALONE = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}
 
 EVERY = [
-    aql_errors.missing("owner", "list_repos", "string", "Who owns it"),
-    aql_errors.unknown("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
+    aql_errors.missing_parameter("owner", "list_repos", "string", "Who owns it"),
+    aql_errors.unknown_parameters("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
     aql_errors.unknown_field("input", ["titel"], ["title"], "title"),
     aql_errors.wrong_type("page", "integer", "string"),
-    aql_errors.not_together("last", "'first' and 'last' cannot be used together.", "Use one."),
+    aql_errors.conflicting_parameters(
+        "last", "'first' and 'last' cannot be used together.", "Use one."
+    ),
     aql_errors.wrong_endpoint("list_repos", READ, "mcp_aql_create"),
-    aql_errors.no_operation("lst_repos", ["list_repos"]),
-    aql_errors.no_operation("lst_repos", []),
-    aql_errors.no_resource("note", "n1"),
+    aql_errors.unknown_operation("lst_repos", ["list_repos"]),
+    aql_errors.unknown_operation("lst_repos", []),
+    aql_errors.unknown_resource("note", "n1"),
     aql_errors.too_large("request_size", 1, 2, "bytes"),
-    aql_errors.encoding("params.title", 7),
-    aql_errors.encoding("params.title"),
+    aql_errors.invalid_encoding("params.title", 7),
+    aql_errors.invalid_encoding("params.title"),
     aql_errors.out_of_range("id", -1, 1, as_text=True),
 ]
 
 
 @pytest.mark.spec("AQ-ERR-3.1-1", "AQ-ERR-8.1-1")
 def test_every_code_is_one_of_a_category_of_the_draft() -> None:
-    for code in (*ROW, aql_errors.BATCH_PARTIAL_FAILURE):
+    for code in (*FAILURE_BY_CODE, aql_errors.BATCH_PARTIAL_FAILURE):
         assert re.fullmatch("[A-Z][A-Z0-9_]*", code)
-    assert [one for one in ROW if not one.startswith(PREFIXES) and one not in ALONE] == []
+    assert [
+        one for one in FAILURE_BY_CODE if not one.startswith(PREFIXES) and one not in ALONE
+    ] == []
     base = {
         "VALIDATION_MISSING_PARAM", "VALIDATION_INVALID_TYPE", "VALIDATION_UNKNOWN_PARAM",
         "VALIDATION_INVALID_ENCODING", "VALIDATION_PAYLOAD_TOO_LARGE", "NOT_FOUND_OPERATION",
@@ -55,15 +65,15 @@ def test_every_code_is_one_of_a_category_of_the_draft() -> None:
         "CONFLICT_ALREADY_EXISTS", "CONFLICT_VERSION_MISMATCH", "VALIDATION_INVALID_ENUM",
         "VALIDATION_OUT_OF_RANGE", "VALIDATION_PATTERN_MISMATCH",
     }  # fmt: skip
-    assert base | announced <= set(ROW)
-    assert aql_errors.BATCH_PARTIAL_FAILURE not in ROW
+    assert base | announced <= set(FAILURE_BY_CODE)
+    assert aql_errors.BATCH_PARTIAL_FAILURE not in FAILURE_BY_CODE
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
 def test_every_sentence_is_lawful_and_ends(error: AqlError) -> None:
-    assert lawful(error.message)
+    assert is_safe_message(error.message)
     assert error.message[-1] in ".?"
-    assert error.failure is ROW[error.code]
+    assert error.failure is FAILURE_BY_CODE[error.code]
 
 
 @pytest.mark.spec("AQ-ERR-4.2-1")
@@ -119,7 +129,7 @@ def test_the_details_of_each_code(error: AqlError, code: str, keys: set[str]) ->
 
 @pytest.mark.spec("AQ-ERR-4.5-1")
 def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence() -> None:
-    error = aql_errors.unknown("a", [f"p{number}" for number in range(50)], ["x"], None)
+    error = aql_errors.unknown_parameters("a", [f"p{number}" for number in range(50)], ["x"], None)
     assert error.data is not None
     assert len(error.data["unknown_params"]) == 50
     assert "and 30 more" in error.message
@@ -139,33 +149,33 @@ def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence()
 )
 @pytest.mark.spec("AQ-INT-8.2.3-1")
 def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
-    error = aql_errors.missing("x", "op", "string", about)
+    error = aql_errors.missing_parameter("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
     begins = f"Missing required parameter 'x'. Expected: {expected}"
     assert error.message == f"{begins} Operation 'op' needs it."
-    assert lawful(error.message)
+    assert is_safe_message(error.message)
 
 
 @given(text, text, text)
 def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, three: str) -> None:
     made: list[Any] = [
-        aql_errors.missing("x", "op", "string", one),
-        aql_errors.no_operation(two, []),
-        aql_errors.unknown("op", [one, two, three], ["x"], None),
-        aql_errors.encoding(three),
+        aql_errors.missing_parameter("x", "op", "string", one),
+        aql_errors.unknown_operation(two, []),
+        aql_errors.unknown_parameters("op", [one, two, three], ["x"], None),
+        aql_errors.invalid_encoding(three),
     ]
     for error in made:
         assert "\n" not in error.message
-        assert lawful(error.message)
+        assert is_safe_message(error.message)
 
 
 @pytest.mark.parametrize("name", ["sqlite list tables", "what is it", "a'b"])
 def test_a_name_with_gaps_stays_another_one(name: str) -> None:
-    error = aql_errors.no_operation(name, [name.replace(" ", "_")])
+    error = aql_errors.unknown_operation(name, [name.replace(" ", "_")])
     assert error.data is not None
     assert error.data["operation"] == name
-    assert lawful(error.message)
-    assert f"'{aql_errors.shown(name)}'" in error.message
+    assert is_safe_message(error.message)
+    assert f"'{aql_errors.quotable(name)}'" in error.message
     if " " in name:
         assert error.message.count(name.replace(" ", "_")) == 1
 
@@ -194,5 +204,7 @@ def test_no_sentence_in_any_room_of_aql_looks_like_a_stack_trace() -> None:
     files = sorted((source / "aql").rglob("*.py"))
     found = [(path, line, text) for path in files for line, text in sentences(path)]
     assert len(found) > 100
-    unlawful = [f"{path.name}:{line}: {text}" for path, line, text in found if not lawful(text)]
+    unlawful = [
+        f"{path.name}:{line}: {text}" for path, line, text in found if not is_safe_message(text)
+    ]
     assert unlawful == []

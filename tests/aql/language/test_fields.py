@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.aql.language import errors, fields
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.fields import apply, asked, select
+from interlock.aql.language.fields import apply, parse_selection, select_fields
 from tests.protocol.json_values import objects, text, values
 
 ISSUE = {
@@ -29,52 +29,55 @@ ISSUE = {
 
 def refused(*arguments: Any, **more: Any) -> AqlError:
     with pytest.raises(AqlError) as caught:
-        asked(*arguments, **more)
-    assert errors.lawful(caught.value.message)
+        parse_selection(*arguments, **more)
+    assert errors.is_safe_message(caught.value.message)
     return caught.value
 
 
 @pytest.mark.spec("AQ-FS-2.1-1")
 def test_paths_keep_the_structure() -> None:
     value = {"id": 1, "name": "n", "settings": {"theme": "dark", "size": 3}}
-    assert select(value, ["id", "settings.theme"]) == {"id": 1, "settings": {"theme": "dark"}}
-    assert select(ISSUE, ["labels.name"]) == {"labels": [{"name": "bug"}]}
-    assert select(ISSUE, ["user", "user.login"]) == {"user": ISSUE["user"]}
-    assert select(ISSUE, ["user.login", "user"]) == {"user": ISSUE["user"]}
+    assert select_fields(value, ["id", "settings.theme"]) == {
+        "id": 1,
+        "settings": {"theme": "dark"},
+    }
+    assert select_fields(ISSUE, ["labels.name"]) == {"labels": [{"name": "bug"}]}
+    assert select_fields(ISSUE, ["user", "user.login"]) == {"user": ISSUE["user"]}
+    assert select_fields(ISSUE, ["user.login", "user"]) == {"user": ISSUE["user"]}
 
 
 @pytest.mark.spec("AQ-FS-4.3-1", "AQ-FS-2-1")
 def test_each_item_is_selected_from_and_what_it_lacks_is_left_out() -> None:
     items = [{"number": 1, "title": "a", "x": 1}, {"number": 2, "y": [1]}]
     chosen = [{"number": 1, "title": "a"}, {"number": 2}]
-    assert select(items, ["number", "title"]) == chosen
+    assert select_fields(items, ["number", "title"]) == chosen
     wrapped = {"total": 2, "issues": items, "pageInfo": {"hasNextPage": False}}
-    assert select(wrapped, ["number", "title"]) == {**wrapped, "issues": chosen}
-    assert select(wrapped, ["issues.number"]) == {"issues": [{"number": 1}, {"number": 2}]}
-    assert select(wrapped, ["total"]) == {"total": 2}
+    assert select_fields(wrapped, ["number", "title"]) == {**wrapped, "issues": chosen}
+    assert select_fields(wrapped, ["issues.number"]) == {"issues": [{"number": 1}, {"number": 2}]}
+    assert select_fields(wrapped, ["total"]) == {"total": 2}
 
 
 @pytest.mark.spec("AQ-FS-2.1-1")
 def test_a_preset_by_either_name() -> None:
-    minimal = select(ISSUE, "minimal")
+    minimal = select_fields(ISSUE, "minimal")
     assert minimal == {"number": 7, "title": "It breaks", "state": "open"}
-    assert select(ISSUE, preset="minimal") == minimal
-    standard = select(ISSUE, "standard")
+    assert select_fields(ISSUE, preset="minimal") == minimal
+    standard = select_fields(ISSUE, "standard")
     assert set(standard) == set(ISSUE) - {"body", "labels"}
     assert standard["user"] == {"login": "a"}
-    assert select(ISSUE, "full") is ISSUE
+    assert select_fields(ISSUE, "full") is ISSUE
 
 
 def test_what_is_nested_and_small_stays_and_nothing_is_emptied() -> None:
     small = {"id": 1, "metadata": {"b": {"c": 2, "d": 3}}, "none": {}}
-    assert select(small, "standard") == small
+    assert select_fields(small, "standard") == small
     large = {"id": 1, "metadata": {"b": {"c": "x" * 400}}}
-    assert select(large, "standard") == {"id": 1}
+    assert select_fields(large, "standard") == {"id": 1}
 
 
 @pytest.mark.spec("AQ-FS-2.2-1")
 def test_paths_beside_a_preset_are_added_to_it() -> None:
-    chosen = select(ISSUE, ["created_at"], "minimal")
+    chosen = select_fields(ISSUE, ["created_at"], "minimal")
     assert set(chosen) == {"number", "title", "state", "created_at"}
     assert list(chosen) == [name for name in ISSUE if name in chosen]
 
@@ -82,25 +85,25 @@ def test_paths_beside_a_preset_are_added_to_it() -> None:
 @pytest.mark.spec("AQ-FS-2-1")
 @given(values)
 def test_without_being_asked_nothing_is_left_out_of_a_foreign_answer(value: Any) -> None:
-    assert select(value) is value
+    assert select_fields(value) is value
 
 
 @pytest.mark.spec("AQ-FS-3.2-1")
 def test_what_is_left_out_unless_something_is_asked() -> None:
-    assert asked(None, None, "item").everything
-    assert asked(None, None, "collection").preset == "standard"
-    assert asked(None, None, "search").preset == "minimal"
-    assert asked(None, None, "foreign").everything
-    assert asked(None, "full", "search").everything
+    assert parse_selection(None, None, "item").everything
+    assert parse_selection(None, None, "collection").preset == "standard"
+    assert parse_selection(None, None, "search").preset == "minimal"
+    assert parse_selection(None, None, "foreign").everything
+    assert parse_selection(None, "full", "search").everything
 
 
 @pytest.mark.spec("AQ-FS-3.2-1")
 def test_presets_of_a_resource_of_our_own() -> None:
     presets = {"minimal": ("id", "title"), "tags_only": ("tags",)}
     note = {"id": "n", "title": "t", "body": "b", "tags": []}
-    assert select(note, "minimal", presets=presets) == {"id": "n", "title": "t"}
-    assert select(note, preset="tags_only", presets=presets) == {"tags": []}
-    assert select(note, ["body"], "minimal", presets=presets) == {
+    assert select_fields(note, "minimal", presets=presets) == {"id": "n", "title": "t"}
+    assert select_fields(note, preset="tags_only", presets=presets) == {"tags": []}
+    assert select_fields(note, ["body"], "minimal", presets=presets) == {
         "id": "n", "title": "t", "body": "b",
     }  # fmt: skip
     error = refused("tiny", presets=presets)
@@ -111,7 +114,7 @@ def test_presets_of_a_resource_of_our_own() -> None:
 
 @pytest.mark.spec("AQ-FS-4.3-1")
 def test_fields_of_a_typed_resource_are_checked() -> None:
-    error = refused(["titel"], known={"id", "title"})
+    error = refused(["titel"], known_fields={"id", "title"})
     assert error.code == "VALIDATION_UNKNOWN_FIELD"
     assert error.data == {
         "param_name": "fields",
@@ -123,11 +126,13 @@ def test_fields_of_a_typed_resource_are_checked() -> None:
 
 def test_computed_fields_are_asked_for_by_name() -> None:
     known = {"id"}
-    chosen = asked(["id", "_computed.age_seconds"], known=known, computed={"age_seconds"})
+    chosen = parse_selection(
+        ["id", "_computed.age_seconds"], known_fields=known, computed={"age_seconds"}
+    )
     assert chosen.computed == {"age_seconds"}
     item = {"id": 1, "name": "n", "_computed": {"age_seconds": 3, "other": 4}}
     assert apply(item, chosen) == {"id": 1, "_computed": {"age_seconds": 3}}
-    assert refused(["_computed.x"], known=known, computed={"age_seconds"}).data is not None
+    assert refused(["_computed.x"], known_fields=known, computed={"age_seconds"}).data is not None
 
 
 @pytest.mark.parametrize(
@@ -147,8 +152,8 @@ def test_presets_that_there_are_not(wrong: Any) -> None:
 def test_ten_issues_cost_much_less() -> None:
     items = [{**ISSUE, "number": number} for number in range(10)]
     full = len(json.dumps(items))
-    assert len(json.dumps(select(items, "minimal"))) <= 0.4 * full
-    assert len(json.dumps(select(items, "standard"))) <= 0.4 * full
+    assert len(json.dumps(select_fields(items, "minimal"))) <= 0.4 * full
+    assert len(json.dumps(select_fields(items, "standard"))) <= 0.4 * full
 
 
 def paths_in(value: Any, before: str = "") -> set[str]:
@@ -166,7 +171,7 @@ def paths_in(value: Any, before: str = "") -> set[str]:
 @given(objects, st.lists(text.filter(bool), max_size=4))
 def test_nothing_is_made_up(value: dict[str, Any], wanted: list[str]) -> None:
     wanted = [one for one in wanted if all(one.split(".")) and len(one) < 300]
-    chosen = select(value, wanted)
+    chosen = select_fields(value, wanted)
     assert paths_in(chosen) <= paths_in(value)
     if not isinstance(fields.list_in(value), str):
         assert set(chosen) <= {one.split(".")[0] for one in wanted}
@@ -174,4 +179,4 @@ def test_nothing_is_made_up(value: dict[str, Any], wanted: list[str]) -> None:
 
 @given(values, st.sampled_from(["minimal", "standard", "full"]))
 def test_a_preset_takes_any_value(value: Any, preset: str) -> None:
-    assert paths_in(select(value, preset)) <= paths_in(value)
+    assert paths_in(select_fields(value, preset)) <= paths_in(value)

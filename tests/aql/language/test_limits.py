@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from interlock.aql.config import KIBIBYTE, MEBIBYTE, AqlConfig, AqlLimits
 from interlock.aql.language import errors, limits
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.limits import check, check_response, depth_of, unsafe_integers
+from interlock.aql.language.limits import (
+    check_request,
+    check_response,
+    depth_of,
+    has_unsafe_integers,
+)
 from interlock.core.config.load import parse_config
 from interlock.errors import InterlockError
 from tests.protocol.json_values import values
@@ -36,9 +41,9 @@ def nested(levels: int) -> bytes:
 
 def refused(raw: bytes, held: AqlLimits = DEFAULTS) -> dict[str, Any]:
     with pytest.raises(AqlError) as caught:
-        check(raw, held)
+        check_request(raw, held)
     assert caught.value.code == "VALIDATION_PAYLOAD_TOO_LARGE"
-    assert errors.lawful(caught.value.message)
+    assert errors.is_safe_message(caught.value.message)
     assert caught.value.data is not None
     return caught.value.data
 
@@ -124,7 +129,7 @@ def test_depth_is_that_of_the_value(value: Any) -> None:
 def test_each_limit_met_and_exceeded_by_one(
     at: bytes, over: bytes, held: AqlLimits, expected: dict[str, Any]
 ) -> None:
-    check(at, held)
+    check_request(at, held)
     assert refused(over, held) == expected
 
 
@@ -140,7 +145,7 @@ def test_a_response_over_the_limit() -> None:
         "unit": "bytes",
     }
     assert "fields" in caught.value.message
-    assert errors.lawful(caught.value.message)
+    assert errors.is_safe_message(caught.value.message)
 
 
 @pytest.mark.spec("AQ-4.7.5-1")
@@ -163,7 +168,7 @@ def test_limits_outside_of_their_range_are_refused(name: str, least: int, most: 
 
 
 def test_bytes_are_counted_not_characters() -> None:
-    check(json.dumps("é" * (MEBIBYTE // 2), ensure_ascii=False).encode(), LARGE)
+    check_request(json.dumps("é" * (MEBIBYTE // 2), ensure_ascii=False).encode(), LARGE)
     over = json.dumps(["é" * (MEBIBYTE // 2) + "a"], ensure_ascii=False).encode()
     assert refused(over, LARGE)["limit_type"] == "string_length"
 
@@ -175,8 +180,8 @@ def test_a_wide_array_deep_inside_is_found_and_named() -> None:
 
 
 def test_many_commas_that_belong_to_no_one_array_are_lawful() -> None:
-    check(as_json([[0] * 1_000 for _ in range(11)]), DEFAULTS)
-    check(as_json({"text": "," * 20_000}), DEFAULTS)
+    check_request(as_json([[0] * 1_000 for _ in range(11)]), DEFAULTS)
+    check_request(as_json({"text": "," * 20_000}), DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +196,12 @@ def test_much_deeper_than_anybody_counts(raw: bytes) -> None:
 
 
 def test_what_is_never_closed_is_left_to_whoever_reads_it() -> None:
-    check(b"[" * 65_536, DEFAULTS)
+    check_request(b"[" * 65_536, DEFAULTS)
 
 
 @pytest.mark.spec("AQ-4.7.5-5")
 def test_the_limits_as_they_are_published() -> None:
-    assert limits.published(DEFAULTS) == {
+    assert limits.describe_limits(DEFAULTS) == {
         "max_request_size": 1_048_576,
         "max_response_size": 10_485_760,
         "max_string_length": 1_048_576,
@@ -209,26 +214,26 @@ def test_the_limits_as_they_are_published() -> None:
 def test_integers_that_are_rounded_by_some() -> None:
     most = 2**53 - 1
     for safe in (most, -most, 0, True, 1e300, str(most * 10), [most], {"a": {"b": [1.5]}}):
-        assert not unsafe_integers(safe)
+        assert not has_unsafe_integers(safe)
     for unsafe in (most + 1, -most - 1, 10**40, [most + 2], {"a": [{"b": -(2**60)}]}):
-        assert unsafe_integers(unsafe)
-    error = limits.unsafe("issue_id", as_text=True)
+        assert has_unsafe_integers(unsafe)
+    error = limits.unsafe_integer_error("issue_id", as_text=True)
     assert error.code == "VALIDATION_OUT_OF_RANGE"
     assert "'issue_id'" in error.message
     assert "string" in error.message
-    assert errors.lawful(error.message)
+    assert errors.is_safe_message(error.message)
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))
 def test_whatever_is_unsafe_is_pointed_out(number: int) -> None:
-    if not -limits.MOST_SAFE <= number <= limits.MOST_SAFE:
-        assert check(as_json({"a": [number]}), DEFAULTS)
+    if not -limits.MAX_SAFE_INTEGER <= number <= limits.MAX_SAFE_INTEGER:
+        assert check_request(as_json({"a": [number]}), DEFAULTS)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
     try:
-        check(data, DEFAULTS)
+        check_request(data, DEFAULTS)
         code = "VALIDATION_"
     except AqlError as error:
         code = error.code
@@ -239,5 +244,5 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
 def test_what_is_within_the_limits_is_never_refused(value: Any) -> None:
     if "\\u0000" in json.dumps(value):
         return
-    check(as_json(value), DEFAULTS)
-    check(msgspec.json.encode(value), DEFAULTS)
+    check_request(as_json(value), DEFAULTS)
+    check_request(msgspec.json.encode(value), DEFAULTS)

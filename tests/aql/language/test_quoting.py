@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql.language import errors
-from interlock.aql.language.errors import LONGEST, lawful, plain_value, shown, value
+from interlock.aql.language.errors import (
+    MAX_QUOTED_CHARACTERS,
+    is_safe_message,
+    plain_value,
+    quotable,
+    quote_value,
+)
 from tests.protocol.json_values import text
 
-HOSTILE = st.text(alphabet="at /srcj.s:1'\\\n\u202e\u00a0é\"typeerror", max_size=LONGEST)
+HOSTILE = st.text(
+    alphabet="at /srcj.s:1'\\\n\u202e\u00a0é\"typeerror", max_size=MAX_QUOTED_CHARACTERS
+)
 
 
 @pytest.mark.parametrize(
@@ -34,23 +42,23 @@ HOSTILE = st.text(alphabet="at /srcj.s:1'\\\n\u202e\u00a0é\"typeerror", max_siz
     ],
 )
 def test_a_name_stands_as_it_is(name: str, quoted: str) -> None:
-    assert shown(name) == quoted
+    assert quotable(name) == quoted
 
 
 @given(st.one_of(text, st.text(), HOSTILE))
 def test_a_name_can_be_read_back(name: str) -> None:
-    quoted = shown(name)
-    assert lawful(f"Unknown operation '{quoted}' in it.")
+    quoted = quotable(name)
+    assert is_safe_message(f"Unknown operation '{quoted}' in it.")
     assert "'" not in quoted
     assert quoted.isprintable()
     back = quoted.replace('"', '\\"')
-    assert json.loads(f'"{back}"') == errors.short(name)
+    assert json.loads(f'"{back}"') == errors.shorten(name)
 
 
 @given(st.one_of(HOSTILE, st.integers(), st.none(), st.booleans(), st.lists(HOSTILE, max_size=3)))
 def test_a_value_is_json(one: Any) -> None:
-    written = value(one, 1_000)
-    assert lawful(f"It must be one of: {written}, or another.")
+    written = quote_value(one, 1_000)
+    assert is_safe_message(f"It must be one of: {written}, or another.")
     assert written.isprintable()
     assert json.loads(written) == one
     assert json.loads(plain_value(one, 1_000)) == one

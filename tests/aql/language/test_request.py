@@ -16,10 +16,10 @@ from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import (
     BatchRequest,
     SingleRequest,
-    item,
+    find_unreadable_call,
     kind_of,
-    read,
-    unreadable,
+    read_item,
+    read_request,
 )
 from tests.aql.language.schemas import OPERATION_INPUT, fits
 from tests.protocol.json_values import objects, values
@@ -36,7 +36,7 @@ def as_json(value: Any) -> bytes:
 
 
 def single(value: Any) -> SingleRequest:
-    found = read(as_json(value), LIMITS)
+    found = read_request(as_json(value), LIMITS)
     assert isinstance(found, SingleRequest)
     return found
 
@@ -47,8 +47,8 @@ def plain(members: dict[str, Raw]) -> dict[str, Any]:
 
 def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
-        read(as_json(value) if raw is None else raw, LIMITS)
-    assert errors.lawful(caught.value.message)
+        read_request(as_json(value) if raw is None else raw, LIMITS)
+    assert errors.is_safe_message(caught.value.message)
     return caught.value
 
 
@@ -99,21 +99,21 @@ def test_params_win_over_the_top_level_and_a_different_twin_is_named() -> None:
     found = single({"operation": "get_user", "user_id": "a", "page": 1, "params": {"user_id": "b"}})
     assert plain(found.params) == {"user_id": "b", "page": 1}
     assert plain(found.top) == {"user_id": "a", "page": 1}
-    assert found.twins == ("user_id",)
+    assert found.duplicates == ("user_id",)
     assert found.raw_params is None
 
 
 def test_the_same_value_twice_is_no_contradiction() -> None:
     raw = b'{"operation":"a","x":{"b": 1,"c":2},"params":{"x":{"c":2,"b":1.0}}}'
-    found = read(raw, LIMITS)
+    found = read_request(raw, LIMITS)
     assert isinstance(found, SingleRequest)
-    assert found.twins == ()
+    assert found.duplicates == ()
 
 
 @given(PARAMS)
 def test_what_is_sent_in_params_comes_back_byte_for_byte(params: dict[str, Any]) -> None:
     inner = as_json(params)
-    found = read(b'{"operation":"x","params":' + inner + b"}", LIMITS)
+    found = read_request(b'{"operation":"x","params":' + inner + b"}", LIMITS)
     assert isinstance(found, SingleRequest)
     assert plain(found.params) == params
     assert found.raw_params is not None
@@ -126,7 +126,7 @@ def test_both_levels_together_hold_what_each_of_them_does(
 ) -> None:
     found = single({**top, "operation": "x", "params": inside})
     assert plain(found.params) == {**top, **inside}
-    assert set(found.twins) <= set(top) & set(inside)
+    assert set(found.duplicates) <= set(top) & set(inside)
     again = single({"params": inside, "operation": "x", **top})
     assert plain(again.params) == plain(found.params)
 
@@ -157,7 +157,7 @@ def test_an_underscore_inside_a_value_changes_nothing() -> None:
 
 
 def test_of_two_members_with_one_name_the_last_counts() -> None:
-    found = read(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
+    found = read_request(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
     assert isinstance(found, SingleRequest)
     assert (found.operation, plain(found.params)) == ("b", {"x": 2})
 
@@ -256,7 +256,7 @@ def test_bytes_that_are_not_utf8(bad: bytes) -> None:
 def test_escapes_that_are_no_characters(text: str, lawful: bool) -> None:
     raw = b'{"operation":"a","params":{"x":{"name":["' + text.encode() + b'"]}}}'
     if lawful:
-        assert isinstance(read(raw, LIMITS), SingleRequest)
+        assert isinstance(read_request(raw, LIMITS), SingleRequest)
         return
     error = refused(None, raw=raw)
     assert error.code == "VALIDATION_INVALID_ENCODING"
@@ -278,7 +278,7 @@ def test_numbers_that_are_too_long_are_pointed_out_and_never_changed() -> None:
         (b'{"operation":"a","params":{"x":12345678901234567890}}', True),
         (b'{"operation":"a","params":{"x":"12345678901234567890"}}', True),
     ):
-        found = read(raw, LIMITS)
+        found = read_request(raw, LIMITS)
         assert isinstance(found, SingleRequest)
         assert found.long_numbers is looked
         assert bytes(found.params["x"]) in raw
@@ -297,16 +297,16 @@ def test_batches_that_are_none(operations: Any, reason: str) -> None:
 
 def test_a_batch_keeps_its_items_as_they_were_sent() -> None:
     raw = b'{"operations":[{"operation":"a"}, {"operation":"b","params":{"x": 1}},7],"_meta":{}}'
-    found = read(raw, LIMITS)
+    found = read_request(raw, LIMITS)
     assert isinstance(found, BatchRequest)
     assert [bytes(one) for one in found.items[:2]] == [
         b'{"operation":"a"}',
         b'{"operation":"b","params":{"x": 1}}',
     ]
     assert list(found.meta) == ["_meta"]
-    assert item(found.items[1], LIMITS).operation == "b"
+    assert read_item(found.items[1], LIMITS).operation == "b"
     with pytest.raises(AqlError) as caught:
-        item(found.items[2], LIMITS)
+        read_item(found.items[2], LIMITS)
     assert caught.value.code == "VALIDATION_INVALID_TYPE"
 
 
@@ -315,7 +315,7 @@ def test_a_batch_stands_alone_and_holds_no_batch() -> None:
     assert error.code == "BATCH_VALIDATION_ERROR"
     assert "'operation'" in error.message
     with pytest.raises(AqlError) as caught:
-        item(as_json({"operations": [{"operation": "a"}]}), LIMITS)
+        read_item(as_json({"operations": [{"operation": "a"}]}), LIMITS)
     assert caught.value.code == "BATCH_VALIDATION_ERROR"
 
 
@@ -323,11 +323,11 @@ def test_a_batch_stands_alone_and_holds_no_batch() -> None:
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     found: SingleRequest | BatchRequest | AqlError
     try:
-        found = read(data, LIMITS)
+        found = read_request(data, LIMITS)
     except AqlError as error:
         found = error
     if isinstance(found, AqlError):
-        assert errors.lawful(found.message)
+        assert errors.is_safe_message(found.message)
     elif isinstance(found, SingleRequest):
         assert found.operation
         assert not any(name.startswith("_") for name in found.params)
@@ -353,20 +353,20 @@ CALL = b'{"jsonrpc":"2.0","id":"7","method":"tools/call","params":{"arguments":{
 @pytest.mark.spec("AQ-4.7.1-1")
 def test_the_id_of_a_call_that_is_no_text_is_found_and_where_it_breaks() -> None:
     begins = CALL.index(b"%b")
-    assert unreadable(CALL % b"a\xc0\x80") == (b'"7"', begins + 1)
-    assert unreadable(CALL % b"\\ud800") == (b'"7"', begins)
-    assert unreadable(CALL % b"\\udc00 \xff") == (b'"7"', begins)
-    assert unreadable(CALL % b"\xff \\ud800") == (b'"7"', begins)
+    assert find_unreadable_call(CALL % b"a\xc0\x80") == (b'"7"', begins + 1)
+    assert find_unreadable_call(CALL % b"\\ud800") == (b'"7"', begins)
+    assert find_unreadable_call(CALL % b"\\udc00 \xff") == (b'"7"', begins)
+    assert find_unreadable_call(CALL % b"\xff \\ud800") == (b'"7"', begins)
 
 
 def test_nothing_is_found_where_nothing_is_broken_or_nobody_could_be_answered() -> None:
-    assert unreadable(CALL % "é\\ud83d\\ude00".encode()) is None
-    assert unreadable(b"\xff") is None
-    assert unreadable((CALL % b"\xff").replace(b"tools/call", b"tools/list")) is None
-    assert unreadable((CALL % b"\xff").replace(b'"id":"7",', b"")) is None
+    assert find_unreadable_call(CALL % "é\\ud83d\\ude00".encode()) is None
+    assert find_unreadable_call(b"\xff") is None
+    assert find_unreadable_call((CALL % b"\xff").replace(b"tools/call", b"tools/list")) is None
+    assert find_unreadable_call((CALL % b"\xff").replace(b'"id":"7",', b"")) is None
 
 
 @given(st.binary(max_size=100))
 def test_unreadable_takes_any_bytes(data: bytes) -> None:
-    unreadable(data)
-    unreadable(CALL % data)
+    find_unreadable_call(data)
+    find_unreadable_call(CALL % data)

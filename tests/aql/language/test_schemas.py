@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.language import envelope
-from interlock.aql.language.request import read
+from interlock.aql.language.request import read_request
 from tests.aql.language.schemas import (
     DANGER_LEVEL,
     INTROSPECTION,
@@ -51,7 +51,7 @@ def test_introspection_is_as_its_schema_says() -> None:
     assert len(answers) > 12
     for answer in answers:
         assert fits(INTROSPECTION, answer), answer
-        written = envelope.success(json.dumps(answer).encode())
+        written = envelope.write_success(json.dumps(answer).encode())
         assert fits(OPERATION_RESULT, json.loads(written))
     assert not fits(INTROSPECTION, {"operations": [{"name": "a", "extra": 1}]})
 
@@ -62,7 +62,7 @@ def test_every_example_is_a_request() -> None:
         details = ASKING("operations", name=one["name"])["operation"]
         for example in details.get("examples", ()):
             assert fits(OPERATION_INPUT, example["request"])
-            read(json.dumps(example["request"]).encode(), DEFAULTS)
+            read_request(json.dumps(example["request"]).encode(), DEFAULTS)
     assert not fits(OPERATION_INPUT, {"operation": "s.create"})
     assert not fits(OPERATION_INPUT, {"params": {}})
 

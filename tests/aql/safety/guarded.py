@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from interlock.aql.builtin_operations import BuiltinUpstream
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS
-from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.operations import OperationCatalogBuilder
 from interlock.aql.safety.codes import VerificationCodes
 from interlock.aql.safety.loop import SafetyLoop
-from interlock.aql.safety.operations import internal_natives, safety_natives
+from interlock.aql.safety.operations import internal_operations, safety_operations
 from interlock.aql.safety.store import SafetyChallenge, SafetyStore
 from interlock.core.call import Call, Credentials
 from interlock.core.catalog.offering import Offering
@@ -90,16 +90,16 @@ class Guarded(Gated):
             proofs=self.proofs,
             audit=self.rig.audit,
             find_tool=catalog.find,
-            operation_catalog=lambda: self.catalog_builder.at(catalog.current),
+            operation_catalog=lambda: self.catalog_builder.build(catalog.current),
             clock=self.rig.clock,
             wall_clock=lambda: self.wall,
         )
-        natives = self.natives = safety_natives(self.loop)
+        natives = self.builtin_operations = safety_operations(self.loop)
         self.catalog_builder = OperationCatalogBuilder(AqlConfig(), natives)
         own = BuiltinUpstream(
             natives,
-            internal_natives(self.loop),
-            find=lambda name: self.catalog_builder.at(catalog.current).find(name),
+            internal_operations(self.loop),
+            find=lambda name: self.catalog_builder.build(catalog.current).find(name),
         )
         catalog.publish(own.offering())
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
@@ -108,7 +108,7 @@ class Guarded(Gated):
             floors=FLOORS,
             firm_floors=FIRM_FLOORS,
         )
-        self.authorizer.install(self.loop.step)
+        self.authorizer.install(self.loop.decision_step)
         self.loop.load()
         self.told: list[Any] = []
         """All that agents were ever told."""
@@ -123,25 +123,25 @@ class Guarded(Gated):
 
     # -- agents
 
-    async def native(self, operation: str, who: str = "ada", **params: Any) -> Any:
+    async def builtin(self, operation: str, who: str = "ada", **params: Any) -> Any:
         """What an agent is told, or the error. As the AQL stage makes the call."""
-        native = next(one for one in self.natives if one.name == operation)
-        names = {one.name: one.own for one in native.parameters}
+        native = next(one for one in self.builtin_operations if one.name == operation)
+        names = {one.name: one.upstream_name for one in native.parameters}
         arguments = {names.get(name, name): value for name, value in params.items()}
         call = tool_call(f"{BUILTIN_KEY[:-1]}.{operation}", arguments, credentials=token(who))
         call.operation_request = SimpleNamespace(confirmation="")
         return self._heard_by(await self.ask(call))
 
     async def answered(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:
-        told = await self.native(operation, who, **params)
+        told = await self.builtin(operation, who, **params)
         assert not isinstance(told, InterlockError), told
         data: dict[str, Any] = told["structuredContent"]
         return data
 
     async def refused(self, operation: str, who: str = "ada", **params: Any) -> AqlError:
-        told = await self.native(operation, who, **params)
+        told = await self.builtin(operation, who, **params)
         assert isinstance(told, AqlError), told
-        assert lawful(told.message), told.message
+        assert is_safe_message(told.message), told.message
         return told
 
     def _heard_by(self, told: Any) -> Any:
@@ -154,7 +154,7 @@ class Guarded(Gated):
 
     async def begin(self, who: str = "ada", element: str = "agent", **more: Any) -> str:
         """An execution that a human let begin."""
-        told = await self.native("execute_agent", who, element_name=element, **more)
+        told = await self.builtin("execute_agent", who, element_name=element, **more)
         record = self.approvals.find(told["structuredContent"]["confirmation_id"])
         assert record is not None
         outcome = await self.decide(record)
@@ -193,7 +193,7 @@ class Guarded(Gated):
     async def refusal(self, tool: str, who: str = "ada", **arguments: Any) -> AqlError:
         error = self._heard_by(await self.act(tool, who, **arguments))
         assert isinstance(error, AqlError), error
-        assert lawful(error.message), error.message
+        assert is_safe_message(error.message), error.message
         return error
 
     # -- the human
@@ -279,12 +279,12 @@ def must_be_a_directive(told: dict[str, Any]) -> None:
     assert told.get("stopped", True) is True
     assert not (told["continue"] and "stopped" in told)
     for text in (told.get("reason", ""), *told["factors"]):
-        assert lawful(text), text
+        assert is_safe_message(text), text
     for one in told.get("notifications", []):
         assert one["type"] in NOTICES
         assert one.keys() <= {"type", "message", "timestamp", "metadata"}
         about = {"operation", "reason", "level", "verificationId", "approvalId", "url", "hint"}
         assert one.get("metadata", {}).keys() <= about
-        assert lawful(one["message"]), one
+        assert is_safe_message(one["message"]), one
         if one["type"] == "autonomy_pause" and one["metadata"]["level"] == "verify":
             assert one["metadata"]["verificationId"]

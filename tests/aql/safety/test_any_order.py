@@ -50,7 +50,7 @@ def test_whatever_an_agent_does(steps: list[tuple[str, Any]]) -> None:
         for kind, what in steps:
             blocked = bool(len(node.loop.blocks))
             if kind == "report":
-                told = await node.native(
+                told = await node.builtin(
                     "record_execution_step", element_name="agent", next_action_hint=what
                 )
                 if isinstance(told, InterlockError):
@@ -72,11 +72,11 @@ def test_whatever_an_agent_does(steps: list[tuple[str, Any]]) -> None:
             elif kind == "guess":
                 given_up = ids[-1] if ids else "x"
                 guess = [given_up, "A" * 32, "x", given_up[::-1], "code", "0"][what]
-                told = await node.native("verify_challenge", challenge_id=given_up, code=guess)
+                told = await node.builtin("verify_challenge", challenge_id=given_up, code=guess)
                 assert isinstance(told, InterlockError)
                 assert bool(len(node.loop.blocks)) == blocked
             elif kind == "complete":
-                told = await node.native("complete_execution", element_name="agent")
+                told = await node.builtin("complete_execution", element_name="agent")
                 ended = ended or not isinstance(told, InterlockError)
                 let_on = 0 if ended else let_on
             elif kind == "time":

@@ -14,7 +14,7 @@ from interlock.aql.language.errors import AqlError
 from interlock.aql.safety import blocks as blocks_module
 from interlock.aql.safety import store as aql_safety
 from interlock.aql.safety.evaluation import StepVerdict
-from interlock.aql.safety.patterns import read
+from interlock.aql.safety.patterns import normalize_hint
 from interlock.aql.safety.reports import StepReport
 from interlock.aql.safety.store import CodeAttempts, SafetyStore
 from interlock.core.call import Call, Caller
@@ -113,7 +113,7 @@ def test_an_operator_can_override(tmp_path: Path) -> None:
         node.pass_time(400)
         assert len(node.loop.blocks) == 1
         [block] = node.loop.blocks
-        node.loop.ask_again(block)
+        node.loop.renew_challenge(block)
         await node.decide(await node.waiting("unblock"))
         assert len(node.loop.blocks) == 0
         assert "unblocked" in node.words("ada")
@@ -172,7 +172,7 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         two.loop.store = two.loop.blocks._store = one.loop.store
         await one.begin()
         await one.report("drop_table users")
-        error = await two.native("execute_agent", element_name="new")
+        error = await two.builtin("execute_agent", element_name="new")
         record = two.approvals.find(error["structuredContent"]["confirmation_id"])
         assert record is not None
         with pytest.raises(InterlockError, match="Blocked"):
@@ -185,7 +185,7 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         await two.refused("execute_agent", element_name="newer")
         may_read.set()
         await two.loop.block_sync.close()
-        assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
+        assert (await two.builtin("execute_agent", element_name="newer"))["structuredContent"]
         assert len(two.loop.blocks) == 0
         # It was lifted by somebody, and both journals say so.
         assert one.words("ada").count("unblocked") == two.words("ada").count("unblocked") == 1
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
         assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
         # And nobody begins an execution that a restart would forget.
         node.loop.store = broken
-        told = await node.native("execute_agent", "deputy", element_name="robot")
+        told = await node.builtin("execute_agent", "deputy", element_name="robot")
         record = node.approvals.find(told["structuredContent"]["confirmation_id"])
         assert record is not None
         with pytest.raises(InterlockError, match="disk is full"):
@@ -234,7 +234,7 @@ def gone(path: Path) -> None:
 def another(path: Path) -> None:
     """A file of the same kind, which somebody put there, in which nobody is blocked."""
     store = SafetyStore(path.with_name("another.db"))
-    store.keep(CodeAttempts(("visitor", "token", ""), (1.0,)))
+    store.save(CodeAttempts(("visitor", "token", ""), (1.0,)))
     store.close()
     path.with_name("another.db").rename(path)
 
@@ -308,7 +308,7 @@ def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
         assert len(node.loop.blocks) == 0
         # Nor does what lifted one block lift the next.
         lifted = node.loop.store.load()
-        assert [lift.who[0] for lift in lifted.lifts] == ["ada"]
+        assert [lift.owner[0] for lift in lifted.lifts] == ["ada"]
         node.pass_time(5)
         await node.report("drop_table users")
         assert node.loop.blocks.sync(lifted) == []
@@ -328,7 +328,7 @@ def test_requests_that_call_no_tool(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path)
         watch = node.loop.watch
-        node.loop.runs.begin(Caller("ada", kind="token"), "agent", None, "")
+        node.loop.runs.start(Caller("ada", kind="token"), "agent", None, "")
         # What is understood here only reads.
         for verb in ("resources/read", "prompts/get", "completion/complete"):
             assert watch(other(verb), ALLOW) is ALLOW
@@ -336,14 +336,14 @@ def test_requests_that_call_no_tool(tmp_path: Path) -> None:
         with pytest.raises(AqlError, match="not reported"):
             watch(other("vault/open"), ALLOW)
         assert node.loop.violations == 1
-        hint = StepReport("", read("x"), node.rig.clock(), 0, "vault/open")
-        [agent] = node.loop.runs.of(("ada", "token", ""))
+        hint = StepReport("", normalize_hint("x"), node.rig.clock(), 0, "vault/open")
+        [agent] = node.loop.runs.runs_of(("ada", "token", ""))
         hint.execution = agent.execution.id
-        node.loop.reports.add(agent.execution.who, hint)
+        node.loop.reports.add(agent.execution.owner, hint)
         with pytest.raises(AqlError, match="has to confirm"):
             watch(other("vault/open"), ALLOW)
-        hint.let = "confirm"
-        node.loop.reports.add(agent.execution.who, hint)
+        hint.approved_tier = "confirm"
+        node.loop.reports.add(agent.execution.owner, hint)
         assert watch(other("vault/open"), ALLOW) is ALLOW
         node.loop.block(agent, "drop_table", StepVerdict("stop", 3, [], "Denied."))
         for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):

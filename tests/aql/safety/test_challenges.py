@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from interlock.aql.safety.approval_requests import ApprovalRequests
-from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, fits
+from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, matches_code
 from interlock.errors import InterlockError
 from tests.aql.safety.guarded import Guarded, Shown, token, types, verification
 from tests.aql.safety.test_loop import run
@@ -181,7 +181,7 @@ def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
         ).code == "RATE_LIMIT_EXCEEDED"
         again.wall += 3_600
         again.pass_time(61)
-        told = await again.native("verify_challenge", challenge_id=id, code=code)
+        told = await again.builtin("verify_challenge", challenge_id=id, code=code)
         assert told["structuredContent"]["unblocked"] is True
         assert again.loop.challenges.attempt_limiter.wait(("ada", "token", "")) == 0.0
         again.close()
@@ -195,8 +195,8 @@ def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
         tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
         waits = []
         for _ in range(3):
-            tries.failed(who)
-            waits.append(tries.failed(who))
+            tries.record_failure(who)
+            waits.append(tries.record_failure(who))
             node.pass_time(waits[-1] + 1)
             assert tries.wait(who) == 0.0
         assert waits == [60.0, 120.0, 240.0]
@@ -257,8 +257,8 @@ def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) 
         assert told.failure.name == "unknown_tool"
         # And where somebody got as far as to have one approved that is not the challenge's own,
         # nothing comes of it.
-        caller = node.loop.runs.of(next(iter(node.loop.watched)))[0].caller
-        ApprovalRequests(node.approvals, node.rig.catalog.find).put(
+        caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
+        ApprovalRequests(node.approvals, node.rig.catalog.find).create(
             "unblock", caller, {"challenge_id": "00000000-0000-4000-8000-000000000000"}, "x"
         )
         async with asyncio.timeout(PATIENCE):
@@ -284,15 +284,15 @@ def test_codes_and_ids_are_drawn(tmp_path: Path) -> None:
     codes = VerificationCodes()
     shown = Shown()
     codes.channels = [shown]
-    one, two = codes.draw("1", "x"), codes.draw("1", "x")
+    one, two = codes.create("1", "x"), codes.create("1", "x")
     assert one != two
-    assert not fits(one, shown.codes["1"])
-    assert fits(two, shown.codes["1"])
+    assert not matches_code(one, shown.codes["1"])
+    assert matches_code(two, shown.codes["1"])
     spelled = shown.codes["1"].lower().replace("-", " ")
-    assert fits(two, f" {spelled}\n")
-    assert not fits(two, "")
-    assert not fits(two, shown.codes["1"][:-1])
-    assert not fits(two, "\ud800")
+    assert matches_code(two, f" {spelled}\n")
+    assert not matches_code(two, "")
+    assert not matches_code(two, shown.codes["1"][:-1])
+    assert not matches_code(two, "\ud800")
 
 
 def test_a_code_cannot_be_printed_copied_or_written_down() -> None:

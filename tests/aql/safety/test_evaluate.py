@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from interlock.aql.config import AgentSafety, SafetyConfig
 from interlock.aql.safety import evaluation
 from interlock.aql.safety.evaluation import SafetyRules, StepAction, StepVerdict, rules_for
-from interlock.aql.safety.patterns import ActionPatterns, read
-from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, score, tier_of
+from interlock.aql.safety.patterns import ActionPatterns, normalize_hint
+from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, compute_score, tier_of
 from interlock.protocol.aql_terms import Danger
 
 EXAMPLE = SafetyConfig(
@@ -38,7 +38,7 @@ def judged(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerd
         "tolerance": own.tolerance,
         **more,
     }
-    return evaluation.report(read(text), own, **whole)
+    return evaluation.evaluate_report(normalize_hint(text), own, **whole)
 
 
 @pytest.mark.spec("AQ-8.7.2-4")
@@ -88,7 +88,7 @@ def test_what_is_denied_is_hard_to_dodge(hint: str, effect: str) -> None:
 )
 def test_one_action_is_let_on_and_not_two(hint: str) -> None:
     own = rules()
-    assert own.auto_approve.whole(read(hint)) is None
+    assert own.auto_approve.find_exact(normalize_hint(hint)) is None
     assert judged(hint).stage != 3
 
 
@@ -157,8 +157,8 @@ def test_tolerance_relaxes_confirm_up_to_its_threshold(value: int, let: Any) -> 
 
     def judge(relaxes: bool, tolerance: str) -> StepVerdict:
         own = rules(tolerance_relaxes_confirm=relaxes, requires_approval=[], auto_approve=[])
-        return evaluation.call(
-            action, own, tolerance=tolerance, reported=value, repeated=0, let=let
+        return evaluation.evaluate_call(
+            action, own, tolerance=tolerance, reported=value, repeated=0, approved_tier=let
         )
 
     moderate = judge(True, "moderate")
@@ -179,15 +179,15 @@ def test_the_base_of_a_level_is_in_its_range() -> None:
     for danger, value in MIDPOINTS.items():
         low, high = RANGES[danger]
         assert low <= value <= high
-        assert score(read("x"), danger=danger, named=True).value == value
+        assert compute_score(normalize_hint("x"), danger=danger, is_named=True).value == value
 
 
 @pytest.mark.spec("AQ-DNG-8.3-1")
 def test_repetition_raises_what_is_destructive() -> None:
     own = rules(requires_approval=[], repeat_raises_at=50)
     action = StepAction("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
-    before = evaluation.call(action, own, tolerance="aggressive", reported=0, repeated=49)
-    after = evaluation.call(action, own, tolerance="aggressive", reported=0, repeated=50)
+    before = evaluation.evaluate_call(action, own, tolerance="aggressive", reported=0, repeated=49)
+    after = evaluation.evaluate_call(action, own, tolerance="aggressive", reported=0, repeated=50)
     assert (before.tier, after.tier) == ("confirm", "verify")
     assert action.danger is Danger.DESTRUCTIVE
 
@@ -244,11 +244,20 @@ def test_the_lists_that_are_there_from_the_start() -> None:
 def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
     action = StepAction("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
     assert judged("get_rid_of_it", action=action).effect == "pause"
-    assert evaluation.call(action, rules(), tolerance="moderate", reported=0).effect == "pause"
+    assert (
+        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=0).effect
+        == "pause"
+    )
     action = StepAction("s_get_user", "get_user", Danger.SAFE)
-    assert evaluation.call(action, rules(), tolerance="moderate", reported=0).effect == "continue"
+    assert (
+        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=0).effect
+        == "continue"
+    )
     # The report may have been riskier than what is done.
-    assert evaluation.call(action, rules(), tolerance="moderate", reported=70).effect == "pause"
+    assert (
+        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=70).effect
+        == "pause"
+    )
 
 
 def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
@@ -286,7 +295,7 @@ def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger
 def test_reports_raise_a_risk_and_never_lower_it(text: str) -> None:
     for danger in Danger:
         action = StepAction("s_op", "op", danger)
-        alone = score(read("op"), danger=danger, named=True).value
+        alone = compute_score(normalize_hint("op"), danger=danger, is_named=True).value
         assert judged(text, rules(stages=[4, 5]), action=action).value >= alone
 
 
@@ -306,7 +315,7 @@ def test_no_hint_takes_long(hint: str) -> None:
 @given(st.text("ab_x", max_size=12), st.text("ab_*?", min_size=1, max_size=6))
 def test_globs_are_what_they_are_elsewhere(text: str, glob: str) -> None:
     own = ActionPatterns([glob])
-    hint = read(text)
-    assert (own.whole(hint) is not None) == fnmatchcase(hint.lower, glob)
+    hint = normalize_hint(text)
+    assert (own.find_exact(hint) is not None) == fnmatchcase(hint.lower, glob)
     if fnmatchcase(hint.lower, glob) and "__" not in glob + text:
-        assert own.found(hint) is not None
+        assert own.find_match(hint) is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.safety.loop import IDLE
+from interlock.aql.safety.loop import IDLE_SECONDS
 from interlock.aql.safety.operator_api import OperatorApi
 from interlock.errors import DENIED, InterlockError
 from tests.aql.safety.guarded import Guarded, types
@@ -123,8 +123,10 @@ def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: st
         node = Guarded(tmp_path)
         await node.begin()
         call = acting("list_issues")
-        call.caller = node.loop.runs.of(next(iter(node.loop.watched)))[0].caller
-        operation = node.catalog_builder.at(node.rig.catalog.current).find("record_execution_step")
+        call.caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
+        operation = node.catalog_builder.build(node.rig.catalog.current).find(
+            "record_execution_step"
+        )
         assert operation is not None
         with pytest.raises(AqlError) as raised:
             await StepOperations(node.loop).record_execution_step(
@@ -132,7 +134,7 @@ def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: st
             )
         assert raised.value.code == code
         # By the pipeline, the schema says the same.
-        assert isinstance(await node.native("record_execution_step", **params), InterlockError)
+        assert isinstance(await node.builtin("record_execution_step", **params), InterlockError)
         node.close()
 
     run(test())
@@ -143,7 +145,9 @@ def test_both_spellings_are_understood(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path)
         await node.begin()
-        operation = node.catalog_builder.at(node.rig.catalog.current).find("record_execution_step")
+        operation = node.catalog_builder.build(node.rig.catalog.current).find(
+            "record_execution_step"
+        )
         assert operation is not None
         signature = operation.signature
         assert signature.aliases["nextActionHint"] == "next_action_hint"
@@ -174,7 +178,7 @@ def test_the_step_limit(tmp_path: Path) -> None:
         await node.decide(record)
         assert (await node.report("list_issues of docs"))["stepsRemaining"] == 2
         assert [
-            one.execution.max_steps for one in node.loop.runs.of(next(iter(node.loop.watched)))
+            one.execution.max_steps for one in node.loop.runs.runs_of(next(iter(node.loop.watched)))
         ] == [6]
         node.close()
 
@@ -270,12 +274,12 @@ def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> Non
     async def test() -> None:
         node = Guarded(tmp_path)
         await node.begin()
-        node.pass_time(IDLE - 10)
+        node.pass_time(IDLE_SECONDS - 10)
         assert (await node.report("list_issues of docs"))["continue"] is True
         assert await node.done("list_issues")
-        node.pass_time(IDLE - 10)
+        node.pass_time(IDLE_SECONDS - 10)
         assert "runs as 'ada'" in (await node.refusal("list_issues")).message
-        assert [who[0] for who in node.loop.runs.everybody()] == ["ada"]
+        assert [who[0] for who in node.loop.runs.owners()] == ["ada"]
         node.pass_time(20)
         assert await node.done("list_issues")
         assert node.loop.watched == {}

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.safety.patterns import read
-from interlock.aql.safety.reports import CallTarget, StepReport, StepReports, announces, digest
+from interlock.aql.safety.patterns import normalize_hint
+from interlock.aql.safety.reports import (
+    CallTarget,
+    StepReport,
+    StepReports,
+    announces,
+    digest_arguments,
+)
 
 WHO = ("ada", "token", "")
 
@@ -21,7 +27,12 @@ def called(local: str, server: str = "github", **arguments: Any) -> CallTarget:
 
 def said(hint: str, operation: str = "", params: Any = None) -> StepReport:
     return StepReport(
-        "e", read(hint), 0.0, 0, operation, None if params is None else digest(params)
+        "e",
+        normalize_hint(hint),
+        0.0,
+        0,
+        operation,
+        None if params is None else digest_arguments(params),
     )
 
 
@@ -68,8 +79,8 @@ def test_a_named_operation_is_meant_and_nothing_else() -> None:
     assert announces(report, called("delete_repo", repoName="docs"))
     assert not announces(report, called("delete_repo", repo_name="main"))
     assert not announces(report, called("delete_issue", repo_name="docs"))
-    assert digest({"id": 1, "input": {"a": 2}}) == digest({"id": 1, "a": 2})
-    assert digest({"a": 1, "_meta": 2}) == digest({"a": 1})
+    assert digest_arguments({"id": 1, "input": {"a": 2}}) == digest_arguments({"id": 1, "a": 2})
+    assert digest_arguments({"a": 1, "_meta": 2}) == digest_arguments({"a": 1})
 
 
 @given(
@@ -83,14 +94,14 @@ def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: 
     now = 100.0
     reports = StepReports(lambda: now, 60.0)
     for local, at in sorted(reported, key=lambda one: one[1]):
-        reports.add(WHO, StepReport("e", read(f"{local} x"), float(at), 0))
+        reports.add(WHO, StepReport("e", normalize_hint(f"{local} x"), float(at), 0))
     for name in set(wanted):
         fresh = [one for one in reported if one == (name, one[1]) and one[1] >= 40]
         passed = 0
-        while reports.use(WHO, called(name)) is not None:
+        while reports.take(WHO, called(name)) is not None:
             passed += 1
         assert passed == len(fresh)
-    assert reports.use(("deputy", "token", ""), called("list_issues")) is None
+    assert reports.take(("deputy", "token", ""), called("list_issues")) is None
 
 
 def test_many_reports_take_no_room() -> None:
@@ -98,5 +109,5 @@ def test_many_reports_take_no_room() -> None:
     for _ in range(1_000):
         reports.add(WHO, said("list_issues x"))
     assert reports.count(WHO) == 100
-    reports.forget(WHO, "e")
+    reports.remove(WHO, "e")
     assert reports.count(WHO) == 0

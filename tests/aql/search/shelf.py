@@ -23,7 +23,7 @@ def operation_catalog(
     servers: Mapping[str, Sequence[Described]], config: AqlConfig | None = None
 ) -> OperationSnapshot:
     offerings = [offer(key, [tool(*one) for one in tools]) for key, tools in servers.items()]
-    return OperationCatalogBuilder(config or AqlConfig()).at(merged(*offerings))
+    return OperationCatalogBuilder(config or AqlConfig()).build(merged(*offerings))
 
 
 SMALL: dict[str, Sequence[Described]] = {

@@ -69,7 +69,7 @@ def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
     from interlock.aql.config import AqlConfig
     from interlock.aql.operations import OperationCatalogBuilder
 
-    shelf = OperationCatalogBuilder(AqlConfig()).at(
+    shelf = OperationCatalogBuilder(AqlConfig()).build(
         merged(offer("odd", [json.dumps(odd).encode()]))
     )
     assert names(LexicalSearcher(lambda: shelf).search("send mail", None, 1)) == ["odd.send_mail"]
@@ -92,8 +92,8 @@ def test_it_shows_only_what_is_seen_and_asked_for(searcher: LexicalSearcher) -> 
 def test_why_says_which_words_led_there(searcher: LexicalSearcher) -> None:
     hit = searcher.search("get rid of this branch", None, 1)[0]
     assert hit.operation.canonical == "github.delete_branch"
-    assert "branch" in hit.why
-    assert "get rid of" in hit.why
+    assert "branch" in hit.matched_words
+    assert "get rid of" in hit.matched_words
 
 
 def test_a_changed_catalog_is_searched_as_it_is_now() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
+from interlock.aql.search.embeddings import EmbeddingSearcher, find_model_loader, texts_of
 from interlock.aql.search.minilm import MiniLm, model_folder
 from interlock.aql.search.searcher import LexicalSearcher
-from interlock.aql.search.words import words_of
+from interlock.aql.search.words import split_words
 from interlock.protocol.aql_terms import Category
 from tests.aql.search.shelf import SMALL, names, operation_catalog, tool
 from tests.aql.shelf import native
@@ -36,7 +36,7 @@ class Letters:
         self.encoded += texts
         made = numpy.zeros((len(texts), 64), dtype=numpy.float32)
         for row, text in enumerate(texts):
-            for word in words_of(text):
+            for word in split_words(text):
                 made[row, zlib.crc32(word.encode()) % 64] += 1
         return made / numpy.maximum(numpy.linalg.norm(made, axis=1, keepdims=True), 1e-9)
 
@@ -48,7 +48,7 @@ class Kept:
     def vectors(self, digests: Iterable[str]) -> Mapping[str, bytes]:
         return {key: self.kept[key] for key in digests if key in self.kept}
 
-    def keep_vectors(self, vectors: Mapping[str, bytes]) -> None:
+    def save_vectors(self, vectors: Mapping[str, bytes]) -> None:
         self.kept.update(vectors)
 
 
@@ -126,9 +126,9 @@ def test_the_model_knows_what_is_alike() -> None:
     assert model.tokens("Hello, wörld") == [101, 7592, 1010, 2088, 102]
 
 
-@pytest.mark.skipif(installed() is None, reason="the extra `embeddings` is not installed")
+@pytest.mark.skipif(find_model_loader() is None, reason="the extra `embeddings` is not installed")
 def test_meaning_finds_what_no_word_leads_to() -> None:
-    load = installed()
+    load = find_model_loader()
     assert load is not None
     shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), load)
@@ -149,7 +149,7 @@ def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
     assert searcher.wait(PATIENCE)
     # No word of it is known, and all vectors are the same: nothing else tells them apart.
     found = searcher.search("qqqq", None, 5)
-    assert [hit.operation.native is not None for hit in found] == [False, True]
+    assert [hit.operation.builtin is not None for hit in found] == [False, True]
     assert found[1].score < found[0].score
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.aql.search.searcher import LexicalSearcher, SearchWeights, prefill, tokens_of
+from interlock.aql.search.searcher import LexicalSearcher, SearchWeights, estimate_tokens, prefill
 from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
 from tests.aql.search.shelf import SMALL, names, operation_catalog
 
@@ -26,8 +26,8 @@ class Clock:
 def test_success_reorders_what_is_equally_similar() -> None:
     usage = Usage(clock=Clock())
     for _ in range(6):
-        usage.called("one.send_report", "", False)
-        usage.called("two.send_report", "", True)
+        usage.record("one.send_report", "", False)
+        usage.record("two.send_report", "", True)
     shelf = operation_catalog(TWINS)
     plain = LexicalSearcher(lambda: shelf, usage, SearchWeights(1.0, 0.0, 0.0, 0.0))
     one, other = plain.search("send a report", None, 2)
@@ -44,10 +44,10 @@ def test_success_reorders_what_is_equally_similar() -> None:
 def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
     clock = Clock()
     usage = Usage(clock=clock)
-    usage.called("one.send_report", "", True)
+    usage.record("one.send_report", "", True)
     clock.now += 3 * HALF_LIFE_S
     for _ in range(5):
-        usage.called("two.send_report", "", True)
+        usage.record("two.send_report", "", True)
     shelf = operation_catalog(TWINS)
     found = LexicalSearcher(lambda: shelf, usage, weights).search("send a report", None, 2)
     assert names(found) == ["two.send_report", "one.send_report"]
@@ -56,7 +56,7 @@ def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
 def test_use_does_not_lift_what_hardly_fits() -> None:
     usage = Usage(clock=Clock())
     for _ in range(1_000):
-        usage.called("files.read_file", "", True)
+        usage.record("files.read_file", "", True)
     shelf = operation_catalog(SMALL)
     searcher = LexicalSearcher(lambda: shelf, usage, SearchWeights(0.2, 1.0, 1.0, 1.0))
     assert names(searcher.search("merge the pull request", None, 3))[0] == (
@@ -66,8 +66,8 @@ def test_use_does_not_lift_what_hardly_fits() -> None:
 
 def test_own_calls_count_for_more_than_those_of_others() -> None:
     usage = Usage(clock=Clock())
-    usage.called("one.send_report", "clerk", True)
-    usage.called("two.send_report", "guard", True)
+    usage.record("one.send_report", "clerk", True)
+    usage.record("two.send_report", "guard", True)
     shelf = operation_catalog(TWINS)
     searcher = LexicalSearcher(lambda: shelf, usage)
     assert names(searcher.search("send a report", None, 1, caller="clerk")) == ["one.send_report"]
@@ -77,15 +77,15 @@ def test_own_calls_count_for_more_than_those_of_others() -> None:
 def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
     clock = Clock()
     usage = Usage(clock=clock)
-    usage.called("a.b", "", True)
-    before = usage.of("a.b")
+    usage.record("a.b", "", True)
+    before = usage.score_of("a.b")
     clock.now += HALF_LIFE_S
-    after = usage.of("a.b")
+    after = usage.score_of("a.b")
     assert after.recency == pytest.approx(0.5)
     assert after.frequency < before.frequency
     clock.now -= 10 * HALF_LIFE_S
-    assert 0 <= usage.of("a.b").recency <= 1
-    assert usage.of("nobody.knows") == NEVER
+    assert 0 <= usage.score_of("a.b").recency <= 1
+    assert usage.score_of("nobody.knows") == NEVER
 
 
 @pytest.mark.parametrize("caller", ["", "clerk"])
@@ -93,14 +93,14 @@ def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> No
     clock = Clock()
     single, together = Usage(clock=clock), Usage(clock=clock)
     for usage in (single, together):
-        usage.called("a.b", caller, False)
+        usage.record("a.b", caller, False)
     clock.now += HALF_LIFE_S
     for good, times in ((True, 3), (False, 2)):
         for _ in range(times):
-            single.called("a.b", caller, good)
-        together.called("a.b", caller, good, times)
-    assert together.of("a.b", caller) == pytest.approx(single.of("a.b", caller))
-    assert together.taken() == single.taken()
+            single.record("a.b", caller, good)
+        together.record("a.b", caller, good, times)
+    assert together.score_of("a.b", caller) == pytest.approx(single.score_of("a.b", caller))
+    assert together.take_changes() == single.take_changes()
 
 
 @pytest.mark.spec("ST-4.4.2-11")
@@ -110,9 +110,9 @@ def test_a_prefill_holds_what_fits_well_and_has_room() -> None:
     chosen = prefill(hits, 0.5, 1_000)
     assert chosen
     assert all(hit.score >= 0.5 for hit in chosen)
-    assert sum(tokens_of(hit.operation) for hit in chosen) <= 1_000
+    assert sum(estimate_tokens(hit.operation) for hit in chosen) <= 1_000
     assert any(hit.score < 0.5 for hit in hits)
     assert prefill(hits, 0.5, 1) == []
     small = prefill(hits, 0.0, 150)
     assert 0 < len(small) < len(hits)
-    assert sum(tokens_of(hit.operation) for hit in small) <= 150
+    assert sum(estimate_tokens(hit.operation) for hit in small) <= 150

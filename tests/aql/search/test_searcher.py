@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.aql.operations import OperationSnapshot
-from interlock.aql.search.embeddings import searcher_for
+from interlock.aql.search.embeddings import create_searcher
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.usage import NO_USAGE
 from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
@@ -43,7 +43,7 @@ def test_it_finds_what_is_meant(searcher: LexicalSearcher, wish: str, operation:
 
 def test_a_config_may_leave_it_at_words() -> None:
     shelf = operation_catalog(SMALL)
-    made = searcher_for(lambda: shelf, NO_USAGE, "off")
+    made = create_searcher(lambda: shelf, NO_USAGE, "off")
     assert isinstance(made, LexicalSearcher)
     assert names(made.search("make a folder", None, 1)) == ["files.create_directory"]
     made.close()
@@ -105,11 +105,11 @@ def test_a_word_that_other_servers_say_is_no_name() -> None:
     many = operation_catalog(
         {"word": [("open", "Open a file.")], **{f"v{at}": said for at in range(5)}}
     )
-    named = LexicalSearcher(lambda: few).prepare().named
+    named = LexicalSearcher(lambda: few).prepare().server_names
     assert named["word"] == {"word"}
     # A name is said as it is spelled.
     assert "words" not in named
-    assert "word" not in LexicalSearcher(lambda: many).prepare().named
+    assert "word" not in LexicalSearcher(lambda: many).prepare().server_names
 
 
 def test_what_a_literal_says_is_not_searched_for() -> None:

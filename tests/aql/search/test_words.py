@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.aql.search.searcher import wanted
+from interlock.aql.search.searcher import query_categories
 from interlock.aql.search.stems import stem
-from interlock.aql.search.vocabulary import terms_of, vocabulary
-from interlock.aql.search.words import first_sentence, wish_of, words_of
+from interlock.aql.search.vocabulary import extract_terms, vocabulary
+from interlock.aql.search.words import first_sentence, query_words, split_words
 from interlock.protocol.aql_terms import Category
 
 
@@ -37,18 +37,18 @@ def test_different_words_keep_apart(one: str, other: str) -> None:
 
 
 def test_names_are_taken_apart() -> None:
-    assert words_of("createIssue list_openPRs HTTPServer") == [
+    assert split_words("createIssue list_openPRs HTTPServer") == [
         "create", "issue", "list", "open", "p", "rs", "http", "server",
     ]  # fmt: skip
 
 
 def test_the_talk_around_a_wish_is_left_out() -> None:
-    assert wish_of("Could you please help me to send a fax?") == ["send", "a", "fax"]
+    assert query_words("Could you please help me to send a fax?") == ["send", "a", "fax"]
 
 
 def test_phrases_are_found_also_apart() -> None:
-    assert [one.term for one in terms_of(words_of("get rid of it"))] == ["get_rid_of"]
-    apart = [one.term for one in terms_of(words_of("turn the lights off"), apart=True)]
+    assert [one.term for one in extract_terms(split_words("get rid of it"))] == ["get_rid_of"]
+    apart = [one.term for one in extract_terms(split_words("turn the lights off"), allow_gaps=True)]
     assert apart == ["turn_off", "light"]
 
 
@@ -77,7 +77,7 @@ def test_a_description_has_a_first_sentence() -> None:
     ],
 )
 def test_literals_of_a_wish_are_no_words_to_search_for(wish: str, words: list[str]) -> None:
-    assert wish_of(wish) == words
+    assert query_words(wish) == words
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_literals_of_a_wish_are_no_words_to_search_for(wish: str, words: list[st
     ],
 )
 def test_verbs_tell_what_a_wish_is_for(wish: str, category: Category) -> None:
-    words = wish_of(wish)
-    assert category in wanted(words, terms_of(words, apart=True))
+    words = query_words(wish)
+    assert category in query_categories(words, extract_terms(words, allow_gaps=True))
 
 
 @pytest.mark.parametrize("wish", ["the open issues", "my list of posts", "yesterday's run"])
 def test_words_that_are_no_verbs_where_they_stand_tell_nothing(wish: str) -> None:
-    words = wish_of(wish)
-    assert wanted(words, terms_of(words, apart=True)) == frozenset()
+    words = query_words(wish)
+    assert query_categories(words, extract_terms(words, allow_gaps=True)) == frozenset()
 
 
 def test_the_vocabulary_is_large_and_sound() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from tests.aql.server.aql import ERAS, AqlClient, code, envelope
 from tests.core.server.running import Running
 from tests.core.server.wire import meta
@@ -52,7 +52,7 @@ def refused(client: AqlClient, arguments: bytes) -> Any:
     assert answer.json["id"] == 9
     failure = envelope(answer.result)
     assert failure["success"] is False
-    assert lawful(failure["error"]["message"]), failure
+    assert is_safe_message(failure["error"]["message"]), failure
     assert len(client.node.shop.calls("echo")) == heard
     return failure
 

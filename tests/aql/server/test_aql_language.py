@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig, AqlLimits, OperationConfig, QuotaConfig
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from tests.aql.language.schemas import OPERATION_RESULT, fits
 from tests.aql.server.aql import AqlClient
@@ -67,7 +67,7 @@ def test_each_code_of_the_base_registry(
     answer = client.ask(operation, params)
     assert fits(OPERATION_RESULT, answer)
     assert answer["error"]["code"] == code, answer
-    assert lawful(answer["error"]["message"])
+    assert is_safe_message(answer["error"]["message"])
 
 
 @pytest.mark.spec("AQ-4.7.1-1")

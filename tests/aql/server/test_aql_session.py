@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
-from interlock.aql.language.errors import lawful
+from interlock.aql.language.errors import is_safe_message
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
 from tests.core.server.running import Running
 from tests.core.server.wire import message, meta
@@ -113,7 +113,7 @@ def test_an_unknown_operation_is_not_found_in_every_mode(
         expected = "NOT_FOUND_OPERATION" if name else "VALIDATION_MISSING_PARAM"
         assert code(answer) in (expected, "VALIDATION_INVALID_TYPE"), (name, answer)
         assert set(answer["error"]) <= {"code", "message", "details"}
-        assert lawful(answer["error"]["message"])
+        assert is_safe_message(answer["error"]["message"])
     assert "shop_echo" in client.ask("shop_ecko")["error"]["details"]["available"]
 
 
@@ -322,4 +322,4 @@ def test_every_failure_is_worded_so_that_it_is_no_stack_trace(node: Running, era
             answer = envelope(client.call(endpoint, arguments))
             for one in [item["result"] for item in answer.get("results", ())] or [answer]:
                 assert code(one)
-                assert lawful(one["error"]["message"]), one
+                assert is_safe_message(one["error"]["message"]), one

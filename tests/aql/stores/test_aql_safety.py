@@ -34,17 +34,17 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "state" / "safety.db"
     store = SafetyStore(path)
     assert store.load() == SafetyState()
-    store.drop(BLOCK)
+    store.delete(BLOCK)
     assert not path.exists()
     for record in (BLOCK, CHALLENGE, EXECUTION, ATTEMPTS):
-        store.keep(record)
-    store.keep(BLOCK)
+        store.save(record)
+    store.save(BLOCK)
     # Another process that shares it sees the same.
     found = SafetyStore(path).load()
     assert (found.blocks, found.challenges, found.attempts) == ([BLOCK], [CHALLENGE], [ATTEMPTS])
     assert [one.id for one in found.executions] == ["e"]
-    store.drop(BLOCK)
-    store.drop(CHALLENGE)
+    store.delete(BLOCK)
+    store.delete(CHALLENGE)
     store.close()
     left = SafetyStore(path).load()
     assert (left.blocks, left.challenges) == ([], [])
@@ -54,7 +54,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
 def test_names_do_not_run_together(tmp_path: Path) -> None:
     store = SafetyStore(tmp_path / "safety.db")
     for who in (("a", "b,c", ""), ("a,b", "c", ""), ('a","b', "c", "")):
-        store.keep(CodeAttempts(who, (1.0,)))
+        store.save(CodeAttempts(who, (1.0,)))
     assert len(store.load().attempts) == 3
 
 
@@ -63,7 +63,7 @@ def test_another_program_s_file_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
     with pytest.raises(InterlockError) as raised:
-        SafetyStore(path).keep(BLOCK)
+        SafetyStore(path).save(BLOCK)
     assert raised.value.failure is CONFIG
 
 
@@ -71,14 +71,14 @@ def test_another_program_s_file_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InterlockError) as raised:
-        SafetyStore(tmp_path / "safety.db").keep(BLOCK)
+        SafetyStore(tmp_path / "safety.db").save(BLOCK)
     assert raised.value.failure is UNRECORDABLE
 
 
 def test_rubbish_is_no_reason_to_forget_a_block(tmp_path: Path) -> None:
     path = tmp_path / "safety.db"
     store = SafetyStore(path)
-    store.keep(EXECUTION)
+    store.save(EXECUTION)
     store.close()
     with sqlite3.connect(path) as file:
         file.execute("UPDATE record SET body = x'c1'")

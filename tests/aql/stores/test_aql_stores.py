@@ -70,7 +70,7 @@ def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) 
     assert store.result("one") == b"null"
     assert store.result("other") is None
     assert store.result("nobody") is None
-    store.forget(["other"])
+    store.delete(["other"])
     assert put(store, loop, done), "a retry leaves no result behind"
     assert store.result("one") is None
     assert [one.id for one in store.load()] == ["one"]
@@ -101,7 +101,7 @@ def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -
     try:
         put(one, loop, execution("one", status=ExecutionState.RUNNING))
         assert other.load() == []
-        other.forget(["one"])
+        other.delete(["one"])
         put(other, loop, execution("other"))
         assert [found.id for found in one.load()] == ["one"]
     finally:

@@ -17,22 +17,22 @@ def test_usage_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     memory = SearchStore(path)
     usage = Usage(clock=lambda: 1_000.0)
-    usage.called("a.b", "clerk", True)
-    usage.called("a.b", "clerk", False)
-    memory.keep_usage(usage)
-    assert usage.taken() == []
+    usage.record("a.b", "clerk", True)
+    usage.record("a.b", "clerk", False)
+    memory.save_usage(usage)
+    assert usage.take_changes() == []
     memory.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = SearchStore(path)
     known = Usage(again.tallies(), clock=lambda: 1_000.0)
-    assert known.of("a.b", "clerk") == usage.of("a.b", "clerk")
-    assert known.of("a.b") == usage.of("a.b")
+    assert known.score_of("a.b", "clerk") == usage.score_of("a.b", "clerk")
+    assert known.score_of("a.b") == usage.score_of("a.b")
     again.close()
 
 
 def test_vectors_are_kept_by_digest(tmp_path: Path) -> None:
     memory = SearchStore(tmp_path / "search.db")
-    memory.keep_vectors({"d1": b"\0" * 8, "d2": b"\1" * 8})
+    memory.save_vectors({"d1": b"\0" * 8, "d2": b"\1" * 8})
     assert memory.vectors(["d2", "d3"]) == {"d2": b"\1" * 8}
     memory.close()
 
@@ -46,8 +46,8 @@ def test_another_programs_file_is_not_touched(tmp_path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(InterlockError, match="another program's database"):
         SearchStore(path)
-    in_memory = SearchStore.at(path)
-    in_memory.keep_vectors({"d": b"x"})
+    in_memory = SearchStore.open(path)
+    in_memory.save_vectors({"d": b"x"})
     assert in_memory.vectors(["d"]) == {"d": b"x"}
     in_memory.close()
     assert path.read_bytes() == before
@@ -57,12 +57,12 @@ def test_what_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     memory = SearchStore(path)
     usage = Usage(clock=lambda: 1_000.0)
-    usage.called("a.b", "", True)
+    usage.record("a.b", "", True)
     memory._file.execute("PRAGMA query_only = ON")
-    memory.keep_usage(usage)
+    memory.save_usage(usage)
     assert usage.changed == {("a.b", "")}
     memory._file.execute("PRAGMA query_only = OFF")
-    memory.keep_usage(usage)
+    memory.save_usage(usage)
     assert [key for key, _ in memory.tallies()] == [("a.b", "")]
     memory.close()
 

@@ -1,1 +1,1 @@
-"""Commands of operations and of the safety loop."""
+"""The commands for operations and for the safety loop."""

@@ -1,4 +1,4 @@
-"""`interlock operations`: the catalog as AQL sees it: what there is, finding it, what it costs."""
+"""`interlock operations`: list operations, search them, and estimate the tokens of views."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from interlock.terminal.node_discovery import UpstreamSummary
 
 
-# -- The operations behind what a node lists, for commands that look at them.
+# The operations behind the tools that a node lists.
 #
-# Made here from the tools that the node shows, by the rules by which the node makes its own: the
-# node's own operations are not among them, since they are in no list.
+# They are built here from the listed tools, by the same rules as in the node. Built-in operations
+# are missing, because no tool list contains them.
 
 
 class OperationListing(NamedTuple):
@@ -45,111 +45,121 @@ class OperationListing(NamedTuple):
     operations: OperationCatalogBuilder
     operation_catalog: OperationSnapshot
     offerings: dict[str, Offering]
-    trouble: list[UpstreamSummary]
+    not_ready_servers: list[UpstreamSummary]
     plain: list[Raw]
     """The tools as the node lists them."""
     folder: Path | None = None
-    """Where a node of this config keeps what it remembers."""
+    """The state folder of a node with this config."""
 
 
 async def fetch_listing(
     config: Path | None, node: str | None, server: str | None = None
 ) -> OperationListing:
-    """The operations of the running node, or of one that is started for the moment."""
+    """Fetch the operations of the running node, or of a temporary node."""
 
-    def narrow(whole: Config) -> Config:
-        if server not in whole.servers:
-            return whole
-        return replace(whole, servers={server: whole.servers[server]})
+    def narrow(full_config: Config) -> Config:
+        if server not in full_config.servers:
+            return full_config
+        return replace(full_config, servers={server: full_config.servers[server]})
 
     async with connect_to_node(
         config, node=node, narrow=narrow, wait_for_all=server is not None
-    ) as reached:
-        listed = await reached.list_tools()
-        trouble = reached.list_unready_upstreams()
+    ) as node_client:
+        tools = await node_client.list_tools()
+        not_ready_servers = node_client.list_unready_upstreams()
         try:
-            names = await reached.operation_names()
+            names = await node_client.operation_names()
         except (InterlockError, TimeoutError):
-            # Names are then made from what tools are called in the list.
+            # Without names, the names of the listed tools are used.
             names = []
-    meant = node_discovery.find_node(config, node)
-    folder = state_dir(meant.config, os.environ, meant.base_dir)
-    return build_listing(listed, reached.config, trouble, names)._replace(folder=folder)
+    target = node_discovery.find_node(config, node)
+    folder = state_dir(target.config, os.environ, target.base_dir)
+    return build_listing(tools, node_client.config, not_ready_servers, names)._replace(
+        folder=folder
+    )
 
 
 def build_listing(
-    listed: list[Raw], config: Config, trouble: list[UpstreamSummary], names: Iterable[str] = ()
+    tools: list[Raw],
+    config: Config,
+    not_ready_servers: list[UpstreamSummary],
+    names: Iterable[str] = (),
 ) -> OperationListing:
-    """The operations behind a list of tools.
+    """Build the operations of a list of tools.
 
     Args:
-        names: what the node calls its operations. The list has lost the capitals of tool names.
+        names: The node's names of the operations. The list has lost the capitals of tool names.
     """
-    spelled = {name.replace("_", ""): name for name in names}
+    names_by_letters = {name.replace("_", ""): name for name in names}
     by_server: dict[str, list[bytes]] = {}
     prefixes: dict[str, str] = {}
-    for raw, tool in zip(listed, read_listing(listed, config), strict=True):
+    for raw, tool in zip(tools, read_listing(tools, config), strict=True):
         members = decode_members(raw)
-        prefix, _, own = tool.name.replace("__", ".").rpartition(".")
+        prefix, _, tool_name = tool.name.replace("__", ".").rpartition(".")
         if tool.server in config.servers and prefix:
-            # A segment of its own may have dots behind it that are the tool's.
+            # A configured segment may be followed by dots that belong to the tool's name.
             segment = config.servers[tool.server].segment or tool.server
-            whole = f"{config.root_segment}.{segment}" if config.root_segment else segment
-            if tool.name.replace("__", ".").startswith(f"{whole}."):
-                prefix, own = whole, tool.name[len(whole) :].lstrip("._")
+            full_prefix = f"{config.root_segment}.{segment}" if config.root_segment else segment
+            if tool.name.replace("__", ".").startswith(f"{full_prefix}."):
+                prefix, tool_name = full_prefix, tool.name[len(full_prefix) :].lstrip("._")
         prefixes.setdefault(tool.server, prefix)
-        own = _with_capitals(prefix, own, spelled)
-        members["name"] = Raw(msgspec.json.encode(own))
+        tool_name = _with_capitals(prefix, tool_name, names_by_letters)
+        members["name"] = Raw(msgspec.json.encode(tool_name))
         by_server.setdefault(tool.server, []).append(encode_members(members))
     offerings = {}
-    for key, tools in by_server.items():
+    for key, definitions in by_server.items():
         root, _, segment = prefixes[key].rpartition(".")
-        known = config.servers.get(key, ServerConfig())
+        server_config = config.servers.get(key, ServerConfig())
         settings = ServerConfig(
             command="listed",
             segment=segment or key,
-            effects=known.effects,
-            trust_annotations=known.trust_annotations,
+            effects=server_config.effects,
+            trust_annotations=server_config.trust_annotations,
         )
-        offerings[key] = read_offering(key, settings, tools, root_segment=root or None)
+        offerings[key] = read_offering(key, settings, definitions, root_segment=root or None)
     operations = OperationCatalogBuilder(config.section(AqlConfig))
     snapshot = Snapshot(1, offerings.values(), page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return OperationListing(config, operations, operations.at(snapshot), offerings, trouble, listed)
+    return OperationListing(
+        config, operations, operations.build(snapshot), offerings, not_ready_servers, tools
+    )
 
 
-def _with_capitals(prefix: str, own: str, spelled: dict[str, str]) -> str:
-    """A tool's name with the capitals that make its operation's name: `readfile` of the operation
-    `files_read_file` → `readFile`. As it is, if the node calls the operation something else."""
-    operation = spelled.get(_letters(f"{prefix}.{own}"))
+def _with_capitals(prefix: str, tool_name: str, names_by_letters: dict[str, str]) -> str:
+    """Restore the capitals of a tool's name from its operation's name.
+
+    `readfile` with the operation `files_read_file` becomes `readFile`. A name without a matching
+    operation is returned unchanged.
+    """
+    operation = names_by_letters.get(_letters(f"{prefix}.{tool_name}"))
     if operation is None:
-        return own
+        return tool_name
     words = operation.split("_")
     for start in range(len(words)):
-        first, *others = words[start:]
-        if _letters(own) == first + "".join(others):
-            name = first + "".join(word.capitalize() for word in others)
-            return name if name.lower() == own else own
-    return own
+        first, *remaining_words = words[start:]
+        if _letters(tool_name) == first + "".join(remaining_words):
+            name = first + "".join(word.capitalize() for word in remaining_words)
+            return name if name.lower() == tool_name else tool_name
+    return tool_name
 
 
 def _letters(name: str) -> str:
-    return "".join(each for each in name.lower() if each.isalnum())
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 operations = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 View = Annotated[
-    str, typer.Option("--view", metavar="VIEW", help="aql, semantic, or a profile of yours.")
+    str, typer.Option("--view", metavar="VIEW", help="aql, semantic, or a custom profile.")
 ]
 
 
 @operations.callback()
 def _operations() -> None:
-    """Show operations, find one, and count what views cost.
+    """List operations, search them, and estimate the tokens of views.
 
-    A client that asks for the view `aql` sees a few endpoints; every tool is an operation behind
-    one of them. Asks the running node; without one, starts the servers for the moment.
+    A client with the view `aql` sees a few endpoints. Every tool is an operation of one of them.
+    Uses the running node. Without one, starts the servers temporarily.
     """
 
 
@@ -157,37 +167,46 @@ def _operations() -> None:
 def list_operations(
     config: config_source.ConfigOption = None,
     server: Annotated[
-        str | None, typer.Option("--server", "-s", metavar="KEY", help="Only this server's.")
+        str | None, typer.Option("--server", "-s", metavar="KEY", help="Only this server.")
     ] = None,
     view: View = "aql",
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show every operation, by endpoint and by category.
+    """List all operations, by endpoint and by category.
 
     \b
     Examples:
       interlock operations list
       interlock operations list --view semantic --server github
     """
-    found = _listing(config, node, server)
-    some = [one for one in found.operation_catalog.all() if server is None or one.server == server]
-    face = _face(found, view)
+    listing = _load_listing(config, node, server)
+    operations_shown = [
+        operation
+        for operation in listing.operation_catalog.all()
+        if server is None or operation.server == server
+    ]
+    operation_view = _find_view(listing, view)
     if json:
-        output.print_json({"operations": [_line(one, face) for one in some]})
+        output.print_json(
+            {"operations": [_line(operation, operation_view) for operation in operations_shown]}
+        )
         return
     console = output.create_console()
     for title, key in (
-        ("by endpoint", lambda one: face.find_family(one.name, one.category).tool),
-        ("by category", lambda one: one.category.value),
+        (
+            "by endpoint",
+            lambda operation: operation_view.find_family(operation.name, operation.category).tool,
+        ),
+        ("by category", lambda operation: operation.category.value),
     ):
-        _print_grouped(console, title, some, key, brief=title == "by category")
+        _print_grouped(console, title, operations_shown, key, brief=title == "by category")
 
 
 def _print_grouped(
     console: Any,
     title: str,
-    some: Sequence[Operation],
+    operations_shown: Sequence[Operation],
     key: Callable[[Operation], str],
     *,
     brief: bool,
@@ -196,17 +215,19 @@ def _print_grouped(
     from rich.tree import Tree
 
     groups: dict[str, list[Operation]] = {}
-    for one in some:
-        groups.setdefault(key(one), []).append(one)
-    tree = Tree(Text(f"{len(some)} operations {title}", style="bold"), guide_style="dim")
+    for operation in operations_shown:
+        groups.setdefault(key(operation), []).append(operation)
+    tree = Tree(
+        Text(f"{len(operations_shown)} operations {title}", style="bold"), guide_style="dim"
+    )
     for name, members in sorted(groups.items()):
         branch = tree.add(Text.assemble((name, "cyan"), f"  {len(members)}"))
-        for one in () if brief else sorted(members, key=lambda each: each.name):
+        for operation in () if brief else sorted(members, key=lambda member: member.name):
             branch.add(
                 Text.assemble(
-                    f"{one.name}  ",
-                    (f"{one.danger.label}  ", "dim"),
-                    output.sanitize(one.description),
+                    f"{operation.name}  ",
+                    (f"{operation.danger.label}  ", "dim"),
+                    output.sanitize(operation.description),
                     no_wrap=True,
                     overflow="ellipsis",
                 )
@@ -216,31 +237,40 @@ def _print_grouped(
 
 @operations.command("search")
 def search_operations(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What you want, in your words.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A description of the task.")],
     config: config_source.ConfigOption = None,
-    most: Annotated[int, typer.Option("--most", "-n", min=1, max=100, help="So many.")] = 5,
-    words: Annotated[bool, typer.Option("--words", help="By words only, without a model.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100, help="Maximum number of results.")
+    ] = 5,
+    words: Annotated[
+        bool, typer.Option("--words", help="Use the lexical search only, no embeddings.")
+    ] = False,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Find operations by what you want to do.
+    """Search operations by a description of the task.
 
     \b
     Example:
       interlock operations search "tell the team that the site is back"
     """
-    found = _listing(config, node, None)
-    hits = _searcher(found, words=words).search(text, None, most)
+    listing = _load_listing(config, node, None)
+    hits = _make_searcher(listing, words=words).search(text, None, limit)
     if json:
-        face = _face(found, "aql")
-        told = [
-            {**_line(hit.operation, face), "score": hit.score, "why": list(hit.why)} for hit in hits
+        operation_view = _find_view(listing, "aql")
+        results = [
+            {
+                **_line(hit.operation, operation_view),
+                "score": hit.score,
+                "why": list(hit.matched_words),
+            }
+            for hit in hits
         ]
-        output.print_json({"found": told})
+        output.print_json({"found": results})
         return
     if not hits:
-        listed = node_discovery.NodeSelector(config, node).format_command("operations list")
-        output.print_problem(f"Nothing fits. Try other words, or `{listed}`.")
+        list_command = node_discovery.NodeSelector(config, node).format_command("operations list")
+        output.print_problem(f"No operation matches. Try other words, or `{list_command}`.")
         raise typer.Exit(1)
     console = output.create_console()
     for hit in hits:
@@ -253,12 +283,12 @@ def search_operations(
 
 @operations.command("explain")
 def explain_operation(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as github_create_issue.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Example: github_create_issue.")],
     config: config_source.ConfigOption = None,
     view: View = "aql",
     node: NodeOption = None,
 ) -> None:
-    """Show everything about an operation, and why it is what it is.
+    """Show all details of an operation, and how they were inferred.
 
     \b
     Example:
@@ -266,28 +296,35 @@ def explain_operation(
     """
     from interlock.aql.introspection import OperationDescriber
 
-    found = _listing(config, node, None)
-    one = found.operation_catalog.find(name)
-    if one is None:
-        listed = node_discovery.NodeSelector(config, node).format_command("operations list")
-        near = ", ".join(found.operation_catalog.near(name)) or listed
-        raise typer.BadParameter(f"there is no operation {name!r}; see {near}")
-    details = OperationDescriber(
-        found.operations, found.operation_catalog, _face(found, view), lambda _: "validated"
+    listing = _load_listing(config, node, None)
+    operation = listing.operation_catalog.find(name)
+    if operation is None:
+        list_command = node_discovery.NodeSelector(config, node).format_command("operations list")
+        suggestions = ", ".join(listing.operation_catalog.find_similar(name)) or list_command
+        raise typer.BadParameter(f"unknown operation {name!r}. Did you mean: {suggestions}")
+    describer = OperationDescriber(
+        listing.operations,
+        listing.operation_catalog,
+        _find_view(listing, view),
+        lambda _: "validated",
     )
     include = ("danger", "source", "input_schema")
-    output.print_json({**details.whole(one, include), "origins": one.origins})
+    output.print_json(
+        {**describer.describe_fully(operation, include), "origins": operation.origins}
+    )
 
 
 @operations.command("bundle")
 def bundle_server(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its key in the config.")],
+    server: Annotated[
+        str, typer.Argument(metavar="SERVER", help="The server's key in the config.")
+    ],
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Write the discovery bundle of a server as JSON: its list, and what was made of it.
+    """Print the discovery bundle of a server as JSON: its tools and the derived operations.
 
-    No tool is called for it. Where your config renames or describes a tool, that is what it says.
+    No tool is called. Names and descriptions from your config replace those of the server.
 
     \b
     Example:
@@ -295,81 +332,81 @@ def bundle_server(
     """
     from interlock.aql.bundle import export
 
-    found = _listing(config, node, server)
-    offering = found.offerings.get(server)
+    listing = _load_listing(config, node, server)
+    offering = listing.offerings.get(server)
     if offering is None:
         raise typer.BadParameter(
-            f"there is no server {server!r}; there are {', '.join(found.offerings) or 'none'}"
+            f"unknown server {server!r}. Servers: {', '.join(listing.offerings) or 'none'}"
         )
-    output.print_json(export(offering, found.operation_catalog))
+    output.print_json(export(offering, listing.operation_catalog))
 
 
 @operations.command("tokens")
 def count_tokens(
     config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
-    """Estimate what each view costs a model before it has done anything.
+    """Estimate the tokens that each view costs a model.
 
-    One token for every four characters of the names, descriptions and input schemas that a model
-    is shown, as `interlock tools` counts; `make bench` counts with a real tokenizer.
+    Counts one token for every four characters of names, descriptions and input schemas, like
+    `interlock tools`. `make bench` counts with a real tokenizer.
     """
-    from interlock.aql.view import cost as cost_of
+    from interlock.aql.view import token_costs as cost_of
     from interlock.core.catalog.token_costs import count_definition_tokens
 
-    found = _listing(config, node, None)
-    costs = {"plain": sum(count_definition_tokens(raw) for raw in found.plain)}
+    listing = _load_listing(config, node, None)
+    costs = {"plain": sum(count_definition_tokens(raw) for raw in listing.plain)}
     for view in ("aql", "semantic", "aql-single"):
-        costs[view] = cost_of(_face(found, view), found.operation_catalog, None)["view"]
+        costs[view] = cost_of(_find_view(listing, view), listing.operation_catalog, None)["view"]
     if json:
-        output.print_json({"tools": len(found.plain), "tokens": costs})
+        output.print_json({"tools": len(listing.plain), "tokens": costs})
         return
     for view, cost in costs.items():
         output.create_console().print(f"{view:<12} ≈{cost} tokens", highlight=False)
 
 
-def _listing(config: Any, node: str | None, server: str | None) -> OperationListing:
+def _load_listing(config: Any, node: str | None, server: str | None) -> OperationListing:
     from interlock.terminal.event_loop import run
 
-    found = run(fetch_listing(config, node, server))
-    for one in found.trouble:
-        if server is None or one.key == server:
-            output.print_problem(describe_unready(one))
-    return found
+    listing = run(fetch_listing(config, node, server))
+    for operation in listing.not_ready_servers:
+        if server is None or operation.key == server:
+            output.print_problem(describe_unready(operation))
+    return listing
 
 
-def _face(found: OperationListing, view: str) -> OperationView:
+def _find_view(listing: OperationListing, view: str) -> OperationView:
     from interlock.core.server.mcp.views import Views
 
-    views = Views(found.config)
-    face = views.named(f"view={view}".encode()) if view in views.names else None
-    if face is None or not face.families:
-        known = ", ".join(name for name in views.names if name != "plain")
-        raise typer.BadParameter(f"there is no view {view!r} with endpoints; there are {known}")
-    return face
+    views = Views(listing.config)
+    operation_view = views.named(f"view={view}".encode()) if view in views.names else None
+    if operation_view is None or not operation_view.families:
+        view_names = ", ".join(name for name in views.names if name != "plain")
+        raise typer.BadParameter(f"unknown view {view!r}. Views with endpoints: {view_names}")
+    return operation_view
 
 
-def _line(one: Operation, face: OperationView) -> dict[str, Any]:
+def _line(operation: Operation, operation_view: OperationView) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "server": one.server,
-        "tool": one.canonical,
-        "category": one.category.value,
-        "endpoint": face.find_family(one.name, one.category).tool,
-        "danger": one.danger.label,
-        "description": one.description,
+        "name": operation.name,
+        "server": operation.server,
+        "tool": operation.canonical,
+        "category": operation.category.value,
+        "endpoint": operation_view.find_family(operation.name, operation.category).tool,
+        "danger": operation.danger.label,
+        "description": operation.description,
     }
 
 
-def _searcher(found: OperationListing, *, words: bool) -> Searcher:
-    from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
+def _make_searcher(listing: OperationListing, *, words: bool) -> Searcher:
+    from interlock.aql.search.embeddings import EmbeddingSearcher, create_searcher
     from interlock.aql.search.store import SearchStore
     from interlock.aql.search.usage import NO_USAGE
 
-    asked = "off" if words else found.config.section(AqlConfig).search.embeddings
-    # With a model: the vectors that a node has made, and what is made now for the next time.
-    kept = None if asked == "off" or found.folder is None else found.folder / "aql-search.db"
-    memory = None if kept is None else SearchStore.at(kept)
-    searcher = searcher_for(lambda: found.operation_catalog, NO_USAGE, asked, memory)
+    mode = "off" if words else listing.config.section(AqlConfig).search.embeddings
+    # With embeddings: use the vectors of the node, and store new ones for the next time.
+    path = None if mode == "off" or listing.folder is None else listing.folder / "aql-search.db"
+    store = None if path is None else SearchStore.open(path)
+    searcher = create_searcher(lambda: listing.operation_catalog, NO_USAGE, mode, store)
     if isinstance(searcher, EmbeddingSearcher) and not searcher.wait():
-        output.print_note(f"Note: found by words only: {searcher.problem}")
+        output.print_note(f"Note: lexical search only, no embeddings: {searcher.problem}")
     return searcher

@@ -1,8 +1,8 @@
-"""`interlock operator`: the codes that agents wait for, and the agents that run, shown to an
-operator who signs in first.
+"""`interlock operator`: verification codes, blocked agents and running agents, for an operator who
+signs in.
 
-A model may run as the same user and find the same socket: what it does not have is the operator's
-key. So nothing is shown without a signature, here or over HTTP.
+A model may run as the same user and find the same socket, but it does not have the operator's key.
+So nothing is shown without a signature, here or over HTTP.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from interlock.terminal.approvals_client import BASE_PATH, ApprovalsClient, read
 from interlock.terminal.node_discovery import NodeOption, TargetNode
 from interlock.terminal.options import Json, Key, PassphraseFile
 
-# -- Reaching the codes of a node: by the socket of its own user or over HTTP, after signing in.
+# Access to the codes of a node: over the socket of its user or over HTTP, after signing in.
 
-_WITHIN: Final = 15.0
+_TIMEOUT_SECONDS: Final = 15.0
 _CODES: Final = f"{BASE_PATH}/codes"
 
 
 class ChallengeView(msgspec.Struct, frozen=True):
-    """A challenge: its code, and who waits for it."""
+    """A challenge with its code, and the agent that waits for it."""
 
     id: str
     caller: str
@@ -78,7 +78,7 @@ class ExecutionView(msgspec.Struct, frozen=True):
 
 
 class OperatorView(msgspec.Struct, frozen=True):
-    """What one node shows to an operator."""
+    """The safety loop of one node, for an operator."""
 
     mode: str
     challenges: list[ChallengeView]
@@ -86,133 +86,138 @@ class OperatorView(msgspec.Struct, frozen=True):
     executions: list[ExecutionView] = []
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _SessionRequest(msgspec.Struct, frozen=True):
     nonce: str
     aud: str
     now: float
 
 
 class CodeInbox(ApprovalsClient):
-    """The safety loops of the chosen nodes, after signing in at each."""
+    """The safety loops of the selected nodes, with a session at each."""
 
-    def __init__(self, meant: TargetNode, key: Any) -> None:
-        super().__init__(meant)
+    def __init__(self, target: TargetNode, key: Any) -> None:
+        super().__init__(target)
         self.key = key
         self._sessions: dict[Path | None, str] = {}
 
-    def shown(self) -> list[tuple[Path | None, OperatorView]]:
-        """Of every node that has a safety loop. Raises InterlockError."""
-        found = []
-        for way in self._routes():
+    def fetch_views(self) -> list[tuple[Path | None, OperatorView]]:
+        """Return the state of every node that has a safety loop. Raises InterlockError."""
+        views = []
+        for node_path in self._routes():
             try:
-                body = self._signed_in(way, "GET", _CODES)
+                body = self._send_signed(node_path, "GET", _CODES)
             except InterlockError as error:
                 if error.failure is not UNKNOWN_APPROVAL:
                     raise
                 continue
-            found.append((way, msgspec.json.decode(body, type=OperatorView)))
-        return found
+            views.append((node_path, msgspec.json.decode(body, type=OperatorView)))
+        return views
 
-    def another(self, sent: dict[str, str]) -> ChallengeView:
-        """Another challenge, of whichever node knows what it is about. Raises InterlockError."""
-        return msgspec.json.decode(self._answered(sent), type=ChallengeView)
+    def request_challenge(self, body_fields: dict[str, str]) -> ChallengeView:
+        """Request another challenge from the node that knows its subject. Raises InterlockError."""
+        return msgspec.json.decode(self._send_to_any(body_fields), type=ChallengeView)
 
     def end(self, id: str) -> ExecutionView:
         """End an execution. Raises InterlockError."""
-        return msgspec.json.decode(self._answered({"end": id}), type=ExecutionView)
+        return msgspec.json.decode(self._send_to_any({"end": id}), type=ExecutionView)
 
-    def _answered(self, sent: dict[str, str]) -> bytes:
-        unknown: InterlockError | None = None
-        for way in self._routes():
+    def _send_to_any(self, body_fields: dict[str, str]) -> bytes:
+        last_error: InterlockError | None = None
+        for node_path in self._routes():
             try:
-                return self._signed_in(way, "POST", _CODES, sent)
+                return self._send_signed(node_path, "POST", _CODES, body_fields)
             except InterlockError as error:
                 if error.failure is not UNKNOWN_APPROVAL:
                     raise
-                unknown = error
-        assert unknown is not None
-        raise unknown
+                last_error = error
+        assert last_error is not None
+        raise last_error
 
-    def _signed_in(self, way: Path | None, method: str, path: str, sent: Any = None) -> bytes:
-        session = self._sessions.get(way)
+    def _send_signed(
+        self, node_path: Path | None, method: str, path: str, body_fields: Any = None
+    ) -> bytes:
+        session = self._sessions.get(node_path)
         if session is None:
-            session = self._sessions[way] = self._session(way)
-        return self._fetched(way, method, path, sent, {"Interlock-Session": session})
+            session = self._sessions[node_path] = self._sign_in(node_path)
+        return self._exchange(node_path, method, path, body_fields, {"Interlock-Session": session})
 
-    def _session(self, way: Path | None) -> str:
-        question = msgspec.json.decode(
-            self._fetched(way, "GET", f"{BASE_PATH}/session"), type=_Question
+    def _sign_in(self, node_path: Path | None) -> str:
+        session_request = msgspec.json.decode(
+            self._exchange(node_path, "GET", f"{BASE_PATH}/session"), type=_SessionRequest
         )
         claims = {
-            "aud": question.aud,
+            "aud": session_request.aud,
             "jti": "inbox",
-            "args_sha256": question.nonce,
+            "args_sha256": session_request.nonce,
             "decision": "approve",
         }
-        proof = operator_key.sign_proof(self.key, now=question.now, claims=claims)
-        body = self._fetched(
-            way, "POST", f"{BASE_PATH}/session", {"nonce": question.nonce, "proof": proof}
+        proof = operator_key.sign_proof(self.key, now=session_request.now, claims=claims)
+        body = self._exchange(
+            node_path,
+            "POST",
+            f"{BASE_PATH}/session",
+            {"nonce": session_request.nonce, "proof": proof},
         )
         session: str = msgspec.json.decode(body)["session"]
         return session
 
-    def _fetched(
+    def _exchange(
         self,
-        way: Path | None,
+        node_path: Path | None,
         method: str,
         path: str,
-        sent: Any = None,
+        body_fields: Any = None,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        connection = self._connection(way, _WITHIN)
+        connection = self._connection(node_path, _TIMEOUT_SECONDS)
         try:
-            body = None if sent is None else msgspec.json.encode(sent)
-            said = {"Accept": "application/json", **(headers or {})}
+            body = None if body_fields is None else msgspec.json.encode(body_fields)
+            request_headers = {"Accept": "application/json", **(headers or {})}
             if body is not None:
-                said["Content-Type"] = "application/json"
-            connection.request(method, path, body, said)
-            answer = connection.getresponse()
-            got = answer.read()
+                request_headers["Content-Type"] = "application/json"
+            connection.request(method, path, body, request_headers)
+            response = connection.getresponse()
+            response_body = response.read()
         except (OSError, http.client.HTTPException):
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, "the node went away while it was asked."
+                UPSTREAM_UNAVAILABLE, "the connection to the node was lost."
             ) from None
         finally:
             connection.close()
-        if answer.status != 200:
-            raise read_error(got, answer.status)
-        return got
+        if response.status != 200:
+            raise read_error(response_body, response.status)
+        return response_body
 
 
-_TIERS: Final = {"verify": "wants to go on with", "danger_zone": "is blocked after"}
+_TIER_PHRASES: Final = {"verify": "wants to go on with", "danger_zone": "is blocked after"}
 
 operator = typer.Typer(invoke_without_command=True)
 
 
-def _desk(
+def _open_inbox(
     config: Path | None, node: str | None, key: Path | None, passphrase_file: Path | None
 ) -> CodeInbox:
 
-    meant = node_discovery.find_node(config, node)
-    path = key_choice.choose_enrolled_key(key, meant)
+    target = node_discovery.find_node(config, node)
+    path = key_choice.choose_enrolled_key(key, target)
     operator_key.check_key_file(path)
     operator_key.warn_if_readable(path)
-    return CodeInbox(meant, operator_key.load_key(path, passphrase_file))
+    return CodeInbox(target, operator_key.load_key(path, passphrase_file))
 
 
 @operator.callback()
 def show(
     context: typer.Context,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing changes.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show the codes that agents wait for, agents that are blocked, and those that run.
+    """Show verification codes, blocked agents and running agents.
 
-    Signs in with your key. Tell a code only to whoever may go on.
+    Signs in with your key. Share a code only to let its agent continue.
 
     \b
     Examples:
@@ -224,43 +229,45 @@ def show(
     if context.invoked_subcommand is not None:
         options.reject_options_before_command(context)
         return
-    desk = _desk(config, node, key, passphrase_file)
-    known: set[str] = set()
-    _print(desk, known, json=json, all=True)
+    inbox = _open_inbox(config, node, key, passphrase_file)
+    printed_ids: set[str] = set()
+    _print_changes(inbox, printed_ids, json=json, all=True)
     if watch:
-        for _ in desk.watch_pending():
-            _print(desk, known, json=json, all=False)
-        output.print_note("the node has stopped.")
+        for _ in inbox.watch_pending():
+            _print_changes(inbox, printed_ids, json=json, all=False)
+            output.print_note("the node has stopped.")
 
 
 @operator.command()
 def renew(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The challenge, or how it begins.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The challenge, or a prefix of its id.")],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Make another code in place of one that was lost.
+    """Replace a lost code by a new one.
 
     \b
     Example:
       interlock operator renew 3f0c0e
     """
-    _print_one(_desk(config, node, key, passphrase_file).another({"renew": id}), json=json)
+    _print_challenge(
+        _open_inbox(config, node, key, passphrase_file).request_challenge({"renew": id}), json=json
+    )
 
 
 @operator.command()
 def unblock(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The caller who is blocked.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The blocked caller.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Let somebody act again who is blocked: signs with your key, without a code.
+    """Unblock a blocked caller. Signs with your key, without a code.
 
     \b
     Example:
@@ -268,112 +275,132 @@ def unblock(
     """
     import msgspec
 
-    desk = _desk(config, node, key, passphrase_file)
-    challenge = desk.another({"blocked": name})
+    inbox = _open_inbox(config, node, key, passphrase_file)
+    challenge = inbox.request_challenge({"blocked": name})
     if not yes:
-        print(_block_words(challenge))
-        if not output.confirm("Let it act again?"):
-            output.print_note("nothing was decided.")
+        print(_describe_challenge(challenge))
+        if not output.confirm("Unblock this agent?"):
+            output.print_note("nothing was changed.")
             raise typer.Exit(output.FAILED)
-    one = desk.find(challenge.approval)
+    pending = inbox.find(challenge.approval)
     claims = {
-        "aud": one.aud,
-        "jti": one.id,
-        "args_sha256": one.args_sha256,
+        "aud": pending.aud,
+        "jti": pending.id,
+        "args_sha256": pending.args_sha256,
         "decision": "approve",
     }
-    proof = operator_key.sign_proof(desk.key, now=one.now, claims=claims)
-    told = msgspec.json.decode(desk.decide(one, {"proof": proof}))
-    if told.get("state") != "done" or told.get("error"):
-        output.print_problem(f"it is {told.get('state')}: {told.get('note', '')}")
+    proof = operator_key.sign_proof(inbox.key, now=pending.now, claims=claims)
+    result = msgspec.json.decode(inbox.decide(pending, {"proof": proof}))
+    if result.get("state") != "done" or result.get("error"):
+        output.print_problem(f"not unblocked: {result.get('state')}: {result.get('note', '')}")
         raise typer.Exit(output.FAILED)
-    print(f"{_line(challenge.caller)} may act again.")
+    print(f"{_to_one_line(challenge.caller)} is unblocked.")
 
 
 @operator.command()
 def end(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The execution, or how its id begins.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The execution, or a prefix of its id.")],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """End an execution that runs: what its caller does is watched no more.
+    """End a running execution. The calls of its caller are no longer watched.
 
-    Who is blocked stays blocked.
+    A blocked caller stays blocked.
 
     \b
     Example:
       interlock operator end exec_4e52
     """
-    ended = _desk(config, node, key, passphrase_file).end(id)
+    execution = _open_inbox(config, node, key, passphrase_file).end(id)
     if json:
         import msgspec
 
-        output.print_json(msgspec.to_builtins(ended))
+        output.print_json(msgspec.to_builtins(execution))
         return
-    print(f"{ended.id} of {_who(ended.caller, ended.above)} is {ended.state}.")
+    print(
+        f"{execution.id} of {_format_caller(execution.caller, execution.above)} "
+        f"is {execution.state}."
+    )
 
 
-def _print(desk: CodeInbox, known: set[str], *, json: bool, all: bool) -> None:
-    """What is open. `known`: what was printed before, which is not printed again."""
+def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: bool) -> None:
+    """Print the open challenges, blocks and executions.
+
+    Args:
+        known: Ids that were printed before. They are not printed again.
+    """
     import msgspec
 
-    found = desk.shown()
-    if not found and all:
-        output.print_note("no node that runs here has a safety loop.")
+    views = inbox.fetch_views()
+    if not views and all:
+        output.print_note("no running node has a safety loop.")
     if json and all:
-        output.print_json({"nodes": [msgspec.to_builtins(told) for _, told in found]})
-    challenges = [one for _, told in found for one in told.challenges]
-    for one in challenges:
-        if one.id not in known and not (json and all):
-            _print_one(one, json=json)
-    for id in known - {one.id for one in challenges}:
-        output.print_note(f"{id} is over.")
-    known.clear()
-    known.update(one.id for one in challenges)
+        output.print_json(
+            {"nodes": [msgspec.to_builtins(operator_view) for _, operator_view in views]}
+        )
+    challenges = [challenge for _, operator_view in views for challenge in operator_view.challenges]
+    for challenge in challenges:
+        if challenge.id not in printed_ids and not (json and all):
+            _print_challenge(challenge, json=json)
+    for id in printed_ids - {challenge.id for challenge in challenges}:
+        output.print_note(f"challenge {id} has ended.")
+    printed_ids.clear()
+    printed_ids.update(challenge.id for challenge in challenges)
     if not all or json:
         return
-    open = {one.id for one in challenges}
-    blocks = [one for _, told in found for one in told.blocks if one.challenge not in open]
+    open = {challenge.id for challenge in challenges}
+    blocks = [
+        challenge
+        for _, operator_view in views
+        for challenge in operator_view.blocks
+        if challenge.challenge not in open
+    ]
     for block in blocks:
         print(
-            f"{_who(block.caller, block.above)} is blocked since {block.since}: "
-            f"{_line(block.reason)}\n"
-            f"  interlock operator unblock {_line(block.caller)}"
+            f"{_format_caller(block.caller, block.above)} is blocked since {block.since}: "
+            f"{_to_one_line(block.reason)}\n"
+            f"  interlock operator unblock {_to_one_line(block.caller)}"
         )
-    if found and not challenges and not blocks:
-        output.print_note("no agent waits.")
-    for run in (run for _, told in found for run in told.executions):
-        last = f", the last {run.last_step}" if run.last_step else ""
+    if views and not challenges and not blocks:
+        output.print_note("no agent is waiting.")
+    for run in (run for _, operator_view in views for run in operator_view.executions):
+        last = f", last step {run.last_step}" if run.last_step else ""
         print(
-            f"{_who(run.caller, run.above)} ({_line(run.element_name)}) runs since {run.since}: "
-            f"{run.steps} steps{last}, {run.violations} calls not reported\n"
+            f"{_format_caller(run.caller, run.above)} ({_to_one_line(run.element_name)}) "
+            f"runs since {run.since}: "
+            f"{run.steps} steps{last}, {run.violations} unreported calls\n"
             f"  interlock operator end {run.id}"
         )
 
 
-def _print_one(one: ChallengeView, *, json: bool) -> None:
+def _print_challenge(challenge: ChallengeView, *, json: bool) -> None:
     if json:
         import msgspec
 
-        print(msgspec.json.encode(one).decode(), flush=True)
+        print(msgspec.json.encode(challenge).decode(), flush=True)
         return
-    left = describe_duration(one.seconds_left)
-    code = one.code or "(not known any more: interlock operator renew ID)"
-    print(f"{one.id}  {left} left\n  {_block_words(one)}\n  code: {code}", flush=True)
+    remaining = describe_duration(challenge.seconds_left)
+    code = challenge.code or "(no longer available: interlock operator renew ID)"
+    print(
+        f"{challenge.id}  {remaining} left\n  {_describe_challenge(challenge)}\n  code: {code}",
+        flush=True,
+    )
 
 
-def _block_words(one: ChallengeView) -> str:
-    what = _TIERS.get(one.tier, "waits:")
-    return f"{_who(one.caller, one.above)} ({_line(one.element_name)}) {what}: {_line(one.hint)}"
+def _describe_challenge(challenge: ChallengeView) -> str:
+    phrase = _TIER_PHRASES.get(challenge.tier, "waits:")
+    caller = _format_caller(challenge.caller, challenge.above)
+    element, hint = _to_one_line(challenge.element_name), _to_one_line(challenge.hint)
+    return f"{caller} ({element}) {phrase}: {hint}"
 
 
-def _who(caller: str, above: str) -> str:
-    return _line(f"{above}, through {caller}" if above else caller)
+def _format_caller(caller: str, above: str) -> str:
+    return _to_one_line(f"{above}, through {caller}" if above else caller)
 
 
-def _line(text: str) -> str:
-    """What others wrote, in one line: it cannot look like another line of ours."""
+def _to_one_line(text: str) -> str:
+    """Return text of other parties on one line, so that it cannot imitate other output lines."""
     return " ".join(output.sanitize(text).split())

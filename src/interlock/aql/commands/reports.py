@@ -1,4 +1,4 @@
-"""What MCP-AQL adds to commands that belong to no feature."""
+"""The parts of general commands that belong to MCP-AQL."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from interlock.core.config import Config
     from interlock.terminal.config_source import ConfigSource, ConfigWarning
 
-_CLOSE: Final = 0.75
+_MIN_SIMILARITY: Final = 0.75
 
 
 class AqlReports(FeatureReports):
     def config_warnings(self, config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
-        """Servers that are trusted, and are not there."""
+        """Yield the trusted servers that are not in the config."""
         if not config.section(AqlConfig).trust:
             return
         import difflib
 
         others = collect_other_servers(config)
-        known = {*config.servers, *others.names}
+        server_keys = {*config.servers, *others.names}
         for key in config.section(AqlConfig).trust:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)
-            if key in known or (not close and others.unknown):
+            similar_keys = difflib.get_close_matches(key, server_keys, n=1, cutoff=_MIN_SIMILARITY)
+            if key in server_keys or (not similar_keys and others.unknown):
                 continue
-            hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
-            yield ("aql", "trust", key), f"there is no server {key}", hint
+            hint = f'did you mean "{similar_keys[0]}"?' if similar_keys else "correct or remove it"
+            yield ("aql", "trust", key), f"unknown server {key}", hint
 
     def safety_config(self, config: Config) -> Config:
         from msgspec.structs import replace
@@ -40,8 +40,8 @@ class AqlReports(FeatureReports):
         if safety.mode == "disabled":
             safety = replace(safety, mode="enforcing")
         view = "aql" if aql.view == "plain" else aql.view
-        only = replace(aql, view=view, safety=safety, safety_only=True)
-        return replace(config, servers={}).with_sections(only)
+        safety_only_config = replace(aql, view=view, safety=safety, safety_only=True)
+        return replace(config, servers={}).with_sections(safety_only_config)
 
     def client_lines(self, config: Config, url: str) -> Iterator[tuple[str, str]]:
         if config.section(AqlConfig).view == "plain":

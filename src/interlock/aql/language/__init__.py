@@ -1,1 +1,1 @@
-"""The query language of MCP-AQL: pure, no clock, no files, no chance."""
+"""The query language of MCP-AQL. Pure functions without clock, files or randomness."""

@@ -1,7 +1,7 @@
-"""Cursors: the end of a page as text that nobody can read or change.
+"""Cursors: the position in a list as signed text.
 
-One holds everything that is needed to go on, so the node keeps nothing; with its key kept, a cursor
-outlives a restart.
+A cursor contains everything that is needed to continue, so the node stores nothing. Because the key
+is stored, cursors survive a restart.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 from interlock.aql.language.errors import AqlError
 
-_TAG: Final = 9
-_LONGEST: Final = 1_024
-_LONGEST_TEXT: Final = 64
+_TAG_BYTES: Final = 9
+_MAX_CHARACTERS: Final = 1_024
+_MAX_TEXT_CHARACTERS: Final = 64
 _KEY_BYTES: Final = 64
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -26,15 +26,15 @@ class CursorPosition(msgspec.Struct, frozen=True, array_like=True):
     """The item after which, or before which, a page continues."""
 
     kind: str
-    """Of which collection: a cursor is good for no other."""
+    """The collection. A cursor is not valid for any other."""
     ordinal: int
-    """How many items were before it."""
+    """The number of items before it."""
     id: Any
-    """What it is called, where items are called something."""
+    """The id of the item, if items have ids."""
     values: list[Any]
-    """What it was sorted by."""
+    """The values of the sort keys."""
     order: bytes
-    """Of the query, filter and sort that it was found with."""
+    """A digest of the query, filter and sort."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(CursorPosition).decode
@@ -48,33 +48,39 @@ class CursorCodec:
 
     def seal(self, position: CursorPosition) -> str:
         clipped = msgspec.structs.replace(
-            position, id=_clip(position.id), values=[_clip(one) for one in position.values]
+            position, id=_clip(position.id), values=[_clip(value) for value in position.values]
         )
         raw = _encode(clipped)
-        return urlsafe_b64encode(raw + self._tag(raw)).rstrip(b"=").decode()
+        return urlsafe_b64encode(raw + self._sign(raw)).rstrip(b"=").decode()
 
     def open(self, text: Any, kind: str, order: bytes, param: str = "after") -> CursorPosition:
-        """Raises AqlError for one that was not made here, for this collection, asked for so."""
-        found = self._read(text)
-        if found is None or found.kind != kind:
-            raise _refused(param, f"Parameter '{param}' is no cursor of this collection.")
-        if found.order != order:
-            raise _refused(
-                param, f"Parameter '{param}' is a cursor of another query, filter or sort."
+        """Decode a cursor.
+
+        Raises:
+            AqlError: This node did not create it, or it belongs to another collection or query.
+        """
+        position = self._read(text)
+        if position is None or position.kind != kind:
+            raise _cursor_error(
+                param, f"Parameter '{param}' is no valid cursor of this collection."
             )
-        return found
+        if position.order != order:
+            raise _cursor_error(
+                param, f"Parameter '{param}' is a cursor of another query, filter or sort order."
+            )
+        return position
 
     def _read(self, text: Any) -> CursorPosition | None:
-        if not isinstance(text, str) or len(text) > _LONGEST or not text.isascii():
+        if not isinstance(text, str) or len(text) > _MAX_CHARACTERS or not text.isascii():
             return None
         try:
             sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         except ValueError:
             return None
-        raw, tag = sealed[:-_TAG], sealed[-_TAG:]
-        if not compare_digest(self._tag(raw), tag):
+        raw, tag = sealed[:-_TAG_BYTES], sealed[-_TAG_BYTES:]
+        if not compare_digest(self._sign(raw), tag):
             return None
-        # Base64 has more than one spelling for some bytes. Only ours is good.
+        # Base64 has more than one spelling for some bytes. Only ours is accepted.
         if urlsafe_b64encode(sealed).rstrip(b"=").decode() != text:
             return None
         try:
@@ -82,21 +88,21 @@ class CursorCodec:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    def _tag(self, raw: bytes) -> bytes:
-        return blake2b(raw, digest_size=_TAG, key=self._key).digest()
+    def _sign(self, raw: bytes) -> bytes:
+        return blake2b(raw, digest_size=_TAG_BYTES, key=self._key).digest()
 
 
 def _clip(value: Any) -> Any:
-    """What still fits into a cursor."""
+    """Return the part of a value that fits into a cursor."""
     if isinstance(value, str):
-        return value[:_LONGEST_TEXT]
+        return value[:_MAX_TEXT_CHARACTERS]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return None
     return value if value is None or isinstance(value, bool | int | float) else None
 
 
-def _refused(param: str, message: str) -> AqlError:
-    hint = "Begin with the first page, and pass cursors on as they were given."
+def _cursor_error(param: str, message: str) -> AqlError:
+    hint = "Start with the first page, and send cursors unchanged."
     return AqlError(
         "VALIDATION_INVALID_TYPE",
         f"{message} {hint}",

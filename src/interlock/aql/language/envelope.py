@@ -1,7 +1,7 @@
 """The response envelope, `{success, data}` or `{success, error}`, and the MCP result around it.
 
-What an upstream said is spliced in as it came. Whoever looks at an answer can rely on its bytes:
-`success` stands first, and the same input makes the same bytes.
+Data of an upstream is inserted unchanged. The bytes are stable: `success` comes first, and equal
+input results in equal bytes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ RECOVERABLE: Final = (
     "VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_",
     "BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED",
 )  # fmt: skip
-"""How codes begin that a model can do something about by itself."""
+"""Prefixes of error codes that a model can recover from."""
 
 NULL: Final = b"null"
 _encode: Final = msgspec.json.Encoder().encode
 _decode_text: Final = msgspec.json.Decoder(str).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Result(msgspec.Struct, gc=False):
-    """What the node looks for in a result of `tools/call`."""
+    """The parts of a `tools/call` result that are examined."""
 
     content: list[Raw] | UnsetType = UNSET
     structuredContent: Raw | UnsetType = UNSET
@@ -37,7 +37,7 @@ class _Result(msgspec.Struct, gc=False):
 
 
 class _Block(msgspec.Struct, gc=False):
-    """What it looks for in a block of content."""
+    """The parts of a content block that are examined."""
 
     type: str = ""
     text: Raw | UnsetType = UNSET
@@ -52,31 +52,31 @@ _decode_raw: Final = msgspec.json.Decoder(Raw).decode
 
 
 def is_error(code: str, policy: ErrorPolicy = "aql") -> bool:
-    """Whether a failure is marked as an error of MCP, too."""
+    """Return whether a failure also sets MCP's `isError`."""
     return policy == "mcp" or not code.startswith(RECOVERABLE)
 
 
-# -- answers
+# -- responses
 
 
-def success(
+def write_success(
     data: bytes | Raw, warnings: Sequence[Any] = (), meta: dict[str, Any] | None = None
 ) -> bytes:
-    """`data` is JSON. Warnings stand in the order in which they come."""
+    """Return the envelope of a success. `data` is JSON. The order of warnings is kept."""
     if not warnings and meta is None:
         return b'{"success":true,"data":%b}' % data
-    return b'{"success":true,"data":%b%b}' % (data, _beside(warnings, meta))
+    return b'{"success":true,"data":%b%b}' % (data, _optional_members(warnings, meta))
 
 
-def failure(code: str, message: str, details: Any = None) -> bytes:
-    """No details: there is nothing to add to the sentence. A failure has nothing beside it."""
+def write_failure(code: str, message: str, details: Any = None) -> bytes:
+    """Return the envelope of a failure. Empty details are omitted."""
     error: dict[str, Any] = {"code": code, "message": message}
     if details:
         error["details"] = details
     return b'{"success":false,"error":%b}' % _encode(error)
 
 
-def _beside(warnings: Sequence[Any], meta: dict[str, Any] | None) -> bytes:
+def _optional_members(warnings: Sequence[Any], meta: dict[str, Any] | None) -> bytes:
     members = b""
     if warnings:
         members = b',"warnings":' + _encode(list(warnings))
@@ -86,7 +86,7 @@ def _beside(warnings: Sequence[Any], meta: dict[str, Any] | None) -> bytes:
 
 
 def request_meta(request_id: str, duration_ms: float) -> dict[str, Any]:
-    """What is said of a request that named itself."""
+    """Return the metadata of a request with an id."""
     return {"request_id": request_id, "duration_ms": round(duration_ms, 3)}
 
 
@@ -99,9 +99,9 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
     index: int
     operation: str
     result: bytes
-    """Its answer."""
+    """The response of the operation."""
     status: str = ""
-    """`pending_confirmation`, where a batch goes on without it."""
+    """`pending_confirmation` if the batch continues without it, else empty."""
 
     @property
     def succeeded(self) -> bool:
@@ -109,14 +109,14 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchHalt(msgspec.Struct, frozen=True, gc=False):
-    """Where a batch stopped, because a human has to confirm something first."""
+    """The position where a batch stopped, because an operation needs approval."""
 
     at: BatchItem
     pending: Sequence[bytes | Raw]
-    """The operations behind it, as they were sent, so that they can be sent again."""
+    """The remaining operations as they were sent, so that the client can send them again."""
 
 
-def batch(
+def write_batch(
     items: Sequence[BatchItem],
     *,
     total: int,
@@ -124,28 +124,28 @@ def batch(
     warnings: Sequence[Any] = (),
     meta: dict[str, Any] | None = None,
 ) -> bytes:
-    """The answer to a batch that was worked through, or as far as it went."""
-    waiting = sum(1 for one in items if one.status)
-    succeeded = sum(1 for one in items if not one.status and one.succeeded)
+    """Return the response of a completed or halted batch."""
+    pending_count = sum(1 for item in items if item.status)
+    succeeded = sum(1 for item in items if not item.status and item.succeeded)
     summary = {
         "total": total,
         "succeeded": succeeded,
-        "failed": len(items) - succeeded - waiting,
+        "failed": len(items) - succeeded - pending_count,
     }
-    if waiting:
-        summary["pending_confirmation"] = waiting
+    if pending_count:
+        summary["pending_confirmation"] = pending_count
     halted = b""
     if halt is not None:
         summary |= {"halted": 1, "pending": len(halt.pending)}
         halted = b',"halted_at":%b,"pending_operations":[%b]' % (
-            _item(halt.at),
-            b",".join(bytes(one) for one in halt.pending),
+            _write_item(halt.at),
+            b",".join(bytes(item) for item in halt.pending),
         )
     return b'{"success":true,"data":null,"results":[%b],"summary":%b%b%b}' % (
-        b",".join(map(_item, items)),
+        b",".join(map(_write_item, items)),
         _encode(summary),
         halted,
-        _beside(warnings, meta),
+        _optional_members(warnings, meta),
     )
 
 
@@ -153,29 +153,29 @@ class _Summary(msgspec.Struct, gc=False):
     succeeded: int
 
 
-class _BatchAnswer(msgspec.Struct, gc=False):
+class _BatchResponse(msgspec.Struct, gc=False):
     summary: _Summary
 
 
-def any_succeeded(answer: bytes) -> bool:
-    """Whether an operation of a batch succeeded, by the answer that `batch` wrote."""
-    return msgspec.json.decode(answer, type=_BatchAnswer).summary.succeeded > 0
+def any_succeeded(response: bytes) -> bool:
+    """Return whether any operation of a batch succeeded, from the response that `batch` wrote."""
+    return msgspec.json.decode(response, type=_BatchResponse).summary.succeeded > 0
 
 
-def _item(one: BatchItem) -> bytes:
-    status = b',"status":%b' % _encode(one.status) if one.status else b""
+def _write_item(item: BatchItem) -> bytes:
+    status = b',"status":%b' % _encode(item.status) if item.status else b""
     return b'{"index":%d,"operation":%b%b,"result":%b}' % (
-        one.index,
-        _encode(one.operation),
+        item.index,
+        _encode(item.operation),
         status,
-        one.result,
+        item.result,
     )
 
 
-# -- as results of MCP
+# -- MCP results
 
 
-def as_tool_result(
+def write_tool_result(
     envelope: bytes,
     *,
     is_error: bool = False,
@@ -183,12 +183,14 @@ def as_tool_result(
     blocks: Iterable[bytes | Raw] = (),
     era: Era = Era.SESSION,
 ) -> bytes:
-    """An answer as the result of `tools/call`. `blocks`: what it refers to, behind the text.
+    """Return a response as the result of `tools/call`.
 
-    `structured`: whether the client knows structured content, and wants it.
+    Args:
+        structured: True if the client supports structured content and it is enabled.
+        blocks: Content blocks that the data refers to. They follow the text.
     """
-    first = b'{"type":"text","text":%b}' % _encode(envelope.decode())
-    content = b",".join((first, *map(bytes, blocks))) if blocks else first
+    text_block = b'{"type":"text","text":%b}' % _encode(envelope.decode())
+    content = b",".join((text_block, *map(bytes, blocks))) if blocks else text_block
     head = b'{"resultType":"complete",' if era is Era.STATELESS else b"{"
     parts = [head, b'"content":[', content, b"]"]
     if structured:
@@ -203,53 +205,64 @@ class ResultData(msgspec.Struct, frozen=True, gc=False):
     """The data of an upstream result, as AQL returns it."""
 
     raw: bytes
-    """JSON: its structured content, the JSON that its text is, or `{"content": [...]}`."""
+    """JSON: the structured content, the text parsed as JSON, or `{"content": [...]}`."""
     blocks: list[Raw]
-    """What is no text. The data refers to them by number: 0 is the first behind the text."""
+    """Blocks other than text. The data refers to them by index: 0 is the first after the text."""
     failed: bool
-    """Whether the upstream marked it as an error."""
+    """True if the upstream marked the result as an error."""
     json: bool
-    """Whether there is structure in it, not just prose."""
+    """True if the data is structured and not only text."""
 
 
 def data_of(result: bytes | Raw) -> ResultData:
-    """The data of a result of `tools/call`. Raises ValueError for one that is none."""
+    """Return the data of a `tools/call` result.
+
+    Raises:
+        ValueError: It is no valid result.
+    """
     try:
         raw = bytes(result)
         if not raw.isascii():
-            # Raw ranges are skipped, not read: bytes that are not UTF-8 would travel on unseen.
+            # Raw ranges are skipped and not validated, so invalid UTF-8 would pass unnoticed.
             raw.decode()
-        found = _decode_result(raw)
-        content = [] if found.content is UNSET else found.content
-        if found.structuredContent is not UNSET and _is_some(found.structuredContent):
+        result_parts = _decode_result(raw)
+        content = [] if result_parts.content is UNSET else result_parts.content
+        if result_parts.structuredContent is not UNSET and _is_not_null(
+            result_parts.structuredContent
+        ):
             return ResultData(
-                bytes(found.structuredContent), _without_text(content), found.isError, True
+                bytes(result_parts.structuredContent),
+                _without_text(content),
+                result_parts.isError,
+                True,
             )
         if len(content) == 1:
-            inside = _json_text(content[0])
-            if inside is not None:
-                return ResultData(inside, [], found.isError, True)
-        shown, blocks = _referred(content)
-    except _UNREADABLE as exc:
-        raise ValueError(f"not the result of a tool: {exc}") from None
-    return ResultData(b'{"content":[%b]}' % b",".join(shown), blocks, found.isError, False)
+            json_data = _json_text(content[0])
+            if json_data is not None:
+                return ResultData(json_data, [], result_parts.isError, True)
+        data_blocks, blocks = _split_blocks(content)
+    except _DECODE_ERRORS as exc:
+        raise ValueError(f"invalid tool result: {exc}") from None
+    return ResultData(
+        b'{"content":[%b]}' % b",".join(data_blocks), blocks, result_parts.isError, False
+    )
 
 
-def text_of(result: bytes | Raw, most: int = 4_000) -> str:
-    """What the text of a result says, for whoever has to explain it. Empty: nothing readable."""
+def text_of(result: bytes | Raw, limit: int = 4_000) -> str:
+    """Return the text of a result. Empty: there is no readable text."""
     try:
-        found = _decode_result(result)
+        result_parts = _decode_result(result)
         lines = []
-        for raw in () if found.content is UNSET else found.content:
+        for raw in () if result_parts.content is UNSET else result_parts.content:
             block = _decode_block(raw)
             if block.type == "text" and block.text is not UNSET:
                 lines.append(_decode_text(block.text))
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         return ""
-    return "\n".join(lines)[:most]
+    return "\n".join(lines)[:limit]
 
 
-def _is_some(raw: Raw) -> bool:
+def _is_not_null(raw: Raw) -> bool:
     return bytes(raw) != NULL
 
 
@@ -258,29 +271,29 @@ def _without_text(content: list[Raw]) -> list[Raw]:
 
 
 def _json_text(raw: Raw) -> bytes | None:
-    """The object or array that a block of text is. None: it is another block, or prose."""
+    """Return the JSON object or array in a text block. None: the block has none."""
     block = _decode_block(raw)
     if block.type != "text" or block.text is UNSET:
         return None
     text = _decode_text(block.text).strip()
     if text[:1] not in ("{", "["):
         return None
-    inside = text.encode()
+    json_data = text.encode()
     try:
-        _decode_raw(inside)
-    except _UNREADABLE:
+        _decode_raw(json_data)
+    except _DECODE_ERRORS:
         return None
-    return inside
+    return json_data
 
 
-def _referred(content: list[Raw]) -> tuple[list[bytes], list[Raw]]:
-    """Blocks as data shows them, and those that are passed on beside it."""
-    shown: list[bytes] = []
+def _split_blocks(content: list[Raw]) -> tuple[list[bytes], list[Raw]]:
+    """Return the blocks as data shows them, and the blocks that follow the text."""
+    data_blocks: list[bytes] = []
     blocks: list[Raw] = []
     for raw in content:
         block = _decode_block(raw)
         if block.type == "text":
-            shown.append(bytes(raw))
+            data_blocks.append(bytes(raw))
             continue
         reference: dict[str, Any] = {"$block": len(blocks), "type": block.type}
         if block.mimeType is not UNSET:
@@ -290,6 +303,6 @@ def _referred(content: list[Raw]) -> tuple[list[bytes], list[Raw]]:
         for name, value in (("uri", block.uri), ("name", block.name)):
             if value is not UNSET:
                 reference[name] = value
-        shown.append(_encode(reference))
+        data_blocks.append(_encode(reference))
         blocks.append(raw)
-    return shown, blocks
+    return data_blocks, blocks

@@ -1,7 +1,7 @@
-"""The errors of AQL: codes, their rows in the one table, and messages.
+"""The errors of AQL: codes, their rows in the error table, and messages.
 
-The sentences keep a rule of the public conformance runner: nothing in them looks like a line of a
-stack trace. Its pattern takes any word that ends in "at", followed by another word, for one.
+Messages obey a rule of the public conformance runner: they contain nothing that resembles a stack
+trace. Its pattern matches any word that ends in "at", followed by another word.
 """
 
 from __future__ import annotations
@@ -16,87 +16,89 @@ from interlock import errors
 from interlock.errors import Failure, InterlockError
 from interlock.protocol.aql_terms import EndpointFamily
 
-# -- What somebody else wrote, as a sentence of AQL quotes it: the same text, short and on one
-# line.
+# Quoting of text from other parties in messages: the text itself, short and on one line.
 #
-# Whatever a reader could not see, or could take for the end of the quotation, stands as JSON
-# escapes it, so that two different texts never look the same, and a quotation can be read back.
-# So does what the public conformance runner would take for a line of a stack trace.
+# Invisible characters, and characters that could end the quotation, are escaped as in JSON. So two
+# different texts never look the same, and a quotation can be decoded. Text that the conformance
+# runner would take for a stack trace is escaped, too.
 
-LONGEST: Final = 60
-"""Characters of a name or a value, unless said otherwise."""
+MAX_QUOTED_CHARACTERS: Final = 60
+"""Default maximum length of a quoted name or value, in characters."""
 
-UNLAWFUL: Final = re.compile(
+STACK_TRACE_PATTERN: Final = re.compile(
     r"at\s+\S+|typeerror|referenceerror|syntaxerror|/src/|/node_modules/|\.[tj]s:\d", re.IGNORECASE
 )
-"""What must not be in a message. No word boundary: "format x" is caught, too."""
+"""Patterns that messages must not contain. Without a word boundary: "format x" matches, too."""
 
 
-def lawful(message: str) -> bool:
-    """Whether no part of a message could be taken for a stack trace."""
-    return UNLAWFUL.search(message) is None
+def is_safe_message(message: str) -> bool:
+    """Return whether no part of a message resembles a stack trace."""
+    return STACK_TRACE_PATTERN.search(message) is None
 
 
-def short(name: str, most: int = LONGEST) -> str:
-    """A name that somebody sent, as details give it back."""
-    cut = name if len(name) <= most else name[:most] + "…"
-    return cut.encode("utf-8", "replace").decode()
+def shorten(name: str, limit: int = MAX_QUOTED_CHARACTERS) -> str:
+    """Return a shortened name for error details."""
+    shortened = name if len(name) <= limit else name[:limit] + "…"
+    return shortened.encode("utf-8", "replace").decode()
 
 
-def shown(name: str) -> str:
-    """A name that somebody sent, as a sentence has it between single quotes."""
-    return escaped(short(name))
+def quotable(name: str) -> str:
+    """Return a name for a message, between single quotes."""
+    return escape(shorten(name))
 
 
-def escaped(text: str) -> str:
-    """The same of a text that is short enough."""
-    return lawfully(_seen(text.replace("\\", "\\\\").replace("'", "\\u0027")))
+def escape(text: str) -> str:
+    """Return escaped text for a message, between single quotes."""
+    return escape_stack_traces(
+        _escape_invisible(text.replace("\\", "\\\\").replace("'", "\\u0027"))
+    )
 
 
-def value(one: Any, most: int = LONGEST) -> str:
-    """A value as JSON, for a sentence. One that is cut says how long it is, and has a mark that
-    another value does not have."""
-    return lawfully(plain_value(one, most))
+def quote_value(value: Any, limit: int = MAX_QUOTED_CHARACTERS) -> str:
+    """Return a value as JSON for a message. A shortened value has its length and a unique mark."""
+    return escape_stack_traces(plain_value(value, limit))
 
 
-def plain_value(one: Any, most: int = LONGEST) -> str:
-    """The same where no sentence is made of it: for humans."""
-    written = json.dumps(one, ensure_ascii=False, separators=(", ", ": "))
-    long = one if isinstance(one, str) else written
-    if len(long) <= most:
-        return _seen(written)
-    cut = f"{long[:most]}…"
-    if isinstance(one, str):
-        cut = json.dumps(cut, ensure_ascii=False)
-    return f"{_seen(cut)} ({len(long)} characters, #{mark(one)})"
+def plain_value(value: Any, limit: int = MAX_QUOTED_CHARACTERS) -> str:
+    """Return a value like `value` does, for texts to which the conformance rule does not apply."""
+    encoded = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    full_text = value if isinstance(value, str) else encoded
+    if len(full_text) <= limit:
+        return _escape_invisible(encoded)
+    shortened = f"{full_text[:limit]}…"
+    if isinstance(value, str):
+        shortened = json.dumps(shortened, ensure_ascii=False)
+    return f"{_escape_invisible(shortened)} ({len(full_text)} characters, #{value_mark(value)})"
 
 
-def mark(one: Any) -> str:
-    """By what a value is told from another one."""
-    written = json.dumps(one, sort_keys=True)
-    return blake2b(written.encode(), digest_size=6).hexdigest()
+def value_mark(value: Any) -> str:
+    """Return a short hash that distinguishes a value from others."""
+    encoded = json.dumps(value, sort_keys=True)
+    return blake2b(encoded.encode(), digest_size=6).hexdigest()
 
 
-def _seen(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _escape(one) for one in text)
+    return "".join(
+        character if character.isprintable() else _escape_character(character) for character in text
+    )
 
 
-def _escape(one: str) -> str:
-    return json.dumps(one)[1:-1] if not one.isascii() else f"\\u{ord(one):04x}"
+def _escape_character(character: str) -> str:
+    return json.dumps(character)[1:-1] if not character.isascii() else f"\\u{ord(character):04x}"
 
 
-def lawfully(text: str) -> str:
-    """JSON that no message has to leave out."""
-    while (found := UNLAWFUL.search(text)) is not None:
-        # Behind "at" the gap is what makes it one.
-        place = found.start() + 2 * (found[0][:2].lower() == "at")
-        text = f"{text[:place]}\\u{ord(text[place]):04x}{text[place + 1 :]}"
+def escape_stack_traces(text: str) -> str:
+    """Escape the parts of JSON text that resemble a stack trace."""
+    while (match := STACK_TRACE_PATTERN.search(text)) is not None:
+        # After "at", escaping the space is enough.
+        index = match.start() + 2 * (match[0][:2].lower() == "at")
+        text = f"{text[:index]}\\u{ord(text[index]):04x}{text[index + 1 :]}"
     return text
 
 
-ROW: Final[dict[str, Failure]] = {
+FAILURE_BY_CODE: Final[dict[str, Failure]] = {
     "VALIDATION_MISSING_PARAM": errors.INVALID_ARGUMENTS,
     "VALIDATION_INVALID_TYPE": errors.INVALID_ARGUMENTS,
     "VALIDATION_INVALID_ENUM": errors.INVALID_ARGUMENTS,
@@ -129,10 +131,10 @@ ROW: Final[dict[str, Failure]] = {
     "CONFIRMATION_REQUIRED": errors.CONFIRMATION_REQUIRED,
     "INTERNAL_ERROR": errors.INTERNAL,
 }
-"""Code → row. Codes of the draft that are not here have the row of their nearest relative."""
+"""Code → row of the error table. Other codes of the draft use the row of a related code."""
 
 BATCH_PARTIAL_FAILURE: Final = "BATCH_PARTIAL_FAILURE"
-"""Announced by the draft, never sent: a batch that was worked through is a success."""
+"""Defined by the draft and never sent: a batch that was processed is a success."""
 
 TEMPLATES: Final[dict[str, str]] = {
     "VALIDATION_MISSING_PARAM": "Missing required parameter '{param_name}'",
@@ -148,114 +150,124 @@ TEMPLATES: Final[dict[str, str]] = {
     "VALIDATION_PAYLOAD_TOO_LARGE": (
         "Too large: {limit_type} is {actual_value} {unit}, the limit is {limit_value}."
     ),
-    "VALIDATION_INVALID_ENCODING": "Not valid UTF-8 text in '{location}'",
+    "VALIDATION_INVALID_ENCODING": "Invalid UTF-8 text in '{location}'",
     "VALIDATION_OUT_OF_RANGE": (
-        "Parameter '{param_name}' must be an integer from {minimum} to {maximum}: readers of JSON "
-        "round anything beyond."
+        "Parameter '{param_name}' must be an integer from {minimum} to {maximum}: JSON readers may "
+        "round other integers."
     ),
     "NOT_FOUND_OPERATION": "Unknown operation '{operation}'.",
-    "NOT_FOUND_RESOURCE": "There is no {resource_type} '{resource_id}'.",
+    "NOT_FOUND_RESOURCE": "Unknown {resource_type} '{resource_id}'.",
 }
-"""How sentences begin. What they fill in is in the details, under the same name."""
+"""Beginnings of messages. The placeholders are members of the details."""
 
-_MOST_NAMES: Final = 20
+_MAX_NAMES: Final = 20
 FAILED: Final = "failed"
-"""The state of a server that does not come by itself."""
-_NAMES: Final = frozenset({"param_name", "operation", "location", "resource_id"})
-"""What stands between quotes in a sentence, and may be of anybody's making."""
-_LONGEST_ABOUT: Final = 160
+"""The state of a server that does not reconnect by itself."""
+_QUOTED_PLACEHOLDERS: Final = frozenset({"param_name", "operation", "location", "resource_id"})
+"""Placeholders with untrusted text, which is quoted."""
+_MAX_DESCRIPTION: Final = 160
 
 
 class AqlError(InterlockError):
-    """A failure with a code of AQL."""
+    """An error with an AQL code."""
 
     def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
-        super().__init__(ROW.get(code, errors.INVALID_ARGUMENTS), message, details)
+        super().__init__(FAILURE_BY_CODE.get(code, errors.INVALID_ARGUMENTS), message, details)
         self.code = code
 
 
 def code_of(error: InterlockError) -> str:
-    """What AQL calls any failure of the node."""
+    """Return the AQL code of any error of the node."""
     return error.code if isinstance(error, AqlError) else error.failure.aql
 
 
-def _tame(text: str) -> str:
-    """A description by somebody else, as far as the rule of these sentences lets it be quoted."""
+def _sanitize_description(text: str) -> str:
+    """Return a description from another party, as far as messages may quote it."""
     line = " ".join(text.split())
-    found = UNLAWFUL.search(line)
-    if found is None:
-        cut = line
+    match = STACK_TRACE_PATTERN.search(line)
+    if match is None:
+        shortened = line
     else:
-        cut = line[: found.start()].rpartition(" ")[0].rstrip(" ,;:(") + "…"
-        if cut == "…":
+        shortened = line[: match.start()].rpartition(" ")[0].rstrip(" ,;:(") + "…"
+        if shortened == "…":
             return ""
-    return cut if len(cut) <= _LONGEST_ABOUT else cut[:_LONGEST_ABOUT].rstrip() + "…"
+    return (
+        shortened
+        if len(shortened) <= _MAX_DESCRIPTION
+        else shortened[:_MAX_DESCRIPTION].rstrip() + "…"
+    )
 
 
-def _begin(code: str, details: dict[str, Any]) -> str:
-    """A sentence of the table, with lists in it as quoted names."""
-    return TEMPLATES[code].format_map({key: _filled(key, one) for key, one in details.items()})
+def _fill_template(code: str, details: dict[str, Any]) -> str:
+    """Fill a template. Lists become quoted names."""
+    return TEMPLATES[code].format_map(
+        {key: _format_value(key, value) for key, value in details.items()}
+    )
 
 
-def _filled(key: str, one: Any) -> Any:
-    if isinstance(one, list):
-        return listed(one)
-    return escaped(one) if key in _NAMES and isinstance(one, str) else one
+def _format_value(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return format_names(value)
+    return escape(value) if key in _QUOTED_PLACEHOLDERS and isinstance(value, str) else value
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
-    quoted = ", ".join(f"'{escaped(name)}'" for name in names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return f"{quoted} and {more} more" if more > 0 else quoted or "none"
+def format_names(names: Sequence[str]) -> str:
+    """Return names as text for a message."""
+    quoted = ", ".join(f"'{escape(name)}'" for name in names[:_MAX_NAMES])
+    remaining = len(names) - _MAX_NAMES
+    return f"{quoted} and {remaining} more" if remaining > 0 else quoted or "none"
 
 
-def missing(param: str, operation: str, type: str, about: str) -> AqlError:
+def missing_parameter(param: str, operation: str, type: str, description: str) -> AqlError:
     code = "VALIDATION_MISSING_PARAM"
     details: dict[str, Any] = {"param_name": param, "expected_type": type}
-    of = ""
+    operation_hint = ""
     if operation:
         details["operation"] = operation
-        of = f" Operation '{operation}' needs it."
-    about = _tame(about).rstrip(".")
-    expected = f"{type} ({about})" if about else type
-    return AqlError(code, f"{_begin(code, details)}. Expected: {expected}.{of}", details)
+        operation_hint = f" Operation '{operation}' requires it."
+    description = _sanitize_description(description).rstrip(".")
+    expected = f"{type} ({description})" if description else type
+    return AqlError(
+        code, f"{_fill_template(code, details)}. Expected: {expected}.{operation_hint}", details
+    )
 
 
-def unknown(
-    operation: str, unknown: Sequence[str], valid: Iterable[str], near: str | None
+def unknown_parameters(
+    operation: str, names: Sequence[str], valid: Iterable[str], suggestion: str | None
 ) -> AqlError:
-    """For parameters that an operation does not have."""
+    """Return the error for unknown parameters of an operation."""
     code = "VALIDATION_UNKNOWN_PARAM"
     details: dict[str, Any] = {
         "operation": operation,
-        "unknown_params": [short(name) for name in unknown],
+        "unknown_params": [shorten(name) for name in names],
         "valid_params": list(valid),
     }
-    return _not_known(code, details, details["valid_params"], near)
+    return _unknown_name_error(code, details, details["valid_params"], suggestion)
 
 
 def unknown_field(
-    param: str, unknown: Sequence[str], valid: Iterable[str], near: str | None = None
+    param: str, names: Sequence[str], valid: Iterable[str], suggestion: str | None = None
 ) -> AqlError:
-    """For members that an object such as `input` may not have."""
+    """Return the error for unknown members of an object such as `input`."""
     code = "VALIDATION_UNKNOWN_FIELD"
     details: dict[str, Any] = {
         "param_name": param,
-        "unknown_fields": [short(name) for name in unknown],
+        "unknown_fields": [shorten(name) for name in names],
         "valid_fields": list(valid),
     }
-    return _not_known(code, details, details["valid_fields"], near)
+    return _unknown_name_error(code, details, details["valid_fields"], suggestion)
 
 
-def _not_known(
-    code: str, details: dict[str, Any], valid: Sequence[str], near: str | None
+def _unknown_name_error(
+    code: str, details: dict[str, Any], valid: Sequence[str], suggestion: str | None
 ) -> AqlError:
     hint = ""
-    if near:
-        details["did_you_mean"] = near
-        hint = f" Did you mean '{escaped(near)}'?"
-    return AqlError(code, f"{_begin(code, details)} Valid: {listed(valid)}.{hint}", details)
+    if suggestion:
+        details["did_you_mean"] = suggestion
+        hint = f" Did you mean '{escape(suggestion)}'?"
+    return AqlError(
+        code, f"{_fill_template(code, details)} Valid: {format_names(valid)}.{hint}", details
+    )
 
 
 def wrong_type(param: str, expected: str, actual: str, reason: str = "") -> AqlError:
@@ -263,11 +275,11 @@ def wrong_type(param: str, expected: str, actual: str, reason: str = "") -> AqlE
     details = {"param_name": param, "expected_type": expected, "actual_type": actual}
     if reason:
         details["reason"] = reason
-    return AqlError(code, _begin(code, details), details)
+    return AqlError(code, _fill_template(code, details), details)
 
 
-def not_together(param: str, message: str, hint: str = "") -> AqlError:
-    """For parameters that are right each by itself, and wrong beside each other."""
+def conflicting_parameters(param: str, message: str, hint: str = "") -> AqlError:
+    """Return the error for parameters that cannot be combined."""
     details = {"param_name": param, "expected_type": "absent", "actual_type": "present"}
     if hint:
         details["hint"] = hint
@@ -281,41 +293,47 @@ def wrong_endpoint(operation: str, expected: EndpointFamily, actual: str) -> Aql
         "expected_endpoint": expected.tool,
         "actual_endpoint": actual,
     }
-    return AqlError(code, _begin(code, details), details)
+    return AqlError(code, _fill_template(code, details), details)
 
 
-def no_operation(name: str, near: Sequence[str]) -> AqlError:
+def unknown_operation(name: str, suggestions: Sequence[str]) -> AqlError:
     code = "NOT_FOUND_OPERATION"
-    details: dict[str, Any] = {"operation": short(name), "available": list(near)}
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    details: dict[str, Any] = {"operation": shorten(name), "available": list(suggestions)}
+    hint = f" Did you mean '{suggestions[0]}'?" if suggestions else ""
     return AqlError(
-        code, f"{_begin(code, details)}{hint} Ask introspect for the operations there are.", details
+        code,
+        f"{_fill_template(code, details)}{hint} Call introspect for a list of operations.",
+        details,
     )
 
 
-def not_yet(name: str, server: str, state: str) -> AqlError:
-    """For an operation whose server is known, and is not there. `state`: what it does instead."""
+def server_not_connected(name: str, server: str, state: str) -> AqlError:
+    """Return the error for an operation of a server that is not connected.
+
+    Args:
+        state: The state of the server.
+    """
     code = "NOT_FOUND_OPERATION"
     details: dict[str, Any] = {
-        "operation": short(name),
+        "operation": shorten(name),
         "available": [],
         "server": server,
         "server_state": state,
         "retryable": state != FAILED,
     }
-    then = "Try again soon." if state != FAILED else "`interlock status` says why."
+    next_step = "Try again soon." if state != FAILED else "`interlock status` shows the reason."
     return AqlError(
         code,
-        f"{_begin(code, details)} Its server '{escaped(server)}' is {state}, and offers nothing "
-        f"yet. {then}",
+        f"{_fill_template(code, details)} Its server '{escape(server)}' is {state}, and has "
+        f"listed no tools yet. {next_step}",
         details,
     )
 
 
-def no_resource(kind: str, id: str) -> AqlError:
+def unknown_resource(kind: str, id: str) -> AqlError:
     code = "NOT_FOUND_RESOURCE"
-    details = {"resource_type": kind, "resource_id": short(id)}
-    return AqlError(code, _begin(code, details), details)
+    details = {"resource_type": kind, "resource_id": shorten(id)}
+    return AqlError(code, _fill_template(code, details), details)
 
 
 def too_large(limit_type: str, limit: int, actual: int, unit: str) -> AqlError:
@@ -326,26 +344,26 @@ def too_large(limit_type: str, limit: int, actual: int, unit: str) -> AqlError:
         "actual_value": actual,
         "unit": unit,
     }
-    return AqlError(code, _begin(code, details), details)
+    return AqlError(code, _fill_template(code, details), details)
 
 
-def encoding(location: str, offset: int | None = None) -> AqlError:
+def invalid_encoding(location: str, offset: int | None = None) -> AqlError:
     code = "VALIDATION_INVALID_ENCODING"
-    details: dict[str, Any] = {"location": short(location)}
-    where = ""
+    details: dict[str, Any] = {"location": shorten(location)}
+    position = ""
     if offset is not None:
         details["byte_offset"] = offset
-        where = f", byte {offset}"
+        position = f", byte {offset}"
     return AqlError(
         code,
-        f"{_begin(code, details)}{where}. Send text without broken or NUL characters.",
+        f"{_fill_template(code, details)}{position}. Send text without invalid or NUL characters.",
         details,
     )
 
 
-def out_of_range(param: str, least: int, most: int, *, as_text: bool = False) -> AqlError:
-    """For an integer that not every reader of JSON reads as it was written."""
+def out_of_range(param: str, minimum: int, maximum: int, *, as_text: bool = False) -> AqlError:
+    """Return the error for an integer that JSON readers may not represent exactly."""
     code = "VALIDATION_OUT_OF_RANGE"
-    details: dict[str, Any] = {"param_name": param, "minimum": least, "maximum": most}
+    details: dict[str, Any] = {"param_name": param, "minimum": minimum, "maximum": maximum}
     hint = " Send it as a string." if as_text else ""
-    return AqlError(code, _begin(code, details) + hint, details)
+    return AqlError(code, _fill_template(code, details) + hint, details)

@@ -1,8 +1,7 @@
 """Field selection: by paths, or by a preset.
 
-What a foreign server answers has a shape that nobody told the node. So a path is any key of JSON,
-presets go by what keys are called and how much they hold, and without being asked nothing is left
-out.
+The schema of a server's result is unknown. So a path may name any JSON key, presets select by key
+names and sizes, and the default returns all fields.
 """
 
 from __future__ import annotations
@@ -30,270 +29,293 @@ DEFAULTS: Final[dict[ResultKind, str]] = {
     "foreign": FULL,
 }
 
-MOST_PATHS: Final = 200
-_LONGEST_PATH: Final = 300
+MAX_PATHS: Final = 200
+_MAX_PATH_CHARACTERS: Final = 300
 _encode: Final = msgspec.json.Encoder().encode
-_LONG_TEXT: Final = 300
-_FEW: Final = 5
-_TELLING: Final = frozenset(
+_MAX_SHORT_TEXT: Final = 300
+_MAX_FALLBACK_FIELDS: Final = 5
+_IDENTIFYING_KEYS: Final = frozenset(
     {
         "id", "key", "name", "title", "label", "number", "url", "uri", "href", "link", "path",
         "slug", "state", "status", "type", "kind", "login", "username", "code",
     }
 )  # fmt: skip
-"""Words by which one thing is told from another."""
+"""Keys that identify an object."""
 
 FieldTree = dict[str, "FieldTree | None"]
-"""Paths by their first step. None: everything from here on."""
+"""Paths by their first step. None: the whole value."""
 
 
 class FieldSelection(msgspec.Struct, frozen=True):
-    """The fields that are requested."""
+    """A selection of fields."""
 
     preset: str
     """Empty: only the paths."""
     tree: FieldTree
     computed: frozenset[str] = frozenset()
-    """Computed fields that are wanted, by name."""
+    """Names of the requested computed fields."""
 
     @property
     def everything(self) -> bool:
         return self.preset == FULL
 
 
-def select(
+def select_fields(
     value: Any,
     fields: Any = None,
     preset: Any = None,
     kind: ResultKind = "foreign",
     *,
     presets: Mapping[str, Sequence[str]] | None = None,
-    known: Collection[str] | None = None,
+    known_fields: Collection[str] | None = None,
 ) -> Any:
-    """A value with the fields that were asked for. Raises AqlError for what cannot be asked."""
-    return apply(value, asked(fields, preset, kind, presets=presets, known=known), presets)
+    """Return a value with the requested fields. Raises AqlError."""
+    return apply(
+        value,
+        parse_selection(fields, preset, kind, presets=presets, known_fields=known_fields),
+        presets,
+    )
 
 
-def asked(
+def parse_selection(
     fields: Any,
     preset: Any = None,
     kind: ResultKind = "foreign",
     *,
     presets: Mapping[str, Sequence[str]] | None = None,
-    known: Collection[str] | None = None,
+    known_fields: Collection[str] | None = None,
     computed: Collection[str] = (),
 ) -> FieldSelection:
-    """What `fields` and `preset` mean. Together, the paths are added to the preset.
+    """Parse `fields` and `preset`. Together, the paths are added to the preset.
 
-    `known`: the fields there are, and `computed` those that are made when asked for; None: any may
-    be there. Raises AqlError.
+    Args:
+        known_fields: The known fields. None: any field is allowed.
+        computed: The names of computed fields.
+
+    Raises:
+        AqlError: A preset, path or field is invalid.
     """
-    names = (*PRESETS, *(one for one in presets or () if one not in PRESETS))
-    chosen = _preset("preset", preset, names) if preset is not None else ""
+    names = (*PRESETS, *(name for name in presets or () if name not in PRESETS))
+    preset_name = _check_preset("preset", preset, names) if preset is not None else ""
     if fields is None:
-        return FieldSelection(chosen or DEFAULTS[kind], {})
+        return FieldSelection(preset_name or DEFAULTS[kind], {})
     if isinstance(fields, str):
-        return FieldSelection(_preset("fields", fields, names), {})
-    if not isinstance(fields, list) or not all(isinstance(one, str) for one in fields):
-        raise errors.wrong_type("fields", "a preset or an array of paths", _kind(fields))
-    if len(fields) > MOST_PATHS:
-        raise errors.too_large("array_elements", MOST_PATHS, len(fields), "elements")
+        return FieldSelection(_check_preset("fields", fields, names), {})
+    if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):
+        raise errors.wrong_type("fields", "a preset or an array of paths", _json_type(fields))
+    if len(fields) > MAX_PATHS:
+        raise errors.too_large("array_elements", MAX_PATHS, len(fields), "elements")
     tree: FieldTree = {}
-    wanted: set[str] = set()
+    computed_names: set[str] = set()
     for path in fields:
         steps = path.split(".")
-        if len(path) > _LONGEST_PATH or not all(steps):
+        if len(path) > _MAX_PATH_CHARACTERS or not all(steps):
             raise errors.wrong_type("fields", "paths such as 'a' or 'a.b'", "another path")
-        if known is not None:
-            _check_known(steps, known, computed)
+        if known_fields is not None:
+            _check_known(steps, known_fields, computed)
         if steps[0] == COMPUTED and len(steps) > 1:
-            wanted.add(steps[1])
-        _plant(tree, steps)
-    return FieldSelection(chosen, tree, frozenset(wanted))
+            computed_names.add(steps[1])
+        _add_path(tree, steps)
+    return FieldSelection(preset_name, tree, frozenset(computed_names))
 
 
 def apply(
     value: Any, selection: FieldSelection, presets: Mapping[str, Sequence[str]] | None = None
 ) -> Any:
-    """A value, or each item of a list, with the fields of a selection.
+    """Apply a selection to a value, or to each item of a list.
 
-    An object that only wraps a list keeps what stands beside it: selection is for items.
+    In an object that only wraps a list, the selection applies to the items. Other members are kept.
     """
     if selection.everything:
         return value
     if isinstance(value, list):
-        return [_item(one, selection, presets) for one in value]
+        return [_select_item(item, selection, presets) for item in value]
     if isinstance(value, dict):
-        inside = list_in(value)
-        if inside is not None and _only_wraps(value, selection):
-            items = [_item(one, selection, presets) for one in value[inside]]
-            return {**value, inside: items}
-    return _item(value, selection, presets)
+        list_name = list_in(value)
+        if list_name is not None and _is_list_wrapper(value, selection):
+            items = [_select_item(item, selection, presets) for item in value[list_name]]
+            return {**value, list_name: items}
+    return _select_item(value, selection, presets)
 
 
-def _only_wraps(value: dict[str, Any], selection: FieldSelection) -> bool:
-    """Whether what is asked for is in the items: an object with a name is one itself."""
+def _is_list_wrapper(value: dict[str, Any], selection: FieldSelection) -> bool:
+    """Return whether a selection applies to the items: an object with a name is an item itself."""
     if any(step in value for step in selection.tree):
         return False
-    return bool(selection.tree and not selection.preset) or not any(map(_tells, value))
+    return bool(selection.tree and not selection.preset) or not any(map(_is_identifying, value))
 
 
 def list_in(value: dict[str, Any]) -> str | None:
-    """The one member that is an array of objects. None: there is none, or more than one."""
-    found = [name for name in lists_in(value) if value[name]]
-    return found[0] if len(found) == 1 else None
+    """Return the only member that is an array of objects. None: there is none, or more than one."""
+    names = [name for name in lists_in(value) if value[name]]
+    return names[0] if len(names) == 1 else None
 
 
 def lists_in(value: dict[str, Any]) -> list[str]:
-    """Every member that is an array of objects, or an empty one."""
+    """Return the members that are arrays of objects or empty arrays."""
     return [
         name
-        for name, one in value.items()
-        if isinstance(one, list) and all(isinstance(item, dict) for item in one)
+        for name, member in value.items()
+        if isinstance(member, list) and all(isinstance(item, dict) for item in member)
     ]
 
 
-def absent(items: Sequence[Any], selection: FieldSelection) -> list[str]:
-    """Fields that were asked for, and that none of these items has."""
-    if not any(isinstance(one, dict) for one in items):
+def find_missing_fields(items: Sequence[Any], selection: FieldSelection) -> list[str]:
+    """Return the requested fields that no item has."""
+    if not any(isinstance(item, dict) for item in items):
         return []
     return [
         name
         for name in selection.tree
-        if name != COMPUTED and not any(isinstance(one, dict) and name in one for one in items)
+        if name != COMPUTED and not any(isinstance(item, dict) and name in item for item in items)
     ]
 
 
 def items_of(value: Any, selection: FieldSelection) -> Sequence[Any]:
-    """What a selection of a value is applied to."""
+    """Return the items that a selection of a value applies to."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict):
-        inside = list_in(value)
-        if inside is not None and _only_wraps(value, selection):
-            items: list[Any] = value[inside]
+        list_name = list_in(value)
+        if list_name is not None and _is_list_wrapper(value, selection):
+            items: list[Any] = value[list_name]
             return items
     return [value]
 
 
-def _preset(param: str, name: Any, names: Sequence[str]) -> str:
+def _check_preset(param: str, name: Any, names: Sequence[str]) -> str:
     if not isinstance(name, str):
-        raise errors.wrong_type(param, "the name of a preset", _kind(name))
+        raise errors.wrong_type(param, "the name of a preset", _json_type(name))
     if name not in names:
         raise AqlError(
             "VALIDATION_INVALID_ENUM",
-            f"Parameter '{param}' names no preset. Valid: {', '.join(names)}.",
+            f"Parameter '{param}' is no preset. Valid: {', '.join(names)}.",
             {"param_name": param, "allowed": list(names)},
         )
     return name
 
 
-def _check_known(steps: list[str], known: Collection[str], computed: Collection[str]) -> None:
+def _check_known(
+    steps: list[str], known_fields: Collection[str], computed: Collection[str]
+) -> None:
     if steps[0] == COMPUTED:
         if len(steps) == 1 or steps[1] in computed:
             return
-        valid = [f"{COMPUTED}.{one}" for one in computed]
+        valid = [f"{COMPUTED}.{name}" for name in computed]
         raise errors.unknown_field("fields", [".".join(steps[:2])], valid)
-    if steps[0] not in known:
-        near = get_close_matches(steps[0][:60], known, 1)
-        raise errors.unknown_field("fields", [steps[0]], sorted(known), near[0] if near else None)
+    if steps[0] not in known_fields:
+        matches = get_close_matches(steps[0][:60], known_fields, 1)
+        raise errors.unknown_field(
+            "fields", [steps[0]], sorted(known_fields), matches[0] if matches else None
+        )
 
 
-def _plant(tree: FieldTree, steps: list[str]) -> None:
+def _add_path(tree: FieldTree, steps: list[str]) -> None:
     for step in steps[:-1]:
         inner = tree.setdefault(step, {})
         if inner is None:
-            # All of it is wanted already.
+            # The whole value is already selected.
             return
         tree = inner
     tree[steps[-1]] = None
 
 
-def _item(
+def _select_item(
     value: Any, selection: FieldSelection, presets: Mapping[str, Sequence[str]] | None
 ) -> Any:
     if not isinstance(value, dict):
         return value
     preset = selection.preset
-    named = None if presets is None else presets.get(preset)
-    if named is not None:
-        kept = {name: value[name] for name in named if name in value}
+    preset_fields = None if presets is None else presets.get(preset)
+    if preset_fields is not None:
+        selected = {name: value[name] for name in preset_fields if name in value}
     elif preset == MINIMAL:
-        kept = _minimal(value)
+        selected = _minimal(value)
     elif preset == STANDARD:
-        kept = _standard(value)
+        selected = _standard(value)
     else:
-        kept = {}
+        selected = {}
     if not selection.tree:
-        return kept
-    picked = _pick(value, selection.tree)
-    # In the order of the item, so that the same item looks the same however it was asked for.
+        return selected
+    by_path = _pick(value, selection.tree)
+    # In the order of the item, so that the result does not depend on the order of the request.
     return {
-        name: picked.get(name, kept.get(name)) for name in value if name in picked or name in kept
+        name: by_path.get(name, selected.get(name))
+        for name in value
+        if name in by_path or name in selected
     }
 
 
 def _pick(value: dict[str, Any], tree: FieldTree) -> dict[str, Any]:
     picked: dict[str, Any] = {}
-    for name, one in value.items():
+    for name, member in value.items():
         if name not in tree:
             continue
         inner = tree[name]
         if inner is None:
-            picked[name] = one
-        elif isinstance(one, dict):
-            picked[name] = _pick(one, inner)
-        elif isinstance(one, list):
-            picked[name] = [_pick(each, inner) if isinstance(each, dict) else each for each in one]
+            picked[name] = member
+        elif isinstance(member, dict):
+            picked[name] = _pick(member, inner)
+        elif isinstance(member, list):
+            picked[name] = [
+                _pick(element, inner) if isinstance(element, dict) else element
+                for element in member
+            ]
     return picked
 
 
 def _minimal(value: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: one for name, one in value.items() if _tells(name) and _is_short(one)}
-    if kept:
-        return kept
-    scalars = [(name, one) for name, one in value.items() if _is_short(one)]
-    return dict(scalars[:_FEW])
+    selected = {
+        name: member
+        for name, member in value.items()
+        if _is_identifying(name) and _is_short(member)
+    }
+    if selected:
+        return selected
+    short_members = [(name, member) for name, member in value.items() if _is_short(member)]
+    return dict(short_members[:_MAX_FALLBACK_FIELDS])
 
 
-def _tells(name: str) -> bool:
+def _is_identifying(name: str) -> bool:
     word = name.lower()
-    if word in _TELLING:
+    if word in _IDENTIFYING_KEYS:
         return True
-    # Of `html_url` and `createdById` only what ends in an id says which thing it is.
+    # Of `html_url` and `createdById` only names that end in an id identify the object.
     return word.endswith(("_id", "_name", "_key")) and "_by_" not in word
 
 
 def _is_short(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= _LONG_TEXT
+        return len(value) <= _MAX_SHORT_TEXT
     return not isinstance(value, dict | list)
 
 
 def _standard(value: dict[str, Any]) -> dict[str, Any]:
-    """Without long texts, lists of objects, and what is nested in objects that are not small. An
-    object of which nothing would stay is left out, not emptied."""
-    kept: dict[str, Any] = {}
-    for name, one in value.items():
-        if isinstance(one, dict) and len(_encode(one)) <= _LONG_TEXT:
-            kept[name] = one
-        elif isinstance(one, dict):
-            inside = {key: inner for key, inner in one.items() if _is_short(inner)}
-            if inside:
-                kept[name] = inside
-        elif isinstance(one, list):
-            if all(_is_short(inner) for inner in one):
-                kept[name] = one
-        elif _is_short(one):
-            kept[name] = one
-    return kept
+    """Return a value without long texts, lists of objects, and nested members of large objects.
+
+    An object without remaining members is omitted.
+    """
+    selected: dict[str, Any] = {}
+    for name, member in value.items():
+        if isinstance(member, dict) and len(_encode(member)) <= _MAX_SHORT_TEXT:
+            selected[name] = member
+        elif isinstance(member, dict):
+            short_members = {key: value for key, value in member.items() if _is_short(value)}
+            if short_members:
+                selected[name] = short_members
+        elif isinstance(member, list):
+            if all(_is_short(value) for value in member):
+                selected[name] = member
+        elif _is_short(member):
+            selected[name] = member
+    return selected
 
 
-def _kind(value: Any) -> str:
-    for kind, word in (
+def _json_type(value: Any) -> str:
+    for kind, type_name in (
         (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
         (dict, "object"),
     ):  # fmt: skip
         if isinstance(value, kind):
-            return word
+            return type_name
     return "null"

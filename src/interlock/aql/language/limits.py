@@ -1,8 +1,7 @@
-"""Limits of a request, and characters that no text may hold.
+"""Limits of requests, and characters that text must not contain.
 
-Nearly every request is small and flat: counting a few bytes says so, and it is not looked at any
-closer. Only what might be over a limit is taken apart, and even that without recursion before its
-depth is known.
+Nearly all requests are small and flat. Counting a few bytes proves that, without parsing. Only
+requests that may exceed a limit are parsed, and without recursion until their depth is known.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from typing import Any, Final, Protocol
 from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
 
-MOST_SAFE: Final = 2**53 - 1
-"""The largest integer that every reader of JSON reads as it was written."""
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+"""The largest integer that every JSON reader represents exactly."""
 
-_COUNTED_BEYOND: Final = 100
-"""So many levels over the limit are still counted: an exact number helps nobody any further."""
-_SAFE_DIGITS: Final = len(str(MOST_SAFE))
-_LONG: Final = b"0" * _SAFE_DIGITS
+_MAX_EXCESS_DEPTH: Final = 100
+"""Levels above the limit that are still counted. A more exact number is not useful."""
+_SAFE_DIGITS: Final = len(str(MAX_SAFE_INTEGER))
+_LONG_NUMBER: Final = b"0" * _SAFE_DIGITS
 _DIGITS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
-"""Makes every digit a zero: then a long number is found as fast as any other bytes."""
+"""Maps every digit to zero: then a long number is found as fast as any other bytes."""
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_SHOWN: Final = 60
+_TO_SQUARE_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NON_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_MAX_KEY_CHARACTERS: Final = 60
 
 
 class RequestLimits(Protocol):
-    """What a request is held against. The config's section has these, and more."""
+    """The limits of requests. The config section implements them."""
 
     @property
     def request_bytes(self) -> int: ...
@@ -48,14 +47,17 @@ class RequestLimits(Protocol):
     def batch(self) -> int: ...
 
 
-def check(raw: bytes, limits: RequestLimits, where: str = "arguments") -> bool:
-    """Hold JSON that somebody sent against the limits. True: it may have integers that not
-    everybody reads as they were written. Raises AqlError, and nothing else."""
+def check_request(raw: bytes, limits: RequestLimits, location: str = "arguments") -> bool:
+    """Check JSON of a client against the limits. Raises only AqlError.
+
+    Returns:
+        True if it may contain integers that JSON readers do not represent exactly.
+    """
     size = len(raw)
     if size > limits.request_bytes:
         raise errors.too_large("request_size", limits.request_bytes, size, "bytes")
     if not raw.isascii():
-        _check_utf8(raw, where)
+        _check_utf8(raw, location)
     if raw.count(b"[") + raw.count(b"{") > limits.depth:
         _check_depth(raw, limits.depth)
     if (
@@ -63,25 +65,25 @@ def check(raw: bytes, limits: RequestLimits, where: str = "arguments") -> bool:
         or (size > limits.array_elements and raw.count(b",") >= limits.array_elements)
         or (b"\\u" in raw and (b"\\u0000" in raw or b"\\ud" in raw or b"\\uD" in raw))
     ):
-        _check_inside(raw, limits, where)
+        _check_values(raw, limits, location)
     return has_long_number(raw)
 
 
 def has_long_number(raw: bytes) -> bool:
-    """Whether so many digits stand together that it may be an integer that is not safe."""
-    return bool(raw.translate(_DIGITS).partition(_LONG)[1])
+    """Return whether there are enough consecutive digits for an unsafe integer."""
+    return bool(raw.translate(_DIGITS).partition(_LONG_NUMBER)[1])
 
 
 def check_response(size: int, limits: RequestLimits) -> None:
-    """Raises AqlError for a result that is too large to be passed on: nothing is cut off unsaid."""
+    """Check the size of a result. Raises AqlError: results are never cut off silently."""
     if size > limits.response_bytes:
         error = errors.too_large("response_size", limits.response_bytes, size, "bytes")
-        error.message += " Ask for fewer fields or a smaller page."
+        error.message += " Request fewer fields or a smaller page."
         raise error
 
 
-def published(limits: RequestLimits) -> dict[str, int]:
-    """As `_protocol.limits` shows them, for clients that look before they send."""
+def describe_limits(limits: RequestLimits) -> dict[str, int]:
+    """Return the limits for `_protocol.limits`."""
     return {
         "max_request_size": limits.request_bytes,
         "max_response_size": limits.response_bytes,
@@ -91,120 +93,126 @@ def published(limits: RequestLimits) -> dict[str, int]:
     }
 
 
-def depth_of(raw: bytes, most: int = 1_000) -> int:
-    """How many levels of objects and arrays JSON has, counted as far as `most`."""
-    brackets = _STRING.sub(b"", raw).translate(_TO_SQUARE, _NO_BRACKET)
+def depth_of(raw: bytes, limit: int = 1_000) -> int:
+    """Return the nesting depth of JSON, counted up to `most`."""
+    brackets = _STRING.sub(b"", raw).translate(_TO_SQUARE_BRACKETS, _NON_BRACKETS)
     depth = 0
-    # Every turn takes the innermost pairs away, all at once: the tree loses one level.
-    while brackets and depth < most:
-        rest = brackets.replace(b"[]", b"")
-        if rest == brackets:
-            # What opens does not close: it is not JSON, and whoever reads it next says so.
+    # Each iteration removes the innermost pairs, all at once, so the tree loses one level.
+    while brackets and depth < limit:
+        remaining = brackets.replace(b"[]", b"")
+        if remaining == brackets:
+            # Unbalanced brackets: this is no JSON, and the parser reports it.
             break
-        brackets = rest
+        brackets = remaining
         depth += 1
     return depth
 
 
-def unsafe_integers(value: Any) -> bool:
-    """Whether there is an integer in a value that not everybody reads as it was written."""
+def has_unsafe_integers(value: Any) -> bool:
+    """Return whether a value contains an integer that JSON readers may not represent exactly."""
     if type(value) is int:
-        return not -MOST_SAFE <= value <= MOST_SAFE
+        return not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
     if type(value) is list:
-        return any(map(unsafe_integers, value))
+        return any(map(has_unsafe_integers, value))
     if type(value) is dict:
-        return any(map(unsafe_integers, value.values()))
+        return any(map(has_unsafe_integers, value.values()))
     return False
 
 
-def broken_escapes(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where escapes stand, from and to, that write half of a surrogate pair."""
-    high: tuple[int, int] | None = None
-    for found in _ESCAPE.finditer(raw):
-        start, end = found.span()
-        code = int(found[1], 16) if found[1] else 0
-        if high is not None:
-            if high[1] == start and 0xDC00 <= code <= 0xDFFF:
-                high = None
+def find_broken_escapes(raw: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of escapes that are half of a surrogate pair."""
+    high_surrogate: tuple[int, int] | None = None
+    for match in _ESCAPE.finditer(raw):
+        start, end = match.span()
+        code = int(match[1], 16) if match[1] else 0
+        if high_surrogate is not None:
+            if high_surrogate[1] == start and 0xDC00 <= code <= 0xDFFF:
+                high_surrogate = None
                 continue
-            yield high
-            high = None
+            yield high_surrogate
+            high_surrogate = None
         if 0xD800 <= code <= 0xDBFF:
-            high = (start, end)
+            high_surrogate = (start, end)
         elif 0xDC00 <= code <= 0xDFFF:
             yield start, end
-    if high is not None:
-        yield high
+    if high_surrogate is not None:
+        yield high_surrogate
 
 
-def _check_utf8(raw: bytes, where: str) -> None:
+def _check_utf8(raw: bytes, location: str) -> None:
     try:
         raw.decode()
     except UnicodeDecodeError as exc:
-        raise errors.encoding(where, exc.start) from None
+        raise errors.invalid_encoding(location, exc.start) from None
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
-    depth = depth_of(raw, limit + _COUNTED_BEYOND)
+    depth = depth_of(raw, limit + _MAX_EXCESS_DEPTH)
     if depth > limit:
         raise errors.too_large("nesting_depth", limit, depth, "levels")
 
 
-def _check_inside(raw: bytes, limits: RequestLimits, where: str) -> None:
-    """The close look. The depth is known by now."""
+def _check_values(raw: bytes, limits: RequestLimits, location: str) -> None:
+    """Parse and check the values. The depth has been checked."""
     try:
-        value = json.loads(raw.decode(), parse_int=_no_number, parse_float=_no_number)
+        value = json.loads(raw.decode(), parse_int=_ignore_number, parse_float=_ignore_number)
     except (ValueError, RecursionError):
-        # No JSON: whoever reads it next says so. Unless what is wrong are half pairs.
-        for start, _ in broken_escapes(raw):
-            raise errors.encoding(where, start) from None
+        # Invalid JSON is reported by the parser, except for incomplete surrogate pairs.
+        for start, _ in find_broken_escapes(raw):
+            raise errors.invalid_encoding(location, start) from None
         return
-    _walk(value, "", limits, where)
+    _check_value(value, "", limits, location)
 
 
-def _no_number(_: str) -> None:
-    """A number is of no interest here, however long it is."""
+def _ignore_number(_: str) -> None:
+    """Ignore numbers: they need no check, and may be very long."""
 
 
-def _walk(value: Any, path: str, limits: RequestLimits, where: str) -> None:
+def _check_value(value: Any, path: str, limits: RequestLimits, location: str) -> None:
     kind = type(value)
     if kind is str:
-        _check_text(value, path or where, limits)
+        _check_text(value, path or location, limits)
     elif kind is list:
         if len(value) > limits.array_elements:
-            raise _at(
+            raise _with_path(
                 errors.too_large("array_elements", limits.array_elements, len(value), "elements"),
                 path,
             )
-        for index, one in enumerate(value):
-            if one is not None and type(one) is not bool:
-                _walk(one, f"{path}.{index}" if path else str(index), limits, where)
+        for index, item in enumerate(value):
+            if item is not None and type(item) is not bool:
+                _check_value(item, f"{path}.{index}" if path else str(index), limits, location)
     elif kind is dict:
-        for key, one in value.items():
-            _check_text(key, path or where, limits)
-            step = key[:_SHOWN]
-            _walk(one, f"{path}.{step}" if path else step, limits, where)
+        for key, item in value.items():
+            _check_text(key, path or location, limits)
+            step = key[:_MAX_KEY_CHARACTERS]
+            _check_value(item, f"{path}.{step}" if path else step, limits, location)
 
 
 def _check_text(text: str, path: str, limits: RequestLimits) -> None:
     if "\0" in text:
-        raise errors.encoding(path)
+        raise errors.invalid_encoding(path)
     size = len(text)
     if not text.isascii():
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise errors.encoding(path) from None
+            raise errors.invalid_encoding(path) from None
     if size > limits.string_bytes:
-        raise _at(errors.too_large("string_length", limits.string_bytes, size, "bytes"), path)
+        raise _with_path(
+            errors.too_large("string_length", limits.string_bytes, size, "bytes"), path
+        )
 
 
-def _at(error: AqlError, path: str) -> AqlError:
+def _with_path(error: AqlError, path: str) -> AqlError:
     if path and error.data is not None:
         error.data["param_name"] = path
     return error
 
 
-def unsafe(param: str, *, as_text: bool) -> AqlError:
-    """For an integer parameter that got such a number. `as_text`: it may also be a string."""
-    return errors.out_of_range(param, -MOST_SAFE, MOST_SAFE, as_text=as_text)
+def unsafe_integer_error(param: str, *, as_text: bool) -> AqlError:
+    """Return the error for an unsafe integer in an integer parameter.
+
+    Args:
+        as_text: True if the parameter also accepts a string.
+    """
+    return errors.out_of_range(param, -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER, as_text=as_text)

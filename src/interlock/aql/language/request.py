@@ -1,7 +1,7 @@
-"""Parsing of an AQL request: operation, parameters, and options beside them.
+"""Parsing of AQL requests: operation, parameters, and options beside them.
 
-Values stay raw, as they were sent. Of two members with one name the last one counts, here as with
-every other reader in the node; `operation` and `params` themselves are never passed on.
+Values stay raw, as they were sent. Of duplicate members the last one counts, as in every other
+reader of the node. `operation` and `params` themselves are never passed on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.limits import RequestLimits, broken_escapes, check
+from interlock.aql.language.limits import RequestLimits, check_request, find_broken_escapes
 from interlock.errors import ProtocolError
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcp import TOOLS_CALL
@@ -22,7 +22,7 @@ OPERATION: Final = "operation"
 PARAMS: Final = "params"
 OPERATIONS: Final = "operations"
 BATCH: Final = "batch"
-"""The `operation` of a batch, for clients that must send one: the schema requires it."""
+"""The `operation` of a batch, for clients that must send one because the schema requires it."""
 
 REQUEST_ID: Final = "_request_id"
 META: Final = "_meta"
@@ -33,18 +33,18 @@ ASYNC: Final = "_async"
 CONFIRMATION: Final = "_confirmation"
 QUOTA_CONTINUE: Final = "_quota_continue"
 
-OF_ALL: Final = (REQUEST_ID, META, DRY_RUN, ASYNC, CONFIRMATION, QUOTA_CONTINUE)
-"""What may be said beside the parameters of any operation. Anything else is refused: who asks for
-something that the node does not know must not get something else."""
-OF_READERS: Final = (FIELDS, PRESET)
-"""What may be said besides of one that reads."""
-OF_BATCHES: Final = (REQUEST_ID, META, DRY_RUN, ASYNC)
-"""What may be said of several together."""
+COMMON_OPTIONS: Final = (REQUEST_ID, META, DRY_RUN, ASYNC, CONFIRMATION, QUOTA_CONTINUE)
+"""Options of every operation. Others are rejected: an ignored option would change the meaning of
+the request."""
+READ_OPTIONS: Final = (FIELDS, PRESET)
+"""Further options of read operations."""
+BATCH_OPTIONS: Final = (REQUEST_ID, META, DRY_RUN, ASYNC)
+"""Options of batches."""
 
-LONGEST_NAME: Final = 256
-"""No operation has a longer name, so nobody looks for a similar one."""
+MAX_NAME_CHARACTERS: Final = 256
+"""No operation has a longer name, so similar names are not searched for longer ones."""
 
-_NONE: Final[dict[str, Raw]] = {}
+_NO_MEMBERS: Final[dict[str, Raw]] = {}
 
 
 class SingleRequest(msgspec.Struct, frozen=True, gc=False):
@@ -52,86 +52,86 @@ class SingleRequest(msgspec.Struct, frozen=True, gc=False):
 
     operation: str
     params: dict[str, Raw]
-    """Its parameters from both places; `params` wins. Not to be changed."""
+    """The parameters from both levels; `params` wins. Must not be changed."""
     raw_params: Raw | None
-    """`params` as it was sent, where that holds every parameter and nothing else."""
-    meta: dict[str, Raw] = _NONE
-    """What begins with an underscore, from both places. Not to be changed."""
-    top: dict[str, Raw] = _NONE
-    """The parameters that stood beside `operation`. Not to be changed."""
-    twins: tuple[str, ...] = ()
-    """Parameters that were given at both levels, with different values."""
+    """`params` as it was sent, if it contains all parameters and nothing else."""
+    meta: dict[str, Raw] = _NO_MEMBERS
+    """Members with a leading underscore, from both levels. Must not be changed."""
+    top: dict[str, Raw] = _NO_MEMBERS
+    """The parameters beside `operation`. Must not be changed."""
+    duplicates: tuple[str, ...] = ()
+    """Parameters that were sent at both levels with different values."""
     long_numbers: bool = False
-    """Whether there may be integers in it that not everybody reads as they were written."""
+    """True if there may be integers that JSON readers do not represent exactly."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True, gc=False):
     """A request of several operations, in their order."""
 
     items: list[Raw]
-    """Each is for `item`, so that a malformed one fails alone."""
-    meta: dict[str, Raw] = _NONE
+    """The items for `item`, so that a malformed one fails alone."""
+    meta: dict[str, Raw] = _NO_MEMBERS
 
 
-class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """What nearly every request is."""
+class _PlainRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The form of nearly all requests."""
 
     operation: str
     params: Raw | UnsetType = UNSET
 
 
-_decode_usual: Final = msgspec.json.Decoder(_Usual).decode
+_decode_plain: Final = msgspec.json.Decoder(_PlainRequest).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read(arguments: bytes | Raw, limits: RequestLimits) -> SingleRequest | BatchRequest:
-    """What the arguments of an endpoint ask for. Raises AqlError, and nothing else."""
+def read_request(arguments: bytes | Raw, limits: RequestLimits) -> SingleRequest | BatchRequest:
+    """Parse the arguments of an endpoint. Raises only AqlError."""
     raw = bytes(arguments)
-    long_numbers = check(raw, limits)
+    long_numbers = check_request(raw, limits)
     try:
-        usual = _decode_usual(raw)
-        inner = usual.params
-        # A name may also be written with an escape.
-        if inner is UNSET or b'"_' in raw or b"\\u" in raw:
-            return _read_all(raw, limits, long_numbers)
-        params = _decode_members(inner)
-    except _UNREADABLE:
-        return _read_all(raw, limits, long_numbers)
-    operation = usual.operation
-    if not 0 < len(operation) <= LONGEST_NAME:
-        raise _no_name(operation)
-    return SingleRequest(operation, params, inner, long_numbers=long_numbers)
+        plain_request = _decode_plain(raw)
+        raw_params = plain_request.params
+        # Escapes could hide an underscore.
+        if raw_params is UNSET or b'"_' in raw or b"\\u" in raw:
+            return _read_fully(raw, limits, long_numbers)
+        params = _decode_members(raw_params)
+    except _DECODE_ERRORS:
+        return _read_fully(raw, limits, long_numbers)
+    operation = plain_request.operation
+    if not 0 < len(operation) <= MAX_NAME_CHARACTERS:
+        raise _missing_name_error(operation)
+    return SingleRequest(operation, params, raw_params, long_numbers=long_numbers)
 
 
-def item(raw: bytes | Raw, limits: RequestLimits) -> SingleRequest:
-    """One of a batch, whose limits were looked at with the whole of it. Raises AqlError."""
+def read_item(raw: bytes | Raw, limits: RequestLimits) -> SingleRequest:
+    """Parse an item of a batch. The limits were checked for the whole batch. Raises AqlError."""
     raw = bytes(raw)
-    found = _read_all(raw, limits, long_numbers=True, what=OPERATIONS)
-    if isinstance(found, BatchRequest):
+    parsed = _read_fully(raw, limits, long_numbers=True, name=OPERATIONS)
+    if isinstance(parsed, BatchRequest):
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
-            "A batch cannot hold another batch. List its operations one by one.",
+            "A batch cannot contain another batch. Send its operations individually.",
             {"reason": "nested"},
         )
-    return found
+    return parsed
 
 
-def _read_all(
-    raw: bytes, limits: RequestLimits, long_numbers: bool, what: str = "arguments"
+def _read_fully(
+    raw: bytes, limits: RequestLimits, long_numbers: bool, name: str = "arguments"
 ) -> SingleRequest | BatchRequest:
-    members = _members(raw, what)
+    members = _read_object(raw, name)
     if OPERATIONS in members:
         return _read_batch(members, limits)
-    operation = _name_of(members)
-    inner: Raw | None = members.get(PARAMS)
-    if inner is not None and bytes(inner) == b"null":
-        # Some clients write out that they have none.
-        inner = None
-    params = _NONE if inner is None else _members(inner, PARAMS)
+    operation = _read_name(members)
+    raw_params: Raw | None = members.get(PARAMS)
+    if raw_params is not None and bytes(raw_params) == b"null":
+        # Some clients send null for no parameters.
+        raw_params = None
+    params = _NO_MEMBERS if raw_params is None else _read_object(raw_params, PARAMS)
     top: dict[str, Raw] = {}
     meta: dict[str, Raw] = {}
     for name, value in members.items():
@@ -139,47 +139,52 @@ def _read_all(
             meta[name] = value
         elif name != OPERATION and name != PARAMS:
             top[name] = value
-    inside = {name: value for name, value in params.items() if name[:1] == "_"}
-    if inside:
-        meta |= inside
-        params = {name: value for name, value in params.items() if name not in inside}
-        inner = None
-    twins: tuple[str, ...] = ()
+    options = {name: value for name, value in params.items() if name[:1] == "_"}
+    if options:
+        meta |= options
+        params = {name: value for name, value in params.items() if name not in options}
+        raw_params = None
+    duplicates: tuple[str, ...] = ()
     if top:
-        twins = tuple(
-            name for name, value in top.items() if name in params and _differ(value, params[name])
+        duplicates = tuple(
+            name
+            for name, value in top.items()
+            if name in params and _is_different(value, params[name])
         )
         params = top | params
-        inner = None
-    if inner is None and not params:
-        inner = Raw(b"{}")
-    return SingleRequest(operation, params, inner, meta, top, twins, long_numbers)
+        raw_params = None
+    if raw_params is None and not params:
+        raw_params = Raw(b"{}")
+    return SingleRequest(operation, params, raw_params, meta, top, duplicates, long_numbers)
 
 
 def _read_batch(members: dict[str, Raw], limits: RequestLimits) -> BatchRequest:
-    also = [name for name in members if name != OPERATIONS and name[:1] != "_"]
-    if OPERATION in also and bytes(members[OPERATION]) == b'"batch"':
-        also.remove(OPERATION)
-    if also:
-        shown = ", ".join(f"'{errors.shown(name)}'" for name in also[:5])
+    unexpected = [name for name in members if name != OPERATIONS and name[:1] != "_"]
+    if OPERATION in unexpected and bytes(members[OPERATION]) == b'"batch"':
+        unexpected.remove(OPERATION)
+    if unexpected:
+        unexpected_names = ", ".join(f"'{errors.quotable(name)}'" for name in unexpected[:5])
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
-            f"'operations' stands alone: leave out {shown}, or send a single operation.",
-            {"reason": "not_alone", "unexpected": [errors.short(name) for name in also[:5]]},
+            f"'operations' must stand alone: remove {unexpected_names}, or send one operation.",
+            {
+                "reason": "not_alone",
+                "unexpected": [errors.shorten(name) for name in unexpected[:5]],
+            },
         )
     try:
         items = _decode_items(members[OPERATIONS])
-    except _UNREADABLE:
-        raise _batch_fault(
+    except _DECODE_ERRORS:
+        raise _batch_error(
             "'operations' must be an array of operations.",
             "not_an_array",
             kind_of(members[OPERATIONS]),
         ) from None
     if not items:
-        raise _batch_fault("'operations' is empty: send one operation or more.", "empty", 0)
+        raise _batch_error("'operations' is empty: send one or more operations.", "empty", 0)
     if len(items) > limits.batch:
-        raise _batch_fault(
-            f"A batch may hold {limits.batch} operations, this one has {len(items)}. Split it.",
+        raise _batch_error(
+            f"A batch is limited to {limits.batch} operations, it has {len(items)}. Split it.",
             "too_many",
             len(items),
             limits.batch,
@@ -187,45 +192,47 @@ def _read_batch(members: dict[str, Raw], limits: RequestLimits) -> BatchRequest:
     return BatchRequest(items, {name: value for name, value in members.items() if name[:1] == "_"})
 
 
-def _batch_fault(message: str, reason: str, actual: object, limit: int | None = None) -> AqlError:
+def _batch_error(message: str, reason: str, actual: object, limit: int | None = None) -> AqlError:
     details: dict[str, Any] = {"reason": reason, "actual_value": actual}
     if limit is not None:
         details["limit_value"] = limit
     return AqlError("BATCH_VALIDATION_ERROR", message, details)
 
 
-def _name_of(members: dict[str, Raw]) -> str:
+def _read_name(members: dict[str, Raw]) -> str:
     raw = members.get(OPERATION)
     if raw is None:
-        raise _no_name("")
+        raise _missing_name_error("")
     try:
         name = _decode_text(raw)
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         raise errors.wrong_type(OPERATION, "string", kind_of(raw)) from None
-    if not 0 < len(name) <= LONGEST_NAME:
-        raise _no_name(name)
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise _missing_name_error(name)
     return name
 
 
-def _no_name(name: str) -> AqlError:
+def _missing_name_error(name: str) -> AqlError:
     if name:
-        return errors.no_operation(name, ())
-    return errors.missing(OPERATION, "", "string", "the name of an operation, as introspect has it")
+        return errors.unknown_operation(name, ())
+    return errors.missing_parameter(
+        OPERATION, "", "string", "the name of an operation, from introspect"
+    )
 
 
-def _members(raw: bytes | Raw, what: str) -> dict[str, Raw]:
+def _read_object(raw: bytes | Raw, name: str) -> dict[str, Raw]:
     try:
         return _decode_members(raw)
-    except _UNREADABLE:
-        raise errors.wrong_type(what, "object", kind_of(raw)) from None
+    except _DECODE_ERRORS:
+        raise errors.wrong_type(name, "object", kind_of(raw)) from None
 
 
-def _differ(one: Raw, other: Raw) -> bool:
-    if bytes(one) == bytes(other):
+def _is_different(left: Raw, right: Raw) -> bool:
+    if bytes(left) == bytes(right):
         return False
     try:
-        return bool(_decode_any(one) != _decode_any(other))
-    except _UNREADABLE:
+        return bool(_decode_any(left) != _decode_any(right))
+    except _DECODE_ERRORS:
         return True
 
 
@@ -240,7 +247,7 @@ _KINDS: Final = {
 
 
 def kind_of(raw: bytes | Raw) -> str:
-    """What a raw value is, in the words of JSON Schema."""
+    """Return the JSON Schema type of a raw value."""
     start = bytes(raw).lstrip(b" \t\r\n")
     if not start:
         return "nothing"
@@ -248,33 +255,33 @@ def kind_of(raw: bytes | Raw) -> str:
     if kind is None:
         if start[0] not in b"-0123456789":
             return "unreadable"
-        return "number" if any(mark in start for mark in b".eE") else "integer"
+        return "number" if any(character in start for character in b".eE") else "integer"
     try:
         _decode_any(start)
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         return "unreadable"
     return kind
 
 
-def unreadable(body: bytes) -> tuple[bytes, int] | None:
-    """The id of a call of a tool whose bytes are not the text they should be, and where.
+def find_unreadable_call(body: bytes) -> tuple[bytes, int] | None:
+    """Return the id of a tool call with invalid text, and the offset of the invalid bytes.
 
-    None: every byte is text, or it is not even then a call that could be answered.
+    None: all bytes are valid text, or the body is no tool call that could be answered.
     """
     try:
         body.decode()
         offset = -1
     except UnicodeDecodeError as exc:
         offset = exc.start
-        # As long as before, so that what is found next stands where it stood.
+        # Keep the length, so that later offsets stay valid.
         body = body.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?").encode()
-    broken = list(broken_escapes(body))
-    if broken:
-        offset = broken[0][0] if offset < 0 else min(offset, broken[0][0])
-        mended = bytearray(body)
-        for start, end in broken:
-            mended[start:end] = b"\\u003f"
-        body = bytes(mended)
+    broken_escapes = list(find_broken_escapes(body))
+    if broken_escapes:
+        offset = broken_escapes[0][0] if offset < 0 else min(offset, broken_escapes[0][0])
+        repaired = bytearray(body)
+        for start, end in broken_escapes:
+            repaired[start:end] = b"\\u003f"
+        body = bytes(repaired)
     if offset < 0:
         return None
     try:

@@ -1,2 +1,4 @@
-"""The execution safety loop: steps are reported before they are done, judged, and held against what
-is really done; and a human outside the model's reach lets on whoever was stopped."""
+"""The execution safety loop: agents report steps before they execute them. Reports are evaluated
+and compared with the actual calls. Only a person, outside of the model's reach, can unblock a
+blocked agent.
+"""

@@ -1,5 +1,7 @@
-"""Approval requests of the safety loop, in the same inbox as all approvals. Each is a call of
-one of the node's own tools that no client can name; an approval lets the node make that call."""
+"""Approval requests of the safety loop, in the common approval inbox.
+
+Each request is a call of a hidden built-in tool. An approval lets the node make that call.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ UNBLOCK: Final = "unblock"
 PROCEED: Final = "proceed"
 UNBLOCK_TOOL: Final = f"{BUILTIN_SEGMENT}.{UNBLOCK}"
 PROCEED_TOOL: Final = f"{BUILTIN_SEGMENT}.{PROCEED}"
-OWN_QUESTIONS: Final = frozenset({UNBLOCK_TOOL, PROCEED_TOOL})
-FACE: Final = "safety"
+SAFETY_TOOLS: Final = frozenset({UNBLOCK_TOOL, PROCEED_TOOL})
+SERVER_NAME: Final = "safety"
 
-_SELF: Final = Caller("verification", can_view_approvals=True, kind="own")
+_SAFETY_CALLER: Final = Caller("verification", can_view_approvals=True, kind="own")
 _log = logging.getLogger("interlock.safety")
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS, "interlock")
-_NOBODY: Final = Credentials("safety")
-"""What such a call comes with: whose it is, is known, and it is never authenticated."""
+_CREDENTIALS: Final = Credentials("safety")
+"""The credentials of these calls. The owner is known, so they are never authenticated."""
 
 
 class ApprovalGate(Protocol):
@@ -35,7 +37,7 @@ class ApprovalGate(Protocol):
 
 
 class ApprovalInbox(Protocol):
-    """The approvals, as far as the safety loop needs them."""
+    """The parts of the approvals service that the safety loop uses."""
 
     @property
     def gate(self) -> ApprovalGate: ...
@@ -62,32 +64,35 @@ class ApprovalInbox(Protocol):
 
 
 class ApprovalRequests:
-    """Requests approvals of the safety loop, and withdraws them."""
+    """Creates and withdraws approval requests of the safety loop."""
 
     def __init__(self, approvals: ApprovalInbox, find: Callable[[str], Tool | None]) -> None:
-        """`find`: a tool of the catalog by its canonical name."""
+        """
+        Args:
+            find: Finds a tool of the catalog by its canonical name.
+        """
         self._approvals = approvals
         self._find = find
 
     def url_of(self, id: str) -> str | None:
-        """Where a human decides one of them. None: there is no page."""
+        """Return the URL of an approval. None: there is no approval page."""
         return self._approvals.url_of(id)
 
-    async def withdraw(self, id: str, why: str) -> None:
-        """Nobody need decide it any more."""
+    async def withdraw(self, id: str, reason: str) -> None:
+        """Withdraw a request that is no longer needed."""
         try:
-            await self._approvals.refuse(id, reason=why, presented_by=_SELF)
+            await self._approvals.refuse(id, reason=reason, presented_by=_SAFETY_CALLER)
         except InterlockError as error:
-            _log.debug("approval %s was over already: %s", id, error.message)
+            _log.debug("approval %s: already decided: %s", id, error.message)
 
-    def put(self, name: str, caller: Caller, arguments: dict[str, Any], why: str) -> None:
-        """Write a question down. Whoever watches approvals hears of it. Raises InterlockError."""
+    def create(self, name: str, caller: Caller, arguments: dict[str, Any], reason: str) -> None:
+        """Create a request. Watchers of approvals are notified. Raises InterlockError."""
         tool = self._find(f"{BUILTIN_SEGMENT}.{name}")
         if tool is None:
-            raise InterlockError(INTERNAL, f"The node has no tool {name} to ask a human with.")
-        call = Call(TOOLS_CALL, FACE, _NOBODY, _CLIENT, tool.canonical)
+            raise InterlockError(INTERNAL, f"The built-in tool {name} for approvals is missing.")
+        call = Call(TOOLS_CALL, SERVER_NAME, _CREDENTIALS, _CLIENT, tool.canonical)
         call.arguments = encode_value(arguments)
         call.caller, call.route, call.upstream = caller, tool, BUILTIN_KEY
         call.effect = tool.effect_name
         action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
-        self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", why))
+        self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", reason))

@@ -1,7 +1,7 @@
-"""Blocked principals: those who may do nothing until a human says so.
+"""Blocked principals: they may do nothing until an operator unblocks them.
 
-A block is bound to the identity of a principal, not to the name that an agent gives itself. It is
-stored, so that neither a restart nor a new execution gets around it.
+A block applies to a principal, not to the name that an agent uses for itself. Blocks are stored, so
+that neither a restart nor a new execution ends them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from interlock.aql.safety.store import BlockLift, PrincipalBlock, SafetyState, S
 from interlock.core.call import Principal
 from interlock.errors import InterlockError
 
-EVERY: Final = 1.0
+READ_INTERVAL_SECONDS: Final = 1.0
 """Seconds between two reads of the store."""
 STORE: Final = "safety store"
 """The name of the store in the journal."""
@@ -30,16 +30,19 @@ class Blocks:
     def __init__(
         self,
         store: SafetyStore,
-        changed: Callable[[Principal], None],
+        on_change: Callable[[Principal], None],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`changed`: told of everybody who is blocked now, or no more."""
+        """
+        Args:
+            changed: Called with each principal that becomes blocked or unblocked.
+        """
         self._store = store
         self._now = wall_clock
-        self._changed = changed
+        self._on_change = on_change
         self._blocked: dict[Principal, PrincipalBlock] = {}
-        self._lifted: dict[Principal, BlockLift] = {}
-        """What was lifted here: a look at the file that began before does not bring it back."""
+        self._lifts: dict[Principal, BlockLift] = {}
+        """Blocks lifted by this node. A read that started earlier does not restore them."""
 
     def __iter__(self) -> Iterator[PrincipalBlock]:
         return iter(list(self._blocked.values()))
@@ -47,118 +50,142 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._blocked)
 
-    def get(self, who: Principal) -> PrincipalBlock | None:
-        return self._blocked.get(who)
+    def get(self, owner: Principal) -> PrincipalBlock | None:
+        return self._blocked.get(owner)
 
     def load(self, blocks: Iterable[PrincipalBlock]) -> None:
-        """What an earlier process left, or another one that shares the file wrote."""
+        """Add stored blocks, of an earlier process or of another one that shares the file."""
         for block in blocks:
-            if block.who not in self._blocked:
-                self._blocked[block.who] = block
-                self._changed(block.who)
+            if block.owner not in self._blocked:
+                self._blocked[block.owner] = block
+                self._on_change(block.owner)
 
     def sync(self, saved: SafetyState) -> list[BlockLift]:
-        """What the file says now: others may have written it. Only a record of who lifted it ends a
-        block; that it is not there ends none. Returns what was lifted so."""
+        """Apply the state of the file, which other nodes may have changed. Returns the applied
+        lifts.
+
+        Only a record of a lift ends a block. A missing block record ends none.
+        """
         lifted = []
         for lift in saved.lifts:
-            block = self._blocked.get(lift.who)
+            block = self._blocked.get(lift.owner)
             if block is not None and lift.ends(block):
-                del self._blocked[lift.who]
-                self._lifted[lift.who] = lift
+                del self._blocked[lift.owner]
+                self._lifts[lift.owner] = lift
                 lifted.append(lift)
-                self._changed(lift.who)
+                self._on_change(lift.owner)
         self.load(
             block
             for block in saved.blocks
-            if (mine := self._lifted.get(block.who)) is None or not mine.ends(block)
+            if (own_lift := self._lifts.get(block.owner)) is None or not own_lift.ends(block)
         )
         return lifted
 
     def add(self, block: PrincipalBlock) -> None:
-        """It counts at once, and is on disk when this returns. Where that fails it counts all the
-        same, until the process ends."""
-        self._blocked[block.who] = block
-        self._lifted.pop(block.who, None)
-        self._changed(block.who)
-        self._kept(block, self._store.keep)
+        """Block a principal, and write the block to disk.
 
-    def ask(self, who: Principal, challenge: str) -> None:
-        """It can be lifted by this challenge now."""
-        block = self._blocked.get(who)
+        If the write fails, the block is effective until the process ends.
+        """
+        self._blocked[block.owner] = block
+        self._lifts.pop(block.owner, None)
+        self._on_change(block.owner)
+        self._store_block(block, self._store.save)
+
+    def set_challenge(self, owner: Principal, challenge: str) -> None:
+        """Set the challenge that lifts a block."""
+        block = self._blocked.get(owner)
         if block is not None:
-            self._blocked[who] = block = replace(block, challenge=challenge)
-            self._changed(who)
-            self._kept(block, self._store.keep_unless_lifted)
+            self._blocked[owner] = block = replace(block, challenge=challenge)
+            self._on_change(owner)
+            self._store_block(block, self._store.save_unless_lifted)
 
-    def _kept(self, block: PrincipalBlock, keep: Callable[[PrincipalBlock], None]) -> None:
+    def _store_block(self, block: PrincipalBlock, write: Callable[[PrincipalBlock], None]) -> None:
         try:
-            keep(block)
+            write(block)
         except InterlockError as error:
-            _log.error("%s is blocked, but only until the node stops: %s", block.who[0], error)
+            _log.error("block of %s: not stored, ends with the node: %s", block.owner[0], error)
 
-    def lift(self, who: Principal, by: str) -> PrincipalBlock | None:
-        """Returns what it was. Raises InterlockError, and lifts nothing, where that cannot be
-        written: it would be back after a restart, and nobody would know why."""
-        block = self._blocked.get(who)
+    def lift(self, owner: Principal, by: str) -> PrincipalBlock | None:
+        """Lift a block. Returns the block, or None if there is none.
+
+        Raises:
+            InterlockError: The lift cannot be written. The block stays, because it would be back
+                after a restart.
+        """
+        block = self._blocked.get(owner)
         if block is None:
             return None
-        lift = BlockLift(who, block.at, by, self._now())
-        self._store.keep(lift)
-        self._lifted[who] = lift
-        del self._blocked[who]
-        self._changed(who)
+        lift = BlockLift(owner, block.at, by, self._now())
+        self._store.save(lift)
+        self._lifts[owner] = lift
+        del self._blocked[owner]
+        self._on_change(owner)
         return block
 
 
-# -- The store while the node runs: other nodes that share it may have blocked somebody, or lifted a
-# block. It is read in a thread. Nobody waits for it but who begins an execution: until it is read,
-# what was read last holds. A block that the store has lost is written again, and journalled.
+# Synchronization with the store while the node runs: other nodes that share the store may block
+# principals or lift blocks. The store is read in a thread. Only the start of an execution waits for
+# it; otherwise the state of the last read applies. A block that is missing in the store is written
+# again and journalled.
 
 
 class BlockSync:
-    """Reads the blocks of a node from the store."""
+    """Reads the blocks from the store periodically."""
 
     def __init__(
         self,
         store: Callable[[], SafetyStore],
         blocks: Blocks,
-        note: Callable[[str, str, str], None],
+        write_journal: Callable[[str, str, str], None],
         clock: Callable[[], float],
     ) -> None:
-        """`note`: writes an entry of the journal: its name, a word, and what there is to say."""
+        """
+        Args:
+            note: Writes a journal entry: name, event and detail.
+        """
         self._store = store
         self._blocks = blocks
-        self._note = note
+        self._write_journal = write_journal
         self._clock = clock
         self._due = 0.0
         self.task: asyncio.Task[None] | None = None
-        """The look that is under way."""
+        """The running read."""
 
-    def soon(self) -> None:
-        """Look, if it is time. Returns at once."""
+    def start_if_due(self) -> None:
+        """Start a read if it is due. Returns at once."""
         if self.task is None and self._clock() >= self._due:
-            self._due = self._clock() + EVERY
-            self.task = asyncio.get_running_loop().create_task(self._look(), name="safety")
+            self._due = self._clock() + READ_INTERVAL_SECONDS
+            self.task = asyncio.get_running_loop().create_task(
+                self._read_in_background(), name="safety"
+            )
 
-    async def _look(self) -> None:
+    async def _read_in_background(self) -> None:
         try:
-            await self.now(wait=False)
+            await self.read(wait=False)
         except InterlockError as error:
-            _log.warning("%s Who is blocked stays blocked.", error.message)
+            _log.warning("%s Existing blocks stay in effect.", error.message)
         finally:
             self.task = None
 
-    async def now(self, *, wait: bool = True) -> None:
-        """Raises InterlockError when the file cannot be used; at once, if it is not to wait."""
-        known = list(self._blocks)
-        saved, missing = await asyncio.to_thread(_read, self._store(), known, wait)
+    async def read(self, *, wait: bool = True) -> None:
+        """Read the store.
+
+        Args:
+            wait: False to raise at once if another process uses the file.
+
+        Raises:
+            InterlockError: The file cannot be used.
+        """
+        known_blocks = list(self._blocks)
+        saved, missing = await asyncio.to_thread(_read, self._store(), known_blocks, wait)
         if saved.rewritten:
-            self._note(STORE, "rewritten", "The file was gone, emptied or another one.")
+            self._write_journal(STORE, "rewritten", "The file was missing, empty or replaced.")
         for block in missing:
-            self._note(block.who[0], "block_kept", "The file did not have it any more.")
+            self._write_journal(block.owner[0], "block_kept", "The block was missing in the file.")
         for lift in self._blocks.sync(saved):
-            self._note(lift.who[0], "unblocked", f"by {lift.by}, at another node of this folder")
+            self._write_journal(
+                lift.owner[0], "unblocked", f"by {lift.by}, on another node with this folder"
+            )
 
     async def close(self) -> None:
         if self.task is not None:
@@ -166,16 +193,18 @@ class BlockSync:
 
 
 def _read(
-    store: SafetyStore, known: list[PrincipalBlock], wait: bool
+    store: SafetyStore, known_blocks: list[PrincipalBlock], wait: bool
 ) -> tuple[SafetyState, list[PrincipalBlock]]:
-    """In a thread. What the file says, and what it should have said and does now."""
+    """Read the file in a thread. Returns its state, and the missing blocks, which are written
+    again.
+    """
     saved = store.load(wait=wait)
-    there = {block.who for block in saved.blocks}
+    stored_owners = {block.owner for block in saved.blocks}
     missing = [
         block
-        for block in known
-        if block.who not in there and not any(lift.ends(block) for lift in saved.lifts)
+        for block in known_blocks
+        if block.owner not in stored_owners and not any(lift.ends(block) for lift in saved.lifts)
     ]
     for block in missing:
-        store.keep_unless_lifted(block, wait=wait)
+        store.save_unless_lifted(block, wait=wait)
     return saved, missing

@@ -1,8 +1,9 @@
 """Out-of-band verification: challenges, and the limit of wrong codes.
 
-A challenge is an approval of the tool `unblock` with a code beside it: to decide the approval and
-to enter the code have the same effect. A wrong code ends the challenge and makes another. A right
-code is used once."""
+A challenge is an approval of the tool `unblock` together with a code. Deciding the approval and
+entering the code have the same effect. A wrong code ends the challenge and creates another one. A
+valid code can be used once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
 from interlock.aql.safety.approval_requests import UNBLOCK, ApprovalInbox, ApprovalRequests
-from interlock.aql.safety.codes import VerificationCodes, fits
+from interlock.aql.safety.codes import VerificationCodes, matches_code
 from interlock.aql.safety.store import CodeAttempts, SafetyChallenge, SafetyStore, Tier
 from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
@@ -28,23 +29,22 @@ from interlock.trust.approvals.proofs import APPROVE, OPERATOR, ProofVerdict, in
 from interlock.trust.approvals.record import Approval
 
 CODE: Final = "code"
-"""The kind of proof that a right code is. What follows it is drawn for one use, in this module."""
-MOST_SHOWN: Final = 200
-_WRITTEN_WITHIN: Final = 10.0
-_MOST_TIMES: Final = 1024.0
+"""The kind of proof for a valid code. The proof itself is a single-use value of this module."""
+MAX_HINT_CHARACTERS: Final = 200
+_WRITE_TIMEOUT_SECONDS: Final = 10.0
+_MAX_LOCKOUT_FACTOR: Final = 1024.0
 
 _log = logging.getLogger("interlock.safety")
 
 JournalFunction = Callable[[str, str, str], None]
-"""name, word, detail: an entry of the journal."""
+"""Writes a journal entry: name, event, detail."""
 
 
 class CodeAttemptLimiter:
-    """Limits wrong codes: counted by principal, over all its challenges and over restarts, and by
-    two clocks, so that one that is set back gives nobody more attempts.
+    """Limits wrong codes, per principal over all challenges and restarts.
 
-    No `SlidingWindow`: every failure is stored, and too many lock the caller out for a time that
-    doubles with each lockout.
+    It uses two clocks, so that a clock that is set back grants no further attempts. It is no
+    `SlidingWindow`: every failure is stored, and each lockout doubles the waiting time.
     """
 
     def __init__(
@@ -58,67 +58,69 @@ class CodeAttemptLimiter:
         self.config = config
         self._store = store
         self._clock = clock
-        self._now = wall_clock
-        self._of: dict[Principal, CodeAttempts] = {}
-        self._until: dict[Principal, float] = {}
-        """The same on the clock that never goes back."""
+        self._wall_clock = wall_clock
+        self._attempts: dict[Principal, CodeAttempts] = {}
+        self._locked_until: dict[Principal, float] = {}
+        """Ends of lockouts on the monotonic clock."""
 
-    def load(self, found: Iterable[CodeAttempts]) -> None:
-        now = self._now()
-        for one in found:
-            self._of[one.who] = one
-            left = min(one.until - now, self._lockout(one.locked))
-            if left > 0:
-                self._until[one.who] = self._clock() + left
+    def load(self, attempts_list: Iterable[CodeAttempts]) -> None:
+        now = self._wall_clock()
+        for attempts in attempts_list:
+            self._attempts[attempts.owner] = attempts
+            remaining = min(attempts.until - now, self._lockout(attempts.locked))
+            if remaining > 0:
+                self._locked_until[attempts.owner] = self._clock() + remaining
 
-    def wait(self, who: Principal) -> float:
-        """For how many seconds nothing is taken from it. 0: it may try."""
-        known = self._of.get(who)
-        if known is None:
+    def wait(self, owner: Principal) -> float:
+        """Return how many seconds a principal must wait. 0: it may try."""
+        attempts = self._attempts.get(owner)
+        if attempts is None:
             return 0.0
-        left = self._until.get(who, 0.0) - self._clock()
-        by_wall = known.until - self._now()
-        # Never longer than it was locked out for, however far the clock was set back.
-        return max(left, min(by_wall, self._lockout(known.locked)), 0.0)
+        remaining = self._locked_until.get(owner, 0.0) - self._clock()
+        by_wall_clock = attempts.until - self._wall_clock()
+        # Never longer than the lockout, even if the clock was set back.
+        return max(remaining, min(by_wall_clock, self._lockout(attempts.locked)), 0.0)
 
-    def failed(self, who: Principal) -> float:
-        """One more was wrong. Returns for how long nothing more is taken."""
-        now, config = self._now(), self.config
-        known = self._of.get(who) or CodeAttempts(who)
-        # One that lies in the future was made before the clock was set back: it counts.
-        recent = [at for at in known.failures if at > now - config.attempts_within]
+    def record_failure(self, owner: Principal) -> float:
+        """Record a wrong code. Returns how many seconds the principal must wait."""
+        now, config = self._wall_clock(), self.config
+        attempts = self._attempts.get(owner) or CodeAttempts(owner)
+        # Failures in the future were recorded before the clock was set back. They count.
+        recent = [
+            failed_at for failed_at in attempts.failures if failed_at > now - config.attempts_within
+        ]
         failures = (*recent, now)[-config.attempts :]
-        locked, until = known.locked, known.until
+        locked, until = attempts.locked, attempts.until
         if len(failures) >= config.attempts:
             locked += 1
             failures = ()
             until = now + self._lockout(locked)
-            self._until[who] = self._clock() + self._lockout(locked)
-        self._keep(CodeAttempts(who, failures, locked, until))
-        return self.wait(who)
+            self._locked_until[owner] = self._clock() + self._lockout(locked)
+        self._save(CodeAttempts(owner, failures, locked, until))
+        return self.wait(owner)
 
-    def passed(self, who: Principal) -> None:
-        """The right one was entered: it begins anew."""
-        known = self._of.pop(who, None)
-        self._until.pop(who, None)
-        if known is not None:
+    def reset(self, owner: Principal) -> None:
+        """Reset the limit after a valid code."""
+        attempts = self._attempts.pop(owner, None)
+        self._locked_until.pop(owner, None)
+        if attempts is not None:
             try:
-                self._store.drop(known)
+                self._store.delete(attempts)
             except InterlockError as error:
-                _log.warning("wrong codes of %s are remembered too long: %s", who[0], error)
+                _log.warning("wrong codes of %s: cannot be reset in the store: %s", owner[0], error)
 
     def _lockout(self, locked: int) -> float:
-        within = self.config.attempts_within
+        window = self.config.attempts_within
         if not self.config.lockout:
-            return within
-        return exponential_delay(locked - 1, within, within * _MOST_TIMES)
+            return window
+        return exponential_delay(locked - 1, window, window * _MAX_LOCKOUT_FACTOR)
 
-    def _keep(self, attempts: CodeAttempts) -> None:
-        self._of[attempts.who] = attempts
+    def _save(self, attempts: CodeAttempts) -> None:
+        self._attempts[attempts.owner] = attempts
         try:
-            self._store.keep(attempts)
+            self._store.save(attempts)
         except InterlockError as error:
-            _log.error("wrong codes of %s count until the node stops: %s", attempts.who[0], error)
+            _log.error("wrong codes of %s: not stored, lost at exit: %s", attempts.owner[0], error)
 
 
 class SafetyChallenges:
@@ -132,7 +134,7 @@ class SafetyChallenges:
         codes: VerificationCodes,
         approval_requests: ApprovalRequests,
         approvals: ApprovalInbox,
-        note: JournalFunction,
+        write_journal: JournalFunction,
         on_verified: Callable[[SafetyChallenge, str], None],
         on_replaced: Callable[[SafetyChallenge, SafetyChallenge], None],
         on_over: Callable[[SafetyChallenge], object],
@@ -141,8 +143,9 @@ class SafetyChallenges:
     ) -> None:
         """
         Args:
-            on_verified: Called with a challenge that a human passed, and by what.
-            on_replaced: Called with a challenge, and the one that replaces it.
+            on_verified: Called with a challenge that was passed, and with the operator or proof
+                kind.
+            on_replaced: Called with a challenge and its replacement.
             on_over: Called with each challenge that can no longer be passed.
         """
         self.config = config
@@ -154,66 +157,81 @@ class SafetyChallenges:
         self._store = store
         self._approval_requests = approval_requests
         self._approvals = approvals
-        self._note = note
+        self._write_journal = write_journal
         self._clock = clock
-        self._now = wall_clock
+        self._wall_clock = wall_clock
         self._open: dict[str, SafetyChallenge] = {}
-        self._ends: dict[str, float] = {}
-        """When each is over, on the clock that never goes back."""
-        self._spent: set[str] = set()
-        """Whose code was entered: it counts no second time."""
-        self._written: dict[str, asyncio.Event] = {}
-        self._tickets: dict[str, str] = {}
-        """What stands for a code that was right, for the approval that it is about."""
+        self._expiry_times: dict[str, float] = {}
+        """Expiry of each challenge on the monotonic clock."""
+        self._used: set[str] = set()
+        """Challenges whose code was entered. Codes cannot be used twice."""
+        self._write_events: dict[str, asyncio.Event] = {}
+        self._proofs: dict[str, str] = {}
+        """Single-use proofs of valid codes, with the approval that each confirms."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, config: SafetyConfig) -> None:
         self.config = self.attempt_limiter.config = config
 
-    # -- what there is
+    # -- queries
 
     def __iter__(self) -> Iterator[SafetyChallenge]:
-        return iter([one for one in list(self._open.values()) if self._is_open(one)])
+        return iter(
+            [challenge for challenge in list(self._open.values()) if self._is_open(challenge)]
+        )
 
     def get(self, id: str) -> SafetyChallenge | None:
-        found = self._open.get(id)
-        return found if found is not None and self._is_open(found) else None
+        challenge = self._open.get(id)
+        return challenge if challenge is not None and self._is_open(challenge) else None
 
-    def of(self, who: Principal, tier: Tier, execution: str = "") -> SafetyChallenge | None:
-        """The open challenge of somebody."""
+    def find_open(
+        self, owner: Principal, tier: Tier, execution: str = ""
+    ) -> SafetyChallenge | None:
+        """Return the open challenge of a principal."""
         return next(
             (
-                one
-                for one in self
-                if one.who == who and one.tier == tier and execution in ("", one.execution)
+                challenge
+                for challenge in self
+                if challenge.owner == owner
+                and challenge.tier == tier
+                and execution in ("", challenge.execution)
             ),
             None,
         )
 
-    def left(self, challenge: SafetyChallenge) -> float:
-        """For how many seconds it is open, by either clock."""
-        ends = self._ends.get(challenge.id, 0.0)
-        return max(0.0, min(challenge.expires - self._now(), ends - self._clock()))
+    def remaining_seconds(self, challenge: SafetyChallenge) -> float:
+        """Return the remaining seconds, by the stricter of both clocks."""
+        expires_at = self._expiry_times.get(challenge.id, 0.0)
+        return max(0.0, min(challenge.expires - self._wall_clock(), expires_at - self._clock()))
 
     def _is_open(self, challenge: SafetyChallenge) -> bool:
-        return self.left(challenge) > 0 and self._now() >= challenge.created - 5.0
+        return (
+            self.remaining_seconds(challenge) > 0 and self._wall_clock() >= challenge.created - 5.0
+        )
 
-    def load(self, found: Iterable[SafetyChallenge]) -> None:
-        """What an earlier process left. A pause for verification ends with the process; what lifts
-        a block is still good, as far as its approval still waits."""
-        for one in found:
-            approval = self._approvals.find(one.approval) if one.approval else None
-            if one.tier == "danger_zone" and approval is not None and approval.waits:
-                self._open[one.id] = one
-                left = min(one.expires - self._now(), one.expires - one.created)
-                self._ends[one.id] = self._clock() + left
-                self._written[one.id] = written = asyncio.Event()
-                written.set()
+    def load(self, stored: Iterable[SafetyChallenge]) -> None:
+        """Load the challenges of an earlier process.
+
+        Challenges that lift a block stay valid while their approval is pending. Others end with the
+        process.
+        """
+        for challenge in stored:
+            approval = self._approvals.find(challenge.approval) if challenge.approval else None
+            if challenge.tier == "danger_zone" and approval is not None and approval.waits:
+                self._open[challenge.id] = challenge
+                remaining = min(
+                    challenge.expires - self._wall_clock(), challenge.expires - challenge.created
+                )
+                self._expiry_times[challenge.id] = self._clock() + remaining
+                self._write_events[challenge.id] = write_event = asyncio.Event()
+                write_event.set()
             else:
-                self._drop(one)
+                self._delete(challenge)
                 if approval is not None and approval.waits:
-                    self._later(
-                        self._approval_requests.withdraw(one.approval, "The node was started anew.")
+                    self._run_in_background(
+                        self._approval_requests.withdraw(
+                            challenge.approval, "The node was restarted."
+                        )
                     )
 
     # -- issuing
@@ -227,229 +245,262 @@ class SafetyChallenges:
         execution: str = "",
         step: str = "",
     ) -> str:
-        """A new challenge; its id. Its code is shown by now, and its approval on its way to the
-        disk."""
-        now = self._now()
+        """Create a challenge and return its id. Its code is shown, and its approval is being
+        written.
+        """
+        now = self._wall_clock()
         id = str(uuid.uuid4())
-        shown = redact(" ".join(hint.split()))[:MOST_SHOWN]
-        sealed = self.codes.draw(id, sentence(caller, element, shown, tier))
+        short_hint = redact(" ".join(hint.split()))[:MAX_HINT_CHARACTERS]
+        code_digest = self.codes.create(id, describe_challenge(caller, element, short_hint, tier))
         challenge = SafetyChallenge(
             id,
             principal(caller),
             caller,
             element,
-            shown,
+            short_hint,
             tier,
             now,
             now + self.config.challenge,
-            sealed,
+            code_digest,
             execution,
             step=step,
         )
         self._open[id] = challenge
-        self._ends[id] = self._clock() + self.config.challenge
-        self._written[id] = asyncio.Event()
-        self._keep(challenge)
-        self._note(caller.name, "challenge_issued", f"challenge:{id} {tier} {shown}")
-        self._put(challenge)
+        self._expiry_times[id] = self._clock() + self.config.challenge
+        self._write_events[id] = asyncio.Event()
+        self._save(challenge)
+        self._write_journal(caller.name, "challenge_issued", f"challenge:{id} {tier} {short_hint}")
+        self._request_approval(challenge)
         return id
 
-    def _put(self, challenge: SafetyChallenge) -> None:
+    def _request_approval(self, challenge: SafetyChallenge) -> None:
         try:
-            self._approval_requests.put(
+            self._approval_requests.create(
                 UNBLOCK,
                 challenge.caller,
                 {
                     "element_name": challenge.element,
-                    "principal": list(challenge.who),
+                    "principal": list(challenge.owner),
                     "challenge_id": challenge.id,
                     "hint": challenge.hint,
                     "tier": challenge.tier,
                 },
-                "A human has to verify this step of an agent."
+                "An operator must verify this step of an agent."
                 if challenge.tier == "verify"
-                else "This agent is blocked. Approve only to let it act again.",
+                else "This agent is blocked. Approve only to unblock it.",
             )
         except InterlockError as error:
-            # It stays blocked, and can be asked for again.
-            _log.error("challenge %s waits for nobody: %s", challenge.id, error.message)
+            # The agent stays blocked, and the challenge can be requested again.
+            _log.error("challenge %s: no approval request: %s", challenge.id, error.message)
 
     def renew(self, id: str) -> str | None:
-        """Another one in place of this, whose code is lost. None: there is none of this id."""
-        old = self._open.get(id)
-        return None if old is None else self._instead(old, "It was renewed.")
+        """Replace a challenge whose code was lost.
 
-    def _instead(self, old: SafetyChallenge, why: str) -> str:
-        self.close(old, why)
+        Returns the new id, or None for an unknown id.
+        """
+        old = self._open.get(id)
+        return None if old is None else self._replace(old, "The challenge was renewed.")
+
+    def _replace(self, old: SafetyChallenge, reason: str) -> str:
+        self.close(old, reason)
         new = self._open[
             self.issue(old.caller, old.element, old.hint, old.tier, old.execution, old.step)
         ]
         self._on_replaced(old, new)
         return new.id
 
-    # -- entering a code
+    # -- verification of codes
 
-    async def verify(self, caller: Caller, id: str, code: str) -> SafetyChallenge:
-        """Enter a code. Raises AqlError; nothing of the code is in what it raises."""
-        who = principal(caller)
-        wait = self.attempt_limiter.wait(who)
+    async def verify_code(self, caller: Caller, id: str, code: str) -> SafetyChallenge:
+        """Check a code. Raises AqlError. The error never contains parts of the code."""
+        owner = principal(caller)
+        wait = self.attempt_limiter.wait(owner)
         if wait > 0:
-            self._note(caller.name, "verification_limited", f"challenge:{id[:40]}")
-            raise limited(wait)
+            self._write_journal(caller.name, "verification_limited", f"challenge:{id[:40]}")
+            raise lockout_error(wait)
         challenge = self._open.get(id)
-        if challenge is None or challenge.who != who or id in self._spent:
-            raise self._failed(caller, id, "unknown", "TOKEN_INVALID", "No such challenge is open.")
+        if challenge is None or challenge.owner != owner or id in self._used:
+            raise self._failure(caller, id, "unknown", "TOKEN_INVALID", "Unknown challenge.")
         if not self._is_open(challenge):
-            self.close(challenge, "It was not answered in time.")
-            raise self._failed(
+            self.close(challenge, "The challenge expired.")
+            raise self._failure(
                 caller, id, "expired", "TOKEN_EXPIRED", "This challenge has expired."
             )
-        if not fits(challenge.sealed, code):
-            self._spent.add(id)
-            wrong = self._failed(
-                caller, id, "wrong_code", "TOKEN_INVALID", "This code is wrong, and used up."
+        if not matches_code(challenge.code_digest, code):
+            self._used.add(id)
+            error = self._failure(
+                caller, id, "wrong_code", "TOKEN_INVALID", "Wrong code. It cannot be used again."
             )
-            wrong.data = {
-                **(wrong.data or {}),
-                "challenge_id": self._instead(challenge, "A wrong code was entered."),
+            error.data = {
+                **(error.data or {}),
+                "challenge_id": self._replace(challenge, "A wrong code was entered."),
             }
-            raise wrong
-        self._spent.add(id)
-        self.codes.forget(id)
-        await self._decided_by_code(challenge, caller)
-        self.attempt_limiter.passed(who)
+            raise error
+        self._used.add(id)
+        self.codes.remove(id)
+        await self._confirm_by_code(challenge, caller)
+        self.attempt_limiter.reset(owner)
         return challenge
 
-    def _failed(self, caller: Caller, id: str, why: str, code: str, message: str) -> AqlError:
-        wait = self.attempt_limiter.failed(principal(caller))
-        self._note(caller.name, "verification_failed", f"challenge:{id[:40]} {why}")
-        details: dict[str, Any] = {"reason": why}
+    def _failure(self, caller: Caller, id: str, reason: str, code: str, message: str) -> AqlError:
+        wait = self.attempt_limiter.record_failure(principal(caller))
+        self._write_journal(caller.name, "verification_failed", f"challenge:{id[:40]} {reason}")
+        details: dict[str, Any] = {"reason": reason}
         if wait > 0:
             details["retry_after_ms"] = int(wait * 1000) + 1
         return AqlError(code, message, details)
 
-    async def _decided_by_code(self, challenge: SafetyChallenge, caller: Caller) -> None:
-        """The same as a proof, for the same approval. Raises InterlockError."""
-        await self.written(challenge.id)
+    async def _confirm_by_code(self, challenge: SafetyChallenge, caller: Caller) -> None:
+        """Confirm the approval of a challenge by its code. Raises InterlockError."""
+        await self.wait_written(challenge.id)
         approval = self._open.get(challenge.id, challenge).approval
         if not approval:
             raise AqlError(
-                "INTERNAL_ERROR", "This challenge is not written down: an operator can renew it."
+                "INTERNAL_ERROR", "This challenge is not stored. An operator can renew it."
             )
-        ticket = secrets.token_urlsafe(32)
-        self._tickets[ticket] = approval
+        proof_value = secrets.token_urlsafe(32)
+        self._proofs[proof_value] = approval
         try:
-            await self._approvals.confirm(approval, f"{CODE}:{ticket}", caller)
+            await self._approvals.confirm(approval, f"{CODE}:{proof_value}", caller)
         finally:
-            self._tickets.pop(ticket, None)
+            self._proofs.pop(proof_value, None)
 
-    async def written(self, id: str) -> None:
-        """Until its approval is on disk, or it is clear that it will not be."""
-        written = self._written.get(id)
-        if written is not None and not written.is_set():
+    async def wait_written(self, id: str) -> None:
+        """Wait until the approval of a challenge is on disk, or known to be missing."""
+        write_event = self._write_events.get(id)
+        if write_event is not None and not write_event.is_set():
             try:
-                async with asyncio.timeout(_WRITTEN_WITHIN):
-                    await written.wait()
+                async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
+                    await write_event.wait()
             except TimeoutError:
-                _log.error("challenge %s was never written down", id)
+                _log.error("challenge %s: approval was not written in time", id)
 
-    def proof(self, approval: Approval, ticket: str, now: float) -> ProofVerdict:
-        """Looks at proofs of the kind `code`. There is one only between a right code and its
-        approval: nobody can bring one from outside. Raises InterlockError."""
-        if self._tickets.pop(ticket, None) != approval.id:
+    def verify_proof(self, approval: Approval, proof_value: str, now: float) -> ProofVerdict:
+        """Verify a proof of the kind `code`.
+
+        Such proofs exist only between a valid code and its approval, so clients cannot send one.
+        Raises InterlockError.
+        """
+        if self._proofs.pop(proof_value, None) != approval.id:
             raise invalid("a code is entered with verify_challenge")
         return ProofVerdict(CODE, OPERATOR, APPROVE)
 
-    # -- what became of it
+    # -- state changes
 
-    def heard(self, approval: Approval, arguments: dict[str, Any]) -> None:
-        """A step of the approval of one of them. `arguments`: read while it waits."""
+    def on_approval(self, approval: Approval, arguments: dict[str, Any]) -> None:
+        """Handle a state change of a challenge's approval.
+
+        Args:
+            arguments: The arguments of the call, while the approval is pending.
+        """
         if approval.waits:
             challenge = self._open.get(str(arguments.get("challenge_id")))
             if challenge is None:
-                self._later(
-                    self._approval_requests.withdraw(approval.id, "The challenge is over already.")
+                self._run_in_background(
+                    self._approval_requests.withdraw(approval.id, "The challenge has ended.")
                 )
             else:
-                self._open[challenge.id] = held = replace(challenge, approval=approval.id)
-                self._keep(held)
-                self._written[challenge.id].set()
+                self._open[challenge.id] = pending_challenge = replace(
+                    challenge, approval=approval.id
+                )
+                self._save(pending_challenge)
+                self._write_events[challenge.id].set()
         elif approval.over:
-            found = next((one for one in self._open.values() if one.approval == approval.id), None)
-            if found is not None:
-                self._forget(found)
+            challenge = next(
+                (
+                    candidate
+                    for candidate in self._open.values()
+                    if candidate.approval == approval.id
+                ),
+                None,
+            )
+            if challenge is not None:
+                self._remove(challenge)
 
-    def passed(self, approval: str, id: str) -> SafetyChallenge:
-        """A human let it through, and the node does what was asked. Raises InterlockError for an
-        approval that is of no challenge: such a call was never put by the loop."""
+    def complete(self, approval: str, id: str) -> SafetyChallenge:
+        """Handle a passed challenge, when its approved call runs.
+
+        Raises:
+            InterlockError: The approval belongs to no challenge, so the loop did not create this
+                call.
+        """
         challenge = self._open.get(id)
         if not approval or challenge is None or challenge.approval != approval:
-            raise InterlockError(PROOF_INVALID, "No challenge is open for this approval.")
+            raise InterlockError(PROOF_INVALID, "This approval belongs to no open challenge.")
         record = self._approvals.find(approval)
-        by = CODE if record is None else record.by
-        self._on_verified(challenge, by)
-        self._note(challenge.who[0], "challenge_passed", f"challenge:{id} by {by}")
+        passed_by = CODE if record is None else record.by
+        self._on_verified(challenge, passed_by)
+        self._write_journal(
+            challenge.owner[0], "challenge_passed", f"challenge:{id} by {passed_by}"
+        )
         for other in list(self._open.values()):
             if (
                 other is not challenge
-                and other.who == challenge.who
+                and other.owner == challenge.owner
                 and other.tier == challenge.tier
                 and other.tier == "danger_zone"
             ):
                 self.close(other, "Another challenge was passed.")
-        self._forget(challenge)
+        self._remove(challenge)
         return challenge
 
-    def close(self, challenge: SafetyChallenge, why: str) -> None:
-        """It can no longer be passed, by a code or otherwise."""
+    def close(self, challenge: SafetyChallenge, reason: str) -> None:
+        """End a challenge and withdraw its approval."""
         approval = self._open.get(challenge.id, challenge).approval
-        self._forget(challenge)
+        self._remove(challenge)
         if approval:
-            self._later(self._approval_requests.withdraw(approval, why))
+            self._run_in_background(self._approval_requests.withdraw(approval, reason))
 
-    def _forget(self, challenge: SafetyChallenge) -> None:
-        self.codes.forget(challenge.id)
+    def _remove(self, challenge: SafetyChallenge) -> None:
+        self.codes.remove(challenge.id)
         self._open.pop(challenge.id, None)
-        self._ends.pop(challenge.id, None)
-        self._written.pop(challenge.id, None)
-        self._spent.discard(challenge.id)
-        self._drop(challenge)
+        self._expiry_times.pop(challenge.id, None)
+        self._write_events.pop(challenge.id, None)
+        self._used.discard(challenge.id)
+        self._delete(challenge)
         self._on_over(challenge)
 
     def prune(self) -> None:
-        """Close those whose time is over."""
-        for one in list(self._open.values()):
-            if not self._is_open(one):
-                self.close(one, "It was not answered in time.")
+        """Close expired challenges."""
+        for challenge in list(self._open.values()):
+            if not self._is_open(challenge):
+                self.close(challenge, "The challenge expired.")
 
-    def _keep(self, challenge: SafetyChallenge) -> None:
-        # A pause ends with the process: only what lifts a block is kept.
+    def _save(self, challenge: SafetyChallenge) -> None:
+        # Only challenges that lift a block are stored. Others end with the process.
         if challenge.tier == "danger_zone":
             try:
-                self._store.keep(challenge)
+                self._store.save(challenge)
             except InterlockError as error:
-                _log.error("challenge %s is good until the node stops: %s", challenge.id, error)
+                _log.error("challenge %s: not stored, ends with the node: %s", challenge.id, error)
 
-    def _drop(self, challenge: SafetyChallenge) -> None:
+    def _delete(self, challenge: SafetyChallenge) -> None:
         try:
-            self._store.drop(challenge)
+            self._store.delete(challenge)
         except InterlockError as error:
-            _log.warning("challenge %s could not be forgotten: %s", challenge.id, error)
+            _log.warning("challenge %s: cannot delete: %s", challenge.id, error)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def sentence(caller: Caller, element: str, hint: str, tier: Tier) -> str:
-    """What a human reads beside a code. What the agent wrote is quoted, in one line."""
-    plain = "".join(one if one.isprintable() else "?" for one in f"{element[:60]}: {hint}")
-    what = "is blocked after" if tier == "danger_zone" else "wants to do"
-    return f"The agent of {caller.name} {what} “{plain}”. Give the code only if it may go on."
+def describe_challenge(caller: Caller, element: str, hint: str, tier: Tier) -> str:
+    """Return the sentence that an operator sees with a code. Text of the agent is quoted on one
+    line.
+    """
+    quoted = "".join(
+        character if character.isprintable() else "?" for character in f"{element[:60]}: {hint}"
+    )
+    verb_phrase = "is blocked after" if tier == "danger_zone" else "wants to do"
+    return (
+        f"The agent of {caller.name} {verb_phrase} “{quoted}”. "
+        "Share the code only to let it continue."
+    )
 
 
-def limited(wait: float) -> AqlError:
+def lockout_error(wait: float) -> AqlError:
     seconds = int(wait) + 1
     return AqlError(
         "RATE_LIMIT_EXCEEDED",

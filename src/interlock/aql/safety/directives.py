@@ -1,5 +1,6 @@
-"""Directives: what an agent is told after it reported a step, in the words of the draft, and the
-notifications that come with them."""
+"""Directives: the response to an agent that reported a step, in the terms of the draft, with
+notifications.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +15,34 @@ from interlock.primitives.timestamps import format_utc
 
 NotificationType = Literal["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]
 
-_MOST: Final = 20
-"""Notifications of one directive."""
+_MAX_NOTIFICATIONS: Final = 20
+"""Maximum number of notifications in a directive."""
 
 INSTRUCTIONS: Final = (
     "Before every action, in any tool or program, call record_execution_step: "
-    "next_action_hint says in plain words exactly one action, its verb and its object, such as "
-    "'delete_issue 12 of the repository docs'. Vague hints wait for a human. "
-    "next_operation may name the operation itself. Then read the directive: "
-    "continue true, do exactly this one action; continue false, do not do it, tell the human why, "
-    "and report again once they decided; stopped true, do nothing more. "
-    "A code for verify_challenge comes from the human only; never guess one. "
+    "next_action_hint describes exactly one action in plain words, with its verb and its object, "
+    "such as 'delete_issue 12 of the repository docs'. Vague hints wait for approval. "
+    "next_operation may name the operation. Then follow the directive: "
+    "continue true: do exactly this one action; continue false: do not do it, tell the user why, "
+    "and report it again after a decision; stopped true: do nothing more. "
+    "The code for verify_challenge comes from the user only; never guess a code. "
     "End with complete_execution, or with abort_execution."
 )
-"""A ready text for whoever writes the instructions of an agent."""
+"""A text for the system prompt of an agent."""
 
 UNREPORTED: Final = (
-    "This action was not reported: call record_execution_step first, with a next_action_hint "
-    "about exactly this operation."
+    "This action was not reported. Call record_execution_step first, with a next_action_hint "
+    "for exactly this operation."
 )
 
 
 def unreported_in_plain_view(execution: AgentExecution) -> str:
-    """The same to somebody who sees tools, and may never have heard of an execution."""
-    name = execution.who[0]
+    """Return the same message for a client in the plain view, which may not know executions."""
+    name = execution.owner[0]
     return (
-        f"This was not reported, and not done: an agent runs as '{name}', the same name as yours. "
+        f"Not reported, so not executed: an agent is running as '{name}', the same name as yours. "
         "If you are this agent, call record_execution_step first, in the view ?view=aql. If not, "
-        "use a token of your own, or have an operator end it: "
+        "use a token of your own, or ask an operator to end the execution: "
         f"`interlock operator end {execution.id}`."
     )
 
@@ -59,7 +60,10 @@ class NotificationMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rena
 
 
 class AgentNotification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened, or waits. Told with the next directive, and never pushed."""
+    """A notification about an event or a pending decision.
+
+    It is sent with the next directive only.
+    """
 
     type: NotificationType
     message: str
@@ -68,9 +72,9 @@ class AgentNotification(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an agent may go on."""
+    """The decision if an agent may continue."""
 
-    go_on: bool
+    may_continue: bool
     factors: list[str]
     stopped: bool = False
     reason: str = ""
@@ -78,23 +82,23 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     risk: Tier | None = None
     notifications: list[AgentNotification] = []
 
-    def told(self) -> dict[str, Any]:
-        """As the draft prints it. `continue` and `factors` are always there."""
-        said: dict[str, Any] = {"continue": self.go_on, "factors": self.factors}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the directive in the draft's form. `continue` and `factors` are always present."""
+        fields: dict[str, Any] = {"continue": self.may_continue, "factors": self.factors}
         if self.stopped:
-            said["stopped"] = True
+            fields["stopped"] = True
         if self.reason:
-            said["reason"] = self.reason
+            fields["reason"] = self.reason
         if self.steps_remaining is not None:
-            said["stepsRemaining"] = self.steps_remaining
+            fields["stepsRemaining"] = self.steps_remaining
         if self.risk is not None:
-            said["nextStepRisk"] = self.risk
+            fields["nextStepRisk"] = self.risk
         if self.notifications:
-            said["notifications"] = msgspec.to_builtins(self.notifications)
-        return said
+            fields["notifications"] = msgspec.to_builtins(self.notifications)
+        return fields
 
 
-def notification(
+def create_notification(
     type: NotificationType,
     message: str,
     now: float,
@@ -107,72 +111,85 @@ def notification(
     url: str = "",
     hint: str = "",
 ) -> AgentNotification:
-    """`now`: on the wall clock."""
-    about = NotificationMetadata(operation, reason, level, verification, approval, url, hint)
+    """Create a notification. `now` is wall clock time."""
+    metadata = NotificationMetadata(operation, reason, level, verification, approval, url, hint)
     return AgentNotification(
-        type, message, format_utc(now), None if about == NotificationMetadata() else about
+        type, message, format_utc(now), None if metadata == NotificationMetadata() else metadata
     )
 
 
 class AgentNotifications:
-    """The notifications of all agents. One about something that waits is repeated until that is
-    over; one about something that happened is given once. Nothing is pushed."""
+    """The notifications of all agents.
+
+    Notifications about pending decisions are repeated until they are cleared. Notifications about
+    events are sent once. Nothing is pushed.
+    """
 
     def __init__(self, wall_clock: Callable[[], float], blocks: Iterable[PrincipalBlock]) -> None:
-        """`blocks`: looked at anew each time."""
-        self._now = wall_clock
+        """
+        Args:
+            blocks: The current blocks. Iterated for every directive.
+        """
+        self._wall_clock = wall_clock
         self._blocks = blocks
-        self.standing: dict[Principal, dict[str, AgentNotification]] = {}
-        """What is told until it is cleared: by key, of everybody."""
-        self._once: dict[Principal, list[AgentNotification]] = {}
+        self.repeated: dict[Principal, dict[str, AgentNotification]] = {}
+        """Repeated notifications, by principal and key."""
+        self._events: dict[Principal, list[AgentNotification]] = {}
 
-    def stand(self, who: Principal, key: str, told: AgentNotification) -> None:
-        """Told until it is cleared."""
-        self.standing.setdefault(who, {})[key] = told
+    def repeat(self, owner: Principal, key: str, notification_to_repeat: AgentNotification) -> None:
+        """Repeat a notification until it is cleared."""
+        self.repeated.setdefault(owner, {})[key] = notification_to_repeat
 
-    def clear(self, who: Principal, key: str) -> bool:
-        """Whether there was something to clear."""
-        standing = self.standing.get(who)
-        if standing is None or standing.pop(key, None) is None:
+    def clear(self, owner: Principal, key: str) -> bool:
+        """Stop repeating a notification. Returns False if there is none."""
+        repeated = self.repeated.get(owner)
+        if repeated is None or repeated.pop(key, None) is None:
             return False
-        if not standing:
-            del self.standing[who]
+        if not repeated:
+            del self.repeated[owner]
         return True
 
-    def once(self, who: Principal, type: NotificationType, message: str, **about: str) -> None:
-        told = self._once.setdefault(who, [])
-        told.append(notification(type, message, self._now(), **about))
-        del told[:-_MOST]
+    def add_event(
+        self, owner: Principal, type: NotificationType, message: str, **fields: str
+    ) -> None:
+        notification_list = self._events.setdefault(owner, [])
+        notification_list.append(create_notification(type, message, self._wall_clock(), **fields))
+        del notification_list[:-_MAX_NOTIFICATIONS]
 
-    def pending(self, who: Principal) -> list[AgentNotification]:
-        """The permissions that it waits for."""
-        standing = self.standing.get(who, {}).values()
-        return [one for one in standing if one.type == "permission_pending"]
+    def pending(self, owner: Principal) -> list[AgentNotification]:
+        """Return the pending approvals of a principal."""
+        repeated = self.repeated.get(owner, {}).values()
+        return [
+            notification for notification in repeated if notification.type == "permission_pending"
+        ]
 
-    def take(self, who: Principal) -> list[AgentNotification]:
-        """All that is to be told to it now."""
-        told = [*self.standing.get(who, {}).values(), *self._once.pop(who, ())]
-        return [*(self._danger(one, who) for one in self._blocks), *told][:_MOST]
+    def take(self, owner: Principal) -> list[AgentNotification]:
+        """Return the notifications for the next directive."""
+        notification_list = [*self.repeated.get(owner, {}).values(), *self._events.pop(owner, ())]
+        return [
+            *(self._block_notification(block, owner) for block in self._blocks),
+            *notification_list,
+        ][:_MAX_NOTIFICATIONS]
 
-    def forget(self, who: Principal) -> None:
-        """It has no execution any more."""
-        self.standing.pop(who, None)
-        self._once.pop(who, None)
+    def remove(self, owner: Principal) -> None:
+        """Remove all notifications of a principal without executions."""
+        self.repeated.pop(owner, None)
+        self._events.pop(owner, None)
 
     @staticmethod
-    def _danger(block: PrincipalBlock, who: Principal) -> AgentNotification:
-        # What another agent wrote is none of this one's business: it could be meant for it.
-        own = block.who == who
+    def _block_notification(block: PrincipalBlock, owner: Principal) -> AgentNotification:
+        # Text of another agent is not shown: it could contain instructions for this one.
+        is_own = block.owner == owner
         message = (
-            "You are blocked until a human verifies. Stop all actions."
-            if own
-            else "Another agent of this node is blocked until a human verifies."
+            "You are blocked until an operator verifies. Stop all actions."
+            if is_own
+            else "Another agent of this node is blocked until an operator verifies."
         )
-        return notification(
+        return create_notification(
             "danger_zone",
             message,
             block.at,
-            reason=block.reason if own else "",
+            reason=block.reason if is_own else "",
             level="danger_zone",
             verification=block.challenge,
         )

@@ -1,5 +1,7 @@
-"""The operations of an execution: start it, report a step, end it, enter a code. Each acts on
-the identity of the caller, and never on what the caller says of itself."""
+"""The operations of agent executions: start one, report a step, end it, enter a code.
+
+Each uses the authenticated identity of the caller, never the names that the caller sends.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.aql.config import SafetyConfig
-from interlock.aql.language.errors import AqlError, missing, wrong_type
+from interlock.aql.language.errors import AqlError, missing_parameter, wrong_type
 from interlock.aql.operations import BuiltinOperation, Parameter
 from interlock.aql.request import AqlRequest
 from interlock.aql.safety import evaluation
@@ -19,10 +21,10 @@ from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.aql.safety.directives import INSTRUCTIONS, Directive
 from interlock.aql.safety.evaluation import StepVerdict
 from interlock.aql.safety.executions import AgentRun
-from interlock.aql.safety.loop import ENFORCING, MONITORING, WATCHING, SafetyLoop
-from interlock.aql.safety.patterns import LONGEST_HINT, ActionHint, read
-from interlock.aql.safety.pending_steps import step_of
-from interlock.aql.safety.reports import StepReport, digest
+from interlock.aql.safety.loop import ENFORCING, MONITORING, WATCHING_MODES, SafetyLoop
+from interlock.aql.safety.patterns import MAX_HINT_CHARACTERS, ActionHint, normalize_hint
+from interlock.aql.safety.pending_steps import step_key
+from interlock.aql.safety.reports import StepReport, digest_arguments
 from interlock.aql.safety.store import CANCELLED, COMPLETED, FAILED
 from interlock.core.call import Caller, principal
 from interlock.core.redaction import redact
@@ -30,8 +32,8 @@ from interlock.protocol.aql_terms import Category
 
 OUTCOMES: Final = ("success", "failure", "skipped")
 TOLERANCES: Final = ("conservative", "moderate", "aggressive")
-_LONGEST_NAME: Final = 200
-_LONGEST_CODE: Final = 200
+_MAX_NAME_CHARACTERS: Final = 200
+_MAX_CODE_CHARACTERS: Final = 200
 
 Params = Mapping[str, Any]
 
@@ -42,181 +44,189 @@ class StepOperations:
     def __init__(self, loop: SafetyLoop) -> None:
         self._loop = loop
 
-    # -- beginning
+    # -- start
 
-    async def execute_agent(self, asked: AqlRequest) -> dict[str, Any]:
-        """Begin an execution. A human let it through: it comes by the gate."""
-        loop, params = self._loop, _params(asked)
-        caller = _caller(asked)
+    async def execute_agent(self, request: AqlRequest) -> dict[str, Any]:
+        """Start an execution. The gate has approved it."""
+        loop, params = self._loop, _params(request)
+        caller = _caller(request)
         element = _text(params, "execute_agent", "element_name")
-        limit = _either(params, "max_autonomous_steps", "maxAutonomousSteps")
-        tolerance = _either(params, "risk_tolerance", "riskTolerance") or ""
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
-            raise wrong_type("max_autonomous_steps", "integer", type(limit).__name__)
-        if limit is not None and limit < 1:
+        max_steps = _first_of(params, "max_autonomous_steps", "maxAutonomousSteps")
+        tolerance = _first_of(params, "risk_tolerance", "riskTolerance") or ""
+        if max_steps is not None and (
+            not isinstance(max_steps, int) or isinstance(max_steps, bool)
+        ):
+            raise wrong_type("max_autonomous_steps", "integer", type(max_steps).__name__)
+        if max_steps is not None and max_steps < 1:
             raise AqlError(
                 "VALIDATION_OUT_OF_RANGE",
                 "Parameter 'max_autonomous_steps' must be 1 or more.",
                 {"param_name": "max_autonomous_steps"},
             )
         if tolerance and tolerance not in TOLERANCES:
-            raise _no_choice("risk_tolerance", TOLERANCES)
-        # Another process that shares the file may have blocked it meanwhile.
-        await loop.block_sync.now()
-        loop.refuse_blocked(principal(caller))
-        run = loop.runs.begin(caller, element, limit, tolerance)
+            raise _choice_error("risk_tolerance", TOLERANCES)
+        # Another process that shares the file may have blocked the principal.
+        await loop.block_sync.read()
+        loop.reject_blocked(principal(caller))
+        run = loop.runs.start(caller, element, max_steps, tolerance)
         execution = run.execution
         try:
-            await _in_thread(loop.store.keep, execution)
+            await _in_thread(loop.store.save, execution)
         except BaseException:
-            loop.runs.end(run, FAILED, "It could not be written down.")
+            loop.runs.end(run, FAILED, "The execution could not be stored.")
             raise
-        loop.note(caller.name, "execution_started", f"{execution.id} {element}")
-        told: dict[str, Any] = {
+        loop.write_journal(caller.name, "execution_started", f"{execution.id} {element}")
+        response: dict[str, Any] = {
             "execution_id": execution.id,
             "status": execution.state,
             "safety_loop": loop.mode,
         }
-        if loop.mode in WATCHING:
-            told |= {
+        if loop.mode in WATCHING_MODES:
+            response |= {
                 "max_autonomous_steps": execution.max_steps,
                 "risk_tolerance": execution.tolerance,
                 "instructions": INSTRUCTIONS,
             }
-        return told
+        return response
 
-    # -- a step
+    # -- steps
 
-    async def record_execution_step(self, asked: AqlRequest) -> dict[str, Any]:
-        """What is done next; the answer says whether it may be."""
+    async def record_execution_step(self, request: AqlRequest) -> dict[str, Any]:
+        """Evaluate the next step of an agent. Returns the directive."""
         name = "record_execution_step"
-        loop, params, caller = self._loop, _params(asked), _caller(asked)
-        who = principal(caller)
+        loop, params, caller = self._loop, _params(request), _caller(request)
+        owner = principal(caller)
         element = _text(params, name, "element_name")
-        said = _text(params, name, "next_action_hint", "nextActionHint", longest=LONGEST_HINT)
+        hint_text = _text(
+            params, name, "next_action_hint", "nextActionHint", max_characters=MAX_HINT_CHARACTERS
+        )
         outcome = params.get("outcome") or ""
         if outcome and outcome not in OUTCOMES:
-            raise _no_choice("outcome", OUTCOMES)
-        loop.refuse_blocked(who)
+            raise _choice_error("outcome", OUTCOMES)
+        loop.reject_blocked(owner)
         loop.end_idle()
-        run = loop.runs.find(who, str(params.get("execution_id") or ""), element)
-        hint = read(said)
+        run = loop.runs.find(owner, str(params.get("execution_id") or ""), element)
+        hint = normalize_hint(hint_text)
         execution = run.execution
         execution.last = loop.wall_clock()
-        if loop.mode not in WATCHING:
+        if loop.mode not in WATCHING_MODES:
             execution.steps += 1
             if loop.mode != "disabled":
-                loop.note(caller.name, "step_reported", f"{execution.id} {said}")
-            await _in_thread(loop.store.keep, execution)
+                loop.write_journal(caller.name, "step_reported", f"{execution.id} {hint_text}")
+            await _in_thread(loop.store.save, execution)
             return {"recorded": True, "execution_id": execution.id, "step": execution.steps}
         operation = params.get("next_operation") or ""
         if not isinstance(operation, str):
             raise wrong_type("next_operation", "string", type(operation).__name__)
         run.caller = caller
-        directive = self._judged(run, hint, outcome, operation, params.get("next_params"))
-        pause = loop.pending_steps.of(execution.id, step_of(hint, operation))
-        if pause is not None and not directive.go_on:
-            await loop.pending_steps.written(pause)
-            if loop.pending_steps.of(execution.id, pause.step) is not None:
-                loop.waits(pause)
-        directive = msgspec.structs.replace(directive, notifications=loop.notifications.take(who))
-        loop.note(
+        directive = self._evaluate(run, hint, outcome, operation, params.get("next_params"))
+        pause = loop.pending_steps.find_pending(execution.id, step_key(hint, operation))
+        if pause is not None and not directive.may_continue:
+            await loop.pending_steps.wait_written(pause)
+            if loop.pending_steps.find_pending(execution.id, pause.step) is not None:
+                loop.notify_confirmation(pause)
+        directive = msgspec.structs.replace(directive, notifications=loop.notifications.take(owner))
+        loop.write_journal(
             caller.name,
             "step_continue"
-            if directive.go_on
+            if directive.may_continue
             else "step_stop"
             if directive.stopped
             else "step_pause",
-            f"{execution.id} {said} ({'; '.join(directive.factors)})",
+            f"{execution.id} {hint_text} ({'; '.join(directive.factors)})",
         )
-        await _in_thread(loop.store.keep, execution)
-        return directive.told()
+        await _in_thread(loop.store.save, execution)
+        return directive.to_dict()
 
-    def _judged(
-        self, run: AgentRun, hint: ActionHint, outcome: str, operation: str, given: Any
+    def _evaluate(
+        self, run: AgentRun, hint: ActionHint, outcome: str, operation: str, next_params: Any
     ) -> Directive:
         loop, execution = self._loop, run.execution
-        who = execution.who
+        owner = execution.owner
         loop.challenges.prune()
         enforcing = loop.mode == ENFORCING
         if enforcing:
-            waits = self._waits(run)
-            if waits is not None:
-                return waits
-        step = step_of(hint, operation)
-        counted = operation or _shape(hint)
-        verdict = evaluation.report(
+            waiting_directive = self._waiting_directive(run)
+            if waiting_directive is not None:
+                return waiting_directive
+        step = step_key(hint, operation)
+        action_key = operation or _normalize_digits(hint)
+        verdict = evaluation.evaluate_report(
             hint,
             run.rules,
             steps=execution.steps,
             max_steps=execution.max_steps,
             tolerance=execution.tolerance,
             outcome=outcome,
-            action=loop.meant(operation) if operation else None,
-            repeated=run.counts[counted],
-            let=run.let.get(step),
+            action=loop.find_action(operation) if operation else None,
+            repeated=run.counts[action_key],
+            approved_tier=run.approved_steps.get(step),
         )
-        go_on = verdict.effect == "continue"
+        may_continue = verdict.effect == "continue"
         if verdict.stage != 1:
             execution.steps += 1
-        if go_on or not enforcing:
-            let = run.let.pop(step, None)
-            if loop.meant(operation) is None:
-                run.count(counted)
+        if may_continue or not enforcing:
+            approved_tier = run.approved_steps.pop(step, None)
+            if loop.find_action(operation) is None:
+                run.count(action_key)
             loop.reports.add(
-                who,
+                owner,
                 StepReport(
                     execution.id,
                     hint,
                     loop.clock(),
                     verdict.value,
                     operation,
-                    digest(given) if operation and isinstance(given, dict) else None,
-                    let,
+                    digest_arguments(next_params)
+                    if operation and isinstance(next_params, dict)
+                    else None,
+                    approved_tier,
                 ),
             )
         factors = list(verdict.factors)
-        if enforcing and not go_on:
-            return self._stopped(run, hint, operation, step, verdict)
-        if not enforcing and not go_on:
+        if enforcing and not may_continue:
+            return self._interrupt(run, hint, operation, step, verdict)
+        if not enforcing and not may_continue:
             factors.append(f"{MONITORING}: enforcing would {verdict.effect}: {verdict.reason}")
-            loop.note(who[0], f"would_{verdict.effect}", f"{execution.id} {verdict.reason}")
+            loop.write_journal(
+                owner[0], f"would_{verdict.effect}", f"{execution.id} {verdict.reason}"
+            )
         return Directive(
-            go_on=True,
+            may_continue=True,
             factors=factors,
             steps_remaining=max(0, execution.max_steps - execution.steps),
             risk=verdict.tier,
         )
 
-    def _waits(self, run: AgentRun) -> Directive | None:
-        """Whoever waits for a human does not go on with something else."""
+    def _waiting_directive(self, run: AgentRun) -> Directive | None:
+        """Return the directive for an agent that waits for an operator. None: it does not wait."""
         loop, execution = self._loop, run.execution
-        who = execution.who
+        owner = execution.owner
         remaining = max(0, execution.max_steps - execution.steps)
-        challenge = loop.challenges.of(who, "verify", execution.id)
+        challenge = loop.challenges.find_open(owner, "verify", execution.id)
         if challenge is not None:
             return Directive(
-                go_on=False,
+                may_continue=False,
                 factors=["a verification is pending"],
                 reason=f"Waiting for verification {challenge.id}",
                 steps_remaining=remaining,
                 risk="verify",
             )
-        pending = loop.notifications.pending(who)
+        pending = loop.notifications.pending(owner)
         if pending:
             return Directive(
-                go_on=False,
-                factors=[f"{len(pending)} calls wait for a human"],
+                may_continue=False,
+                factors=[f"{len(pending)} calls are pending approval"],
                 reason="Waiting for permission",
                 steps_remaining=remaining,
             )
         return None
 
-    def _stopped(
+    def _interrupt(
         self, run: AgentRun, hint: ActionHint, operation: str, step: str, verdict: StepVerdict
     ) -> Directive:
         loop, execution, caller = self._loop, run.execution, run.caller
-        who = execution.who
+        owner = execution.owner
         if verdict.effect == "stop":
             loop.block(run, hint.text, verdict)
         elif verdict.tier == "verify":
@@ -225,17 +235,17 @@ class StepOperations:
             )
             challenge = loop.challenges.get(id)
             if challenge is not None:
-                loop.paused(challenge)
+                loop.notify_verification(challenge)
         else:
-            loop.pending_steps.ask(
+            loop.pending_steps.request(
                 caller, execution.id, execution.element, hint, operation, verdict.reason
             )
-            if loop.pending_steps.of(execution.id, step) is None:
-                loop.notifications.once(
-                    who, "status", "No human can be asked now. Report it later."
+            if loop.pending_steps.find_pending(execution.id, step) is None:
+                loop.notifications.add_event(
+                    owner, "status", "No operator can be asked now. Report the step later."
                 )
         return Directive(
-            go_on=False,
+            may_continue=False,
             factors=verdict.factors,
             stopped=verdict.effect == "stop",
             reason=verdict.reason,
@@ -243,24 +253,26 @@ class StepOperations:
             risk=verdict.tier,
         )
 
-    # -- ending
+    # -- end
 
-    async def complete_execution(self, asked: AqlRequest) -> dict[str, Any]:
-        return await self._end(asked, "complete_execution", COMPLETED, "summary")
+    async def complete_execution(self, request: AqlRequest) -> dict[str, Any]:
+        return await self._end(request, "complete_execution", COMPLETED, "summary")
 
-    async def abort_execution(self, asked: AqlRequest) -> dict[str, Any]:
-        return await self._end(asked, "abort_execution", CANCELLED, "reason")
+    async def abort_execution(self, request: AqlRequest) -> dict[str, Any]:
+        return await self._end(request, "abort_execution", CANCELLED, "reason")
 
-    async def _end(self, asked: AqlRequest, name: str, state: str, why: str) -> dict[str, Any]:
-        loop, params, caller = self._loop, _params(asked), _caller(asked)
-        who = principal(caller)
-        loop.refuse_blocked(who)
+    async def _end(
+        self, request: AqlRequest, name: str, state: str, note_parameter: str
+    ) -> dict[str, Any]:
+        loop, params, caller = self._loop, _params(request), _caller(request)
+        owner = principal(caller)
+        loop.reject_blocked(owner)
         id = str(params.get("execution_id") or "")
         element = str(params.get("element_name") or "")
         if not id and not element:
-            raise missing("execution_id", name, "string", "or element_name")
-        run = loop.runs.find(who, id, element)
-        note = redact(str(params.get(why) or ""))[:500]
+            raise missing_parameter("execution_id", name, "string", "or element_name")
+        run = loop.runs.find(owner, id, element)
+        note = redact(str(params.get(note_parameter) or ""))[:500]
         await loop.end(run, state, note, caller.name)
         return {
             "execution_id": run.execution.id,
@@ -271,142 +283,155 @@ class StepOperations:
 
     # -- verification
 
-    async def verify_challenge(self, asked: AqlRequest) -> dict[str, Any]:
+    async def verify_challenge(self, request: AqlRequest) -> dict[str, Any]:
         name = "verify_challenge"
-        params, caller = _params(asked), _caller(asked)
-        id = _text(params, name, "challenge_id", longest=_LONGEST_CODE)
-        code = _text(params, name, "code", longest=_LONGEST_CODE)
-        passed = await self._loop.challenges.verify(caller, id, code)
+        params, caller = _params(request), _caller(request)
+        id = _text(params, name, "challenge_id", max_characters=_MAX_CODE_CHARACTERS)
+        code = _text(params, name, "code", max_characters=_MAX_CODE_CHARACTERS)
+        challenge = await self._loop.challenges.verify_code(caller, id, code)
         return {
             "verified": True,
-            "challenge_id": passed.id,
-            "unblocked": passed.tier == "danger_zone",
+            "challenge_id": challenge.id,
+            "unblocked": challenge.tier == "danger_zone",
         }
 
-    def unblock(self, asked: AqlRequest) -> dict[str, Any]:
-        """A human decided a challenge. Comes by the gate only."""
-        params = _params(asked)
-        assert asked.call is not None
-        passed = self._loop.challenges.passed(
-            asked.call.approval_id, str(params.get("challenge_id") or "")
+    def unblock(self, request: AqlRequest) -> dict[str, Any]:
+        """Complete a challenge that an operator approved. Called through the gate only."""
+        params = _params(request)
+        assert request.call is not None
+        challenge = self._loop.challenges.complete(
+            request.call.approval_id, str(params.get("challenge_id") or "")
         )
-        return {"challenge_id": passed.id, "element_name": passed.element, "tier": passed.tier}
+        return {
+            "challenge_id": challenge.id,
+            "element_name": challenge.element,
+            "tier": challenge.tier,
+        }
 
-    def proceed(self, asked: AqlRequest) -> dict[str, Any]:
-        """A human let a paused step pass. Comes by the gate only."""
-        params = _params(asked)
-        assert asked.call is not None
-        pause = self._loop.pending_steps.passed(
-            asked.call.approval_id, str(params.get("pause_id") or "")
+    def proceed(self, request: AqlRequest) -> dict[str, Any]:
+        """Allow a paused step that an operator approved. Called through the gate only."""
+        params = _params(request)
+        assert request.call is not None
+        pause = self._loop.pending_steps.complete(
+            request.call.approval_id, str(params.get("pause_id") or "")
         )
         return {"execution_id": pause.execution, "approved": True}
 
 
-def _shape(hint: ActionHint) -> str:
-    """The same for hints that differ in numbers only."""
-    return "".join("0" if one.isdigit() else one for one in hint.plain)[:200]
+def _normalize_digits(hint: ActionHint) -> str:
+    """Return a text that is equal for hints that differ in digits only."""
+    return "".join("0" if character.isdigit() else character for character in hint.plain)[:200]
 
 
-def _params(asked: AqlRequest) -> Params:
-    return asked.params or {}
+def _params(request: AqlRequest) -> Params:
+    return request.params or {}
 
 
-def _caller(asked: AqlRequest) -> Caller:
-    call = asked.call
+def _caller(request: AqlRequest) -> Caller:
+    call = request.call
     assert call is not None
     assert call.caller is not None
     return call.caller
 
 
-def _either(params: Params, *names: str) -> Any:
+def _first_of(params: Params, *names: str) -> Any:
     return next((params[name] for name in names if params.get(name) is not None), None)
 
 
-def _text(params: Params, operation: str, *names: str, longest: int = _LONGEST_NAME) -> str:
-    """A text that says something. Raises AqlError."""
+def _text(
+    params: Params, operation: str, *names: str, max_characters: int = _MAX_NAME_CHARACTERS
+) -> str:
+    """Return a non-empty text parameter. Raises AqlError."""
     name = names[0]
-    value = _either(params, *names)
+    value = _first_of(params, *names)
     if value is None:
-        raise missing(name, operation, "string", "")
+        raise missing_parameter(name, operation, "string", "")
     if not isinstance(value, str):
         raise wrong_type(name, "string", type(value).__name__)
-    if not read(value).plain:
+    if not normalize_hint(value).plain:
         raise AqlError(
             "VALIDATION_INVALID_TYPE",
-            f"Parameter '{name}' must be a text with words in it, received an empty one.",
+            f"Parameter '{name}' must contain words, received an empty text.",
             {"param_name": name, "expected_type": "string", "actual_type": "empty string"},
         )
-    if len(value) > longest:
+    if len(value) > max_characters:
         raise AqlError(
             "VALIDATION_OUT_OF_RANGE",
-            f"Parameter '{name}' must have {longest} characters or fewer.",
-            {"param_name": name, "limit": longest, "actual": len(value)},
+            f"Parameter '{name}' is limited to {max_characters} characters.",
+            {"param_name": name, "limit": max_characters, "actual": len(value)},
         )
     return value
 
 
-def _no_choice(name: str, choices: tuple[str, ...]) -> AqlError:
-    listed = ", ".join(f"'{one}'" for one in choices)
+def _choice_error(name: str, choices: tuple[str, ...]) -> AqlError:
+    choices_text = ", ".join(f"'{choice}'" for choice in choices)
     return AqlError(
         "VALIDATION_INVALID_ENUM",
-        f"Parameter '{name}' must be one of {listed}.",
+        f"Parameter '{name}' must be one of {choices_text}.",
         {"param_name": name, "allowed": list(choices)},
     )
 
 
-async def _in_thread(work: Any, *arguments: Any) -> Any:
-    """The disk may be slow: not on the event loop. What is written is as it is now."""
+async def _in_thread(function: Any, *arguments: Any) -> Any:
+    """Run a function in a thread, with copies of the structs: the disk may be slow."""
     frozen = [
-        msgspec.structs.replace(one) if isinstance(one, msgspec.Struct) else one
-        for one in arguments
+        msgspec.structs.replace(argument) if isinstance(argument, msgspec.Struct) else argument
+        for argument in arguments
     ]
-    return await asyncio.get_running_loop().run_in_executor(None, work, *frozen)
+    return await asyncio.get_running_loop().run_in_executor(None, function, *frozen)
 
 
-# -- The safety loop as operations of the node: what agents can ask, and what only the gate calls.
+# The built-in operations of the safety loop: those for agents, and those that only the gate calls.
 
 
-def _one(
-    name: str, about: str, *, required: bool = False, own: str = "", sensitive: bool = False,
-    **schema: Any,
+def _parameter(
+    name: str, description: str, *, required: bool = False, upstream_name: str = "",
+    sensitive: bool = False, **schema: Any,
 ) -> Parameter:  # fmt: skip
     schema = {"type": "string", **schema}
     return Parameter(
-        name, own or name, schema["type"], required, schema, about, sensitive=sensitive
+        name,
+        upstream_name or name,
+        schema["type"],
+        required,
+        schema,
+        description,
+        sensitive=sensitive,
     )
 
 
-_ELEMENT: Final = _one(
-    "element_name", "What the agent calls itself.", required=True, minLength=1, maxLength=200
+_ELEMENT_PARAMETER: Final = _parameter(
+    "element_name", "The name of the agent.", required=True, minLength=1, maxLength=200
 )
-_WHICH: Final = (
-    _one("execution_id", "The execution, as execute_agent gave it.", maxLength=100),
-    _one("element_name", "Or the agent, where only one runs.", maxLength=200),
+_RUN_PARAMETERS: Final = (
+    _parameter("execution_id", "The execution_id from execute_agent.", maxLength=100),
+    _parameter("element_name", "The agent, if it has one execution only.", maxLength=200),
 )
 
 
-def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
-    """What agents ask of it."""
+def safety_operations(loop: SafetyLoop) -> list[BuiltinOperation]:
+    """Return the operations for agents."""
     steps = StepOperations(loop)
-    natives = [
+    operations = [
         BuiltinOperation(
             name="execute_agent",
             category=Category.EXECUTE,
             effect="irreversible",
-            description="Begin a watched execution. A human has to approve it.",
+            description="Start a watched execution. It needs approval.",
             answer=steps.execute_agent,
             parameters=(
-                _ELEMENT,
+                _ELEMENT_PARAMETER,
                 Parameter(
                     "parameters", "parameters", "object", False, {"type": "object"},
-                    "What the agent is to do, for the human who approves it.",
+                    "The task of the agent, for the operator who approves it.",
                 ),
-                _one(
+                _parameter(
                     "max_autonomous_steps", "Fewer steps than the node allows.",
-                    own="maxAutonomousSteps", type="integer", minimum=1,
+                    upstream_name="maxAutonomousSteps", type="integer", minimum=1,
                 ),
-                _one(
-                    "risk_tolerance", "A stricter one than the node's.", own="riskTolerance",
+                _parameter(
+                    "risk_tolerance", "A stricter tolerance than the node's.",
+                    upstream_name="riskTolerance",
                     enum=list(TOLERANCES),
                 ),
             ),
@@ -418,31 +443,32 @@ def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
             name="record_execution_step",
             category=Category.CREATE,
             effect="additive",
-            description="Report the next action before doing it; the answer is a directive.",
+            description="Report the next action before doing it. Returns a directive.",
             answer=steps.record_execution_step,
             parameters=(
-                _ELEMENT,
-                _one(
+                _ELEMENT_PARAMETER,
+                _parameter(
                     "next_action_hint", "Exactly one action: its verb and its object.",
-                    required=True, own="nextActionHint", minLength=1, maxLength=LONGEST_HINT,
+                    required=True, upstream_name="nextActionHint", minLength=1,
+                    maxLength=MAX_HINT_CHARACTERS,
                 ),
-                _one(
-                    "step_description", "What was done before.", own="stepDescription",
+                _parameter(
+                    "step_description", "The previous step.", upstream_name="stepDescription",
                     maxLength=2_000,
                 ),
-                _one("outcome", "How that ended.", enum=list(OUTCOMES)),
+                _parameter("outcome", "The outcome of the previous step.", enum=list(OUTCOMES)),
                 Parameter(
                     "findings", "findings", "object", False, {"type": "object"},
-                    "Anything worth noting.",
+                    "Any findings.",
                 ),
-                _one("execution_id", "The execution, where several run.", maxLength=100),
-                _one(
-                    "next_operation", "The operation itself: then exactly it is let pass.",
-                    own="nextOperation", maxLength=300,
+                _parameter("execution_id", "The execution, if there are several.", maxLength=100),
+                _parameter(
+                    "next_operation", "The operation. Only this operation is allowed then.",
+                    upstream_name="nextOperation", maxLength=300,
                 ),
                 Parameter(
                     "next_params", "nextParams", "object", False, {"type": "object"},
-                    "Its parameters: then only with these.",
+                    "The parameters. Only these parameters are allowed then.",
                 ),
             ),
             returns="AutonomyDirective",
@@ -457,9 +483,9 @@ def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
             name="complete_execution",
             category=Category.EXECUTE,
             effect="additive",
-            description="End an execution that did what it should.",
+            description="End a completed execution.",
             answer=steps.complete_execution,
-            parameters=(*_WHICH, _one("summary", "What was done.", maxLength=2_000)),
+            parameters=(*_RUN_PARAMETERS, _parameter("summary", "A summary.", maxLength=2_000)),
             free=True,
             lifecycle=True,
             example={"element_name": "release-helper", "summary": "Two issues closed."},
@@ -468,26 +494,26 @@ def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
             name="abort_execution",
             category=Category.EXECUTE,
             effect="additive",
-            description="End an execution before it is done.",
+            description="End an execution before it is complete.",
             answer=steps.abort_execution,
-            parameters=(*_WHICH, _one("reason", "Why.", maxLength=2_000)),
+            parameters=(*_RUN_PARAMETERS, _parameter("reason", "The reason.", maxLength=2_000)),
             free=True,
             lifecycle=True,
-            example={"element_name": "release-helper", "reason": "A human refused."},
+            example={"element_name": "release-helper", "reason": "The user rejected the step."},
         ),
         BuiltinOperation(
             name="verify_challenge",
             category=Category.CREATE,
             effect="additive",
-            description="Enter the code that a human was shown. A wrong one is used up.",
+            description="Enter the code that your user was shown. Each code works once.",
             answer=steps.verify_challenge,
             parameters=(
-                _one(
-                    "challenge_id", "As verificationId says it.", required=True, minLength=1,
+                _parameter(
+                    "challenge_id", "The verificationId.", required=True, minLength=1,
                     maxLength=200,
                 ),
-                _one(
-                    "code", "From the human, never guessed.", required=True, sensitive=True,
+                _parameter(
+                    "code", "The code from the user, never guessed.", required=True, sensitive=True,
                     minLength=1, maxLength=200,
                 ),
             ),
@@ -496,34 +522,33 @@ def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
             example={"challenge_id": "3f0c0e0e-…", "code": "…"},
         ),
     ]  # fmt: skip
-    # Where the loop is off they still answer, but nobody is led to them.
-    return [replace(one, listed=lambda: loop.mode != "disabled") for one in natives]
+    # If the loop is off, these operations still respond but are not listed.
+    return [replace(operation, listed=lambda: loop.mode != "disabled") for operation in operations]
 
 
-def internal_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
-    """What only the gate calls, after a human's proof: in no operation catalog, and free for
-    nobody."""
+def internal_operations(loop: SafetyLoop) -> list[BuiltinOperation]:
+    """Return the operations that only the gate calls, after an operator's proof."""
     steps = StepOperations(loop)
     return [
         BuiltinOperation(
             name=UNBLOCK,
             category=Category.EXECUTE,
             effect="irreversible",
-            description="Lets an agent act again that the safety loop stopped.",
+            description="Unblock an agent that the safety loop blocked.",
             answer=steps.unblock,
         ),
         BuiltinOperation(
             name=PROCEED,
             category=Category.EXECUTE,
             effect="irreversible",
-            description="Lets an agent do one step that the safety loop paused.",
+            description="Allow one step that the safety loop paused.",
             answer=steps.proceed,
         ),
     ]
 
 
 def autonomy_config(config: SafetyConfig) -> dict[str, Any]:
-    """By what agents are judged here, for introspection. The keys are the draft's."""
+    """Return the safety config for introspection. The keys are the draft's."""
     return {
         "execution_safety_loop": config.mode,
         "maxAutonomousSteps": config.max_steps,
@@ -540,7 +565,7 @@ def autonomy_config(config: SafetyConfig) -> dict[str, Any]:
 AUTONOMY_CONFIG: Final[dict[str, Any]] = {
     "name": "AutonomyConfig",
     "kind": "object",
-    "description": "By what the steps of agents are judged.",
+    "description": "The safety rules for steps of agents.",
     "fields": [
         {"name": "maxAutonomousSteps", "type": "integer", "default": SafetyConfig().max_steps},
         {"name": "riskTolerance", "type": "string", "default": SafetyConfig().tolerance},

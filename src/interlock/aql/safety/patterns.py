@@ -1,6 +1,9 @@
-"""Globs over what an agent says it will do. Whoever wants to hide an action from them must not find
-it easy: they see through case, invisible and look-alike characters, camel case and hyphens. What
-lets an action pass is narrow instead: it must fit as a whole, and only one action may be in it."""
+"""Globs for the hints of agents.
+
+Hiding an action from deny and approval patterns must be hard: they see through case, invisible and
+look-alike characters, camel case and hyphens. Auto-approve patterns are narrow: they must match the
+whole hint, and the hint must contain only one action.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-LONGEST_HINT: Final = 2_000
+MAX_HINT_CHARACTERS: Final = 2_000
 _LOOK_ALIKES: Final = {
     "a": "\u0430\u0410\u0391\u03b1\u0251",
     "b": "\u0432\u0412\u0392",
@@ -41,142 +44,169 @@ _LOOK_ALIKES: Final = {
     "y": "\u0443\u0423\u03a5",
     "z": "\u0396",
 }
-"""Letters of other scripts that people take for these."""
-_ALIKE: Final = {ord(one): latin for latin, others in _LOOK_ALIKES.items() for one in others}
-_CHAINED: Final = re.compile(
+"""Letters of other scripts that resemble these letters."""
+_LOOK_ALIKE_TABLE: Final = {
+    ord(character): latin
+    for latin, look_alikes in _LOOK_ALIKES.items()
+    for character in look_alikes
+}
+_CHAIN_WORDS: Final = re.compile(
     r"[;|&\n\r,\u2192]|->|\b(?:then|and|after|afterwards|before|followed|next|also|plus|while|but|or)\b"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SPACE: Final = re.compile(r"\s+")
-_HARD_TO_SEE: Final = frozenset("\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
+_WHITESPACE: Final = re.compile(r"\s+")
+_INVISIBLE_CHARACTERS: Final = frozenset("\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
 
 
 class ActionHint(msgspec.Struct, frozen=True):
     """The hint of an agent about its next action, prepared for matching."""
 
     text: str
-    """As it came, in one line."""
+    """The original text on one line."""
     plain: str
-    """Without what hides: lower case, nothing invisible, look-alikes replaced, camel case split."""
+    """Normalized: lower case, nothing invisible, look-alikes replaced, camel case split."""
     lower: str
-    """Only in lower case: what fits as a whole fits this."""
+    """The text in lower case. Exact patterns match this text."""
     hides: bool
-    """Whether something was in it that people do not see, or take for something else."""
+    """True if the text contains invisible or look-alike characters."""
 
     @property
-    def chained(self) -> bool:
-        """Whether it may be more than one action."""
-        return _CHAINED.search(self.plain) is not None
+    def is_chained(self) -> bool:
+        """True if the hint may contain more than one action."""
+        return _CHAIN_WORDS.search(self.plain) is not None
 
 
-def read(text: str) -> ActionHint:
-    """Any text at all."""
-    folded = unicodedata.normalize("NFKC", text)
-    seen = "".join(one for one in folded if not _unseen(one))
-    skeleton = seen.translate(_ALIKE)
-    # A whole text in another script hides nothing; a letter of one inside a word of another does.
-    hides = len(seen) != len(folded) or any(
-        word != word.translate(_ALIKE) and any("a" <= one <= "z" for one in word.lower())
-        for word in re.findall(r"\w+", seen)
+def normalize_hint(text: str) -> ActionHint:
+    """Normalize any text."""
+    compatible = unicodedata.normalize("NFKC", text)
+    visible = "".join(character for character in compatible if not _is_invisible(character))
+    skeleton = visible.translate(_LOOK_ALIKE_TABLE)
+    # Text in another script is fine. A foreign letter inside a Latin word is suspicious.
+    hides = len(visible) != len(compatible) or any(
+        word != word.translate(_LOOK_ALIKE_TABLE)
+        and any("a" <= character <= "z" for character in word.lower())
+        for word in re.findall(r"\w+", visible)
     )
-    bare = "".join(
-        one for one in unicodedata.normalize("NFD", skeleton) if unicodedata.category(one) != "Mn"
+    unaccented = "".join(
+        character
+        for character in unicodedata.normalize("NFD", skeleton)
+        if unicodedata.category(character) != "Mn"
     )
-    plain = _CAMEL.sub("_", bare).lower()
+    plain = _CAMEL.sub("_", unaccented).lower()
     return ActionHint(
-        text=_SPACE.sub(" ", text).strip(),
+        text=_WHITESPACE.sub(" ", text).strip(),
         plain=plain.strip(),
         lower=text.strip().lower(),
         hides=hides,
     )
 
 
-def _unseen(one: str) -> bool:
-    kind = unicodedata.category(one)
+def _is_invisible(character: str) -> bool:
+    kind = unicodedata.category(character)
     if kind == "Cc":
-        return one not in "\n\r\t"
-    return kind in ("Cf", "Co", "Cs", "Cn") or one in _HARD_TO_SEE or "\ufe00" <= one <= "\ufe0f"
+        return character not in "\n\r\t"
+    return (
+        kind in ("Cf", "Co", "Cs", "Cn")
+        or character in _INVISIBLE_CHARACTERS
+        or "\ufe00" <= character <= "\ufe0f"
+    )
 
 
 class ActionPatterns:
-    """The globs of one kind. Compiled once."""
+    """The compiled globs of one kind."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         self.globs = tuple(globs)
-        self._found = [(glob, _anywhere(glob, loose=False)) for glob in self.globs]
-        # A glob that begins with a word may also be said in words: "drop table" for `drop_*`.
-        self._said = [
-            (glob, _anywhere(glob, loose=True))
+        self._substring_patterns = [
+            (glob, _compile_substring(glob, allow_spaces=False)) for glob in self.globs
+        ]
+        # A glob that begins with a word also matches separate words: "drop table" for `drop_*`.
+        self._phrase_patterns = [
+            (glob, _compile_substring(glob, allow_spaces=True))
             for glob in self.globs
             if "_" in glob.strip("*") and not glob.startswith("*")
         ]
-        self._whole = [(glob, _exactly(glob)) for glob in self.globs]
+        self._exact_patterns = [(glob, _compile_exact(glob)) for glob in self.globs]
 
-    def found(self, hint: ActionHint) -> str | None:
-        """The first glob that fits it, or any part of it that begins where a word begins."""
+    def find_match(self, hint: ActionHint) -> str | None:
+        """Return the first glob that matches the hint, or a part of it that begins at a word."""
         plain, lower = hint.plain, hint.lower
-        for glob, parts in self._found:
-            if _follow(parts, plain) or _follow(parts, lower):
+        for glob, parts in self._substring_patterns:
+            if _occur_in_order(parts, plain) or _occur_in_order(parts, lower):
                 return glob
         return None
 
-    def said(self, hint: ActionHint) -> str | None:
-        """The first glob whose words stand in it one after the other."""
-        return next((glob for glob, parts in self._said if _follow(parts, hint.plain)), None)
+    def find_phrase(self, hint: ActionHint) -> str | None:
+        """Return the first glob whose words occur in order."""
+        return next(
+            (glob for glob, parts in self._phrase_patterns if _occur_in_order(parts, hint.plain)),
+            None,
+        )
 
-    def whole(self, hint: ActionHint) -> str | None:
-        """The first glob that fits all of it, where it is one action and hides nothing."""
-        if hint.hides or hint.chained:
+    def find_exact(self, hint: ActionHint) -> str | None:
+        """Return the first glob that matches the whole hint, if it is one action and hides
+        nothing."""
+        if hint.hides or hint.is_chained:
             return None
-        return next((glob for glob, parts in self._whole if _follow(parts, hint.lower)), None)
+        return next(
+            (glob for glob, parts in self._exact_patterns if _occur_in_order(parts, hint.lower)),
+            None,
+        )
 
 
 Parts = tuple[re.Pattern[str], ...]
-"""What stands between the stars of a glob, in its order."""
+"""The parts of a glob between its stars, in order."""
 
 
-def _follow(parts: Parts, text: str) -> bool:
-    """Whether they stand in a text one after the other. Each is looked for once, from where the one
-    before it ended: whoever writes the text cannot make this take long."""
-    at = 0
+def _occur_in_order(parts: Parts, text: str) -> bool:
+    """Return whether the parts occur in a text in order.
+
+    Each part is searched once, behind the previous match, so that no text can make this slow.
+    """
+    position = 0
     for part in parts:
-        found = part.search(text, at)
-        if found is None:
+        match = part.search(text, position)
+        if match is None:
             return False
-        at = found.end()
+        position = match.end()
     return True
 
 
 @lru_cache(1024)
-def _anywhere(glob: str, *, loose: bool) -> Parts:
-    between = r"[\s_\-.]+" if loose else r"[_\-]+"
-    return _parts(glob, between, r"(?<![a-z0-9])", r"(?![a-z0-9])")
+def _compile_substring(glob: str, *, allow_spaces: bool) -> Parts:
+    separator = r"[\s_\-.]+" if allow_spaces else r"[_\-]+"
+    return _compile_parts(glob, separator, r"(?<![a-z0-9])", r"(?![a-z0-9])")
 
 
 @lru_cache(1024)
-def _exactly(glob: str) -> Parts:
-    return _parts(glob, "_", r"\A", r"\Z")
+def _compile_exact(glob: str) -> Parts:
+    return _compile_parts(glob, "_", r"\A", r"\Z")
 
 
-def _parts(glob: str, between: str, start: str, end: str) -> Parts:
-    """`start` and `end`: where it has to begin and to end, unless a star stands there."""
-    bodies = [_body(part, between) for part in glob.lower().split("*")]
+def _compile_parts(glob: str, separator: str, start: str, end: str) -> Parts:
+    """Compile the parts of a glob.
+
+    Args:
+        start: The anchor of the first part, unless a star is there.
+        end: The anchor of the last part, unless a star is there.
+    """
+    bodies = [_translate_part(part, separator) for part in glob.lower().split("*")]
     if len(bodies) == 1:
         return (re.compile(start + bodies[0] + end, re.DOTALL),)
     first, *middle, last = bodies
-    made = [start + first if first else "", *middle, last + end if last else ""]
-    return tuple(re.compile(one, re.DOTALL) for one in made if one)
+    patterns = [start + first if first else "", *middle, last + end if last else ""]
+    return tuple(re.compile(pattern, re.DOTALL) for pattern in patterns if pattern)
 
 
-def _body(part: str, between: str) -> str:
-    written = []
-    for one in part:
-        if one == "?":
-            written.append(".")
-        elif one == "_":
-            written.append(between)
-        elif one.isspace():
-            written.append(r"\s+")
+def _translate_part(part: str, separator: str) -> str:
+    pieces = []
+    for character in part:
+        if character == "?":
+            pieces.append(".")
+        elif character == "_":
+            pieces.append(separator)
+        elif character.isspace():
+            pieces.append(r"\s+")
         else:
-            written.append(re.escape(one))
-    return "".join(written)
+            pieces.append(re.escape(character))
+    return "".join(pieces)

@@ -1,6 +1,9 @@
-"""Steps that wait for a human's confirmation. Each is an approval of the tool `proceed`; whoever
-approves it lets exactly this step pass, once. They live as long as the process: what is reported
-again after a restart is judged again."""
+"""Steps that wait for confirmation. Each is an approval of the tool `proceed`, which allows exactly
+this step once.
+
+Pending steps end with the process: a step that is reported again after a restart is evaluated
+again.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.trust.approvals.record import Approval
 
-MOST_OPEN: Final = 10
-"""Steps of one principal that humans are asked about at once: they must not crowd out others."""
-_MOST_SHOWN: Final = 500
-_WRITTEN_WITHIN: Final = 2.0
-"""So long an agent waits to be told where a human decides."""
+MAX_OPEN: Final = 10
+"""Maximum number of pending steps of one principal, so that they do not crowd out others."""
+_MAX_HINT_CHARACTERS: Final = 500
+_WRITE_TIMEOUT_SECONDS: Final = 2.0
+"""How long an agent's call waits for the approval to be written."""
 _log = logging.getLogger("interlock.safety")
 
 
@@ -33,19 +36,19 @@ class PendingStep(msgspec.Struct):
     """A step that waits for confirmation."""
 
     id: str
-    who: Principal
+    owner: Principal
     execution: str
     step: str
-    """By what the same step is known again."""
+    """The key that identifies equal steps."""
     reason: str
     hint: str = ""
     operation: str = ""
     approval: str = ""
-    """Empty: it is not written down yet."""
+    """Empty: the approval is not written yet."""
 
 
-def step_of(hint: ActionHint, operation: str) -> str:
-    """The same for the same words, however they are spaced."""
+def step_key(hint: ActionHint, operation: str) -> str:
+    """Return the key of a step. It is equal for equal words with different spacing."""
     return blake2b(f"{operation}\n{hint.plain}".encode(), digest_size=16).hexdigest()
 
 
@@ -61,23 +64,27 @@ class PendingSteps:
     ) -> None:
         """
         Args:
-            on_over: Called with a step that no longer waits, and whether a human let it pass.
-            on_gone: Called with a step whose execution is over.
+            on_over: Called with a step that no longer waits, and True if it was approved.
+            on_gone: Called with a step whose execution has ended.
         """
         self._approval_requests = approval_requests
         self._open: dict[str, PendingStep] = {}
-        self._written: dict[str, asyncio.Event] = {}
+        self._write_events: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_over = on_over
         self._on_gone = on_gone
 
-    def of(self, execution: str, step: str) -> PendingStep | None:
+    def find_pending(self, execution: str, step: str) -> PendingStep | None:
         return next(
-            (one for one in self._open.values() if one.execution == execution and one.step == step),
+            (
+                pending_step
+                for pending_step in self._open.values()
+                if pending_step.execution == execution and pending_step.step == step
+            ),
             None,
         )
 
-    def ask(
+    def request(
         self,
         caller: Caller,
         execution: str,
@@ -86,86 +93,104 @@ class PendingSteps:
         operation: str,
         reason: str,
     ) -> PendingStep:
-        """Ask a human; once for the same step. Where none can be asked it waits all the same."""
-        step = step_of(hint, operation)
-        known = self.of(execution, step)
-        if known is not None:
-            return known
-        shown = redact(hint.text)[:_MOST_SHOWN]
+        """Request approval for a step, once for equal steps. The step waits even if the request
+        fails.
+        """
+        step = step_key(hint, operation)
+        existing = self.find_pending(execution, step)
+        if existing is not None:
+            return existing
+        short_hint = redact(hint.text)[:_MAX_HINT_CHARACTERS]
         pause = PendingStep(
-            str(uuid.uuid4()), principal(caller), execution, step, reason, shown, operation
+            str(uuid.uuid4()), principal(caller), execution, step, reason, short_hint, operation
         )
-        if sum(one.who == pause.who for one in self._open.values()) >= MOST_OPEN:
+        if (
+            sum(pending_step.owner == pause.owner for pending_step in self._open.values())
+            >= MAX_OPEN
+        ):
             return pause
         self._open[pause.id] = pause
-        self._written[pause.id] = asyncio.Event()
-        asked = {
+        self._write_events[pause.id] = asyncio.Event()
+        arguments = {
             "element_name": element,
             "execution_id": execution,
             "pause_id": pause.id,
-            "hint": shown,
+            "hint": short_hint,
             "reason": reason,
             **({"operation": operation} if operation else {}),
         }
         try:
-            self._approval_requests.put(PROCEED, caller, asked, f"An agent paused: {reason}.")
+            self._approval_requests.create(
+                PROCEED, caller, arguments, f"An agent paused: {reason}."
+            )
         except InterlockError as error:
             self._close(pause.id)
-            _log.warning("a step of %s waits for nobody: %s", caller.name, error.message)
+            _log.warning("step of %s: no approval request: %s", caller.name, error.message)
         return pause
 
-    async def written(self, pause: PendingStep) -> None:
-        """Until a human can find it, or for a moment: the disk may be slow."""
-        event = self._written.get(pause.id)
+    async def wait_written(self, pause: PendingStep) -> None:
+        """Wait until the approval is written, or for a short time: the disk may be slow."""
+        event = self._write_events.get(pause.id)
         if event is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WRITTEN_WITHIN):
+                async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
                     await event.wait()
 
-    def where(self, pause: PendingStep) -> str:
-        """Where a human decides it, as far as there is a page."""
+    def approval_url(self, pause: PendingStep) -> str:
+        """Return the URL of the approval. Empty: there is no approval page."""
         return (pause.approval and self._approval_requests.url_of(pause.approval)) or ""
 
     def _close(self, id: str) -> None:
         self._open.pop(id, None)
-        event = self._written.pop(id, None)
+        event = self._write_events.pop(id, None)
         if event is not None:
             event.set()
 
-    def heard(self, approval: Approval, arguments: dict[str, Any]) -> None:
-        """A step of the approval of one of them."""
+    def on_approval(self, approval: Approval, arguments: dict[str, Any]) -> None:
+        """Handle a state change of a step's approval."""
         if approval.waits:
             pause = self._open.get(str(arguments.get("pause_id")))
             if pause is not None:
                 pause.approval = approval.id
-                self._written[pause.id].set()
+                self._write_events[pause.id].set()
             else:
                 self._withdraw(approval.id)
         elif approval.over:
-            found = next((one for one in self._open.values() if one.approval == approval.id), None)
-            if found is not None:
-                self._close(found.id)
-                self._on_over(found, False)
+            decided_step = next(
+                (
+                    pending_step
+                    for pending_step in self._open.values()
+                    if pending_step.approval == approval.id
+                ),
+                None,
+            )
+            if decided_step is not None:
+                self._close(decided_step.id)
+                self._on_over(decided_step, False)
 
-    def passed(self, approval: str, id: str) -> PendingStep:
-        """A human let it pass. Raises InterlockError."""
+    def complete(self, approval: str, id: str) -> PendingStep:
+        """Allow a step that was approved. Raises InterlockError."""
         pause = self._open.get(id)
         if not approval or pause is None or pause.approval != approval:
-            raise InterlockError(PROOF_INVALID, "No step waits for this approval any more.")
+            raise InterlockError(PROOF_INVALID, "This approval belongs to no pending step.")
         self._close(id)
         self._on_over(pause, True)
         return pause
 
-    def forget(self, execution: str) -> None:
-        """The execution is over: what it asked waits for nobody."""
-        for one in [one for one in self._open.values() if one.execution == execution]:
-            self._close(one.id)
-            self._on_gone(one)
-            if one.approval:
-                self._withdraw(one.approval)
+    def remove(self, execution: str) -> None:
+        """Withdraw the steps of an execution that has ended."""
+        for pending_step in [
+            pending_step
+            for pending_step in self._open.values()
+            if pending_step.execution == execution
+        ]:
+            self._close(pending_step.id)
+            self._on_gone(pending_step)
+            if pending_step.approval:
+                self._withdraw(pending_step.approval)
 
     def _withdraw(self, approval: str) -> None:
-        work = self._approval_requests.withdraw(approval, "The execution is over.")
-        task = asyncio.get_running_loop().create_task(work)
+        coroutine = self._approval_requests.withdraw(approval, "The execution has ended.")
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

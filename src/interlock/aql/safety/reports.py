@@ -1,5 +1,6 @@
-"""Reported actions that are not done yet: each report lets exactly one matching call pass, for a
-short time."""
+"""Reported actions that are not executed yet. Each report allows exactly one matching call, for a
+short time.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.safety.patterns import ActionHint, read
-from interlock.aql.safety.risk_score import root, words_of
+from interlock.aql.safety.patterns import ActionHint, normalize_hint
+from interlock.aql.safety.risk_score import base_form, words_of
 from interlock.aql.safety.store import Tier
 from interlock.core.call import Principal
 from interlock.trust.approvals.record import canonical
 
-MOST_OPEN: Final = 100
-"""So many reports of one principal are held; more push out the oldest."""
+MAX_OPEN: Final = 100
+"""Maximum number of open reports of one principal. Further reports replace the oldest."""
 
 _SYNONYMS: Final[tuple[frozenset[str], ...]] = tuple(
     frozenset(line.split())
@@ -40,134 +41,141 @@ _SYNONYMS: Final[tuple[frozenset[str], ...]] = tuple(
         "pay charge transfer buy",
     )
 )
-_ENDINGS: Final = re.compile(r"(?:ies|(?<=s|x|z)es|(?<=ch|sh)es|(?<!s)s)$")
+_PLURAL_ENDINGS: Final = re.compile(r"(?:ies|(?<=s|x|z)es|(?<=ch|sh)es|(?<!s)s)$")
 
 
 class StepReport(msgspec.Struct):
-    """A reported action, which is not done yet."""
+    """A reported action that is not executed yet."""
 
     execution: str
     hint: ActionHint
     at: float
-    """On the clock that never goes back."""
+    """Time of the report on the monotonic clock."""
     value: int
-    """How risky it was found."""
+    """The risk score."""
     operation: str = ""
-    """The operation itself, where the agent named it."""
+    """The operation, if the agent named it."""
     params: bytes | None = None
-    """A digest of what it will be called with, where the agent said so."""
-    let: Tier | None = None
-    """Up to which tier a human let it through."""
+    """A digest of the parameters, if the agent sent them."""
+    approved_tier: Tier | None = None
+    """The risk tier up to which an operator approved the step."""
 
 
 class CallTarget(msgspec.Struct, frozen=True):
-    """The operation that is called, by all its names."""
+    """The called operation with all its names."""
 
     names: tuple[str, ...]
-    """Every name by which it can be called."""
-    local: str
+    """All names that can call it."""
+    local_name: str
     server: str
     arguments: Callable[[], Any]
-    """What it is called with, read when somebody needs it."""
+    """Returns the arguments of the call. Read on demand."""
 
 
 class StepReports:
-    """The open reports of all agents, each held for `holds` seconds."""
+    """The open reports of all agents, each valid for a limited time."""
 
-    def __init__(self, clock: Callable[[], float], holds: float) -> None:
-        self.holds = holds
+    def __init__(self, clock: Callable[[], float], valid_seconds: float) -> None:
+        self.valid_seconds = valid_seconds
         self._clock = clock
         self._open: dict[Principal, deque[StepReport]] = {}
 
-    def add(self, who: Principal, report: StepReport) -> None:
-        self._open.setdefault(who, deque(maxlen=MOST_OPEN)).append(report)
+    def add(self, owner: Principal, report: StepReport) -> None:
+        self._open.setdefault(owner, deque(maxlen=MAX_OPEN)).append(report)
 
-    def use(self, who: Principal, called: CallTarget) -> StepReport | None:
-        """The report that this call was announced by, which is used up with it."""
-        reports = self._open.get(who)
+    def take(self, owner: Principal, target: CallTarget) -> StepReport | None:
+        """Return and remove the report that announces a call. None: the call was not reported."""
+        reports = self._open.get(owner)
         if not reports:
             return None
-        oldest = self._clock() - self.holds
+        oldest = self._clock() - self.valid_seconds
         while reports and reports[0].at < oldest:
             reports.popleft()
-        # One that names the operation is meant for nothing else.
-        for exact in (True, False):
+        # A report that names the operation matches nothing else, so it is preferred.
+        for names_operation in (True, False):
             for report in reports:
-                if bool(report.operation) is exact and announces(report, called):
+                if bool(report.operation) is names_operation and announces(report, target):
                     reports.remove(report)
                     return report
         return None
 
-    def count(self, who: Principal) -> int:
-        return len(self._open.get(who, ()))
+    def count(self, owner: Principal) -> int:
+        return len(self._open.get(owner, ()))
 
-    def forget(self, who: Principal, execution: str) -> None:
-        """An execution is over: what it announced is not done any more."""
-        kept = [one for one in self._open.get(who, ()) if one.execution != execution]
-        if kept:
-            self._open[who] = deque(kept, maxlen=MOST_OPEN)
+    def remove(self, owner: Principal, execution: str) -> None:
+        """Remove the reports of an execution that has ended."""
+        remaining = [
+            report for report in self._open.get(owner, ()) if report.execution != execution
+        ]
+        if remaining:
+            self._open[owner] = deque(remaining, maxlen=MAX_OPEN)
         else:
-            self._open.pop(who, None)
+            self._open.pop(owner, None)
 
 
-def announces(report: StepReport, called: CallTarget) -> bool:
-    """Whether this is what was announced."""
+def announces(report: StepReport, target: CallTarget) -> bool:
+    """Return whether a report announces a call."""
     if report.operation:
-        if report.operation not in called.names:
+        if report.operation not in target.names:
             return False
-        return report.params is None or report.params == digest(called.arguments())
-    return _named(report.hint, called) or _described(report.hint, called)
+        return report.params is None or report.params == digest_arguments(target.arguments())
+    return _names_operation(report.hint, target) or _describes_operation(report.hint, target)
 
 
-def _named(hint: ActionHint, called: CallTarget) -> bool:
-    """Whether one of its names stands in the hint. A name of one word is everybody's word."""
-    said = set(re.findall(r"[a-z0-9_.\-:]+", f"{hint.lower} {hint.plain}"))
-    said |= {one.strip(".-:") for one in said}
-    names = {name.lower() for name in called.names if re.search(r"[_.\-]", name)}
-    if "_" in called.local:
-        names.add(called.local)
-    return bool(said & names)
+def _names_operation(hint: ActionHint, target: CallTarget) -> bool:
+    """Return whether the hint contains a name of the operation. Names of a single word do not
+    count.
+    """
+    words = set(re.findall(r"[a-z0-9_.\-:]+", f"{hint.lower} {hint.plain}"))
+    words |= {word.strip(".-:") for word in words}
+    names = {name.lower() for name in target.names if re.search(r"[_.\-]", name)}
+    if "_" in target.local_name:
+        names.add(target.local_name)
+    return bool(words & names)
 
 
-def _described(hint: ActionHint, called: CallTarget) -> bool:
-    """Whether the hint says its verb, or another word for it, and one of its nouns."""
-    verb, *nouns = _stems(called.local) or [""]
-    nouns = nouns or [one for one in _stems(called.server) if one != verb]
+def _describes_operation(hint: ActionHint, target: CallTarget) -> bool:
+    """Return whether the hint contains the verb, or a synonym of it, and a noun of the
+    operation."""
+    verb, *nouns = _stems(target.local_name) or [""]
+    nouns = nouns or [noun for noun in _stems(target.server) if noun != verb]
     words = {_stem(word) for word in words_of(hint)}
-    meant = {_stem(word) for group in _SYNONYMS if verb in group for word in group} | {verb}
-    return bool(words & meant) and bool(words & set(nouns))
+    synonyms = {_stem(word) for group in _SYNONYMS if verb in group for word in group} | {verb}
+    return bool(words & synonyms) and bool(words & set(nouns))
 
 
 def _stems(name: str) -> list[str]:
-    return [_stem(word) for word in words_of(read(name))]
+    return [_stem(word) for word in words_of(normalize_hint(name))]
 
 
 def _stem(word: str) -> str:
-    """One spelling for a word and its plural."""
-    form = root(word)
+    """Return a common form of a word and its plural."""
+    form = base_form(word)
     if form != word or len(word) < 4:
         return form
-    return _ENDINGS.sub(lambda end: "y" if end[0] == "ies" else "", word)
+    return _PLURAL_ENDINGS.sub(lambda end: "y" if end[0] == "ies" else "", word)
 
 
-def digest(arguments: Any) -> bytes:
-    """The same for what a client says and for what the server is told: names may be spelled in
-    either way, and what UPDATE has inside `input` stands beside the rest."""
-    return blake2b(canonical(_leveled(arguments)), digest_size=16).digest()
+def digest_arguments(arguments: Any) -> bytes:
+    """Return a digest of arguments, equal for AQL parameters and the tool's arguments.
+
+    Names may have either spelling, and members of UPDATE's `input` equal top-level members.
+    """
+    return blake2b(canonical(_flatten_input(arguments)), digest_size=16).digest()
 
 
-def _leveled(arguments: Any) -> Any:
+def _flatten_input(arguments: Any) -> Any:
     if not isinstance(arguments, Mapping):
         return arguments
-    whole = {key: value for key, value in arguments.items() if not key.startswith("_")}
-    inside = whole.get("input")
-    if isinstance(inside, Mapping):
-        del whole["input"]
-        whole |= inside
-    return {_snake(key): value for key, value in whole.items()}
+    members = {key: value for key, value in arguments.items() if not key.startswith("_")}
+    input_members = members.get("input")
+    if isinstance(input_members, Mapping):
+        del members["input"]
+        members |= input_members
+    return {_to_snake_case(key): value for key, value in members.items()}
 
 
-def _snake(key: str) -> str:
+def _to_snake_case(key: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()).strip(
         "_"
     )

@@ -1,8 +1,9 @@
-"""What the safety loop stores: who is blocked, what runs, what can lift a block, and wrong codes.
+"""The stored state of the safety loop: blocks, executions, challenges that lift blocks, and wrong
+codes.
 
-A small SQLite file that only its owner can read, on disk before anybody is told. No code is in it,
-only salted digests of those that are open. If the file is removed, emptied or replaced while the
-node runs, nobody is freed: its content is written again, from memory.
+It is a small SQLite file that only its owner can read. Records are on disk before a response is
+sent. It contains no codes, only salted digests of the open ones. If the file is removed, emptied or
+replaced while the node runs, no block ends: the content is written again from memory.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ FAILED = "failed"
 
 
 class AgentExecution(msgspec.Struct):
-    """An agent at work, from `execute_agent` until it is completed or aborted."""
+    """An agent execution, from `execute_agent` until it is completed or aborted."""
 
     id: str
-    who: Principal
+    owner: Principal
     element: str
-    """What it calls itself. A label: nothing is bound to it."""
+    """The name that the agent uses for itself. It grants nothing."""
     started: float
-    """Wall clock."""
+    """Wall clock time."""
     max_steps: int
     tolerance: str
     steps: int = 0
@@ -46,13 +47,13 @@ class AgentExecution(msgspec.Struct):
     ended: float = 0.0
     note: str = ""
     last: float = 0.0
-    """When its agent last reported a step, on the wall clock."""
+    """Wall clock time of the last reported step."""
 
 
 class PrincipalBlock(msgspec.Struct, frozen=True):
-    """A principal that may do nothing until a human says so."""
+    """A block of a principal, until an operator lifts it."""
 
-    who: Principal
+    owner: Principal
     caller: Caller
     element: str
     hint: str
@@ -62,20 +63,22 @@ class PrincipalBlock(msgspec.Struct, frozen=True):
 
 
 class BlockLift(msgspec.Struct, frozen=True):
-    """The end of a block. Without this record no block ends, whatever else is gone."""
+    """The end of a block. Without this record a block does not end, even if its own record is
+    missing.
+    """
 
-    who: Principal
-    of: float
-    """When the block was made that it ends."""
+    owner: Principal
+    block_time: float
+    """The time of the block that it ends."""
     by: str
     at: float
 
     def ends(self, block: PrincipalBlock) -> bool:
-        return self.who == block.who and self.of >= block.at
+        return self.owner == block.owner and self.block_time >= block.at
 
 
 class CodeDigest(msgspec.Struct, frozen=True):
-    """The salted digest of a code. The code itself is stored nowhere."""
+    """The salted digest of a code. The code itself is never stored."""
 
     salt: bytes
     digest: bytes
@@ -85,42 +88,42 @@ class CodeDigest(msgspec.Struct, frozen=True):
 
 
 class SafetyChallenge(msgspec.Struct, frozen=True):
-    """A challenge: an agent has to enter the code that a human was shown."""
+    """A challenge: an agent must enter the code that a person was shown."""
 
     id: str
-    who: Principal
+    owner: Principal
     caller: Caller
     element: str
     hint: str
     tier: Tier
     created: float
     expires: float
-    """Wall clock."""
-    sealed: CodeDigest
+    """Wall clock time."""
+    code_digest: CodeDigest
     execution: str = ""
     approval: str = ""
-    """The approval that is the same question. Empty: it is not written down yet."""
+    """The approval with the same effect. Empty: it is not written yet."""
     step: str = ""
-    """By what the step is known again that it is about, where it is about one."""
+    """The key of the step, if the challenge is about a step."""
 
 
 class CodeAttempts(msgspec.Struct, frozen=True):
     """The wrong codes of one principal."""
 
-    who: Principal
+    owner: Principal
     failures: tuple[float, ...] = ()
-    """When, on the wall clock, the latest last."""
+    """Wall clock times, latest last."""
     locked: int = 0
-    """How often it was locked out in a row."""
+    """The number of consecutive lockouts."""
     until: float = 0.0
-    """Until when nothing is taken from it."""
+    """End of the lockout."""
 
 
 Record = AgentExecution | PrincipalBlock | SafetyChallenge | CodeAttempts | BlockLift
 
 
 class SafetyState(msgspec.Struct):
-    """All records that an earlier process left."""
+    """All records of an earlier process."""
 
     executions: list[AgentExecution] = []
     blocks: list[PrincipalBlock] = []
@@ -128,12 +131,12 @@ class SafetyState(msgspec.Struct):
     attempts: list[CodeAttempts] = []
     lifts: list[BlockLift] = []
     rewritten: bool = False
-    """Whether what was kept before was gone, and was written anew from memory."""
+    """True if the file was missing and has been written again from memory."""
 
 
 SCHEMA_VERSION: Final = 1
 
-# "ILSF". Tells our file from another program's.
+# "ILSF". Distinguishes our file from files of other programs.
 _APPLICATION_ID: Final = 0x494C5346
 _BUSY_SECONDS: Final = 2.0
 _SCHEMA: Final = (
@@ -154,126 +157,138 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "attempts": CodeAttempts,
     "lift": BlockLift,
 }
-_PUT: Final = "INSERT OR REPLACE INTO record VALUES (?, ?, ?)"
+_INSERT: Final = "INSERT OR REPLACE INTO record VALUES (?, ?, ?)"
 T = TypeVar("T")
-_lift = msgspec.msgpack.Decoder(BlockLift).decode
+_decode_lift = msgspec.msgpack.Decoder(BlockLift).decode
 _log = logging.getLogger("interlock.state")
 
 
 class SafetyStore:
-    """The file at `path`, made with the first record. Every method may be called in any thread, and
-    waits for the disk."""
+    """A SQLite file, created with the first record.
+
+    All methods may be called in any thread, and block on the disk.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._file: sqlite3.Connection | None = None
-        self._which: tuple[int, int] | None = None
-        """By what the file is known again that was used last."""
+        self._file_id: tuple[int, int] | None = None
+        """Device and inode of the file that was used last."""
         self._rows: dict[tuple[str, str], bytes] = {}
-        """What was in it then."""
+        """The content of the file at that time."""
         self._rewritten = False
 
     def load(self, *, wait: bool = True) -> SafetyState:
-        """Read all records. Raises InterlockError when they cannot be read, since who is blocked
-        must not be guessed. `wait` False: raises at once where another process uses the file."""
+        """Read all records.
+
+        Args:
+            wait: False to raise at once if another process uses the file.
+
+        Raises:
+            InterlockError: The records cannot be read. Blocks must not be lost silently.
+        """
         if not self.path.exists() and not self._rows:
             return SafetyState()
-        with self._said(), self._lock:
+        with self._convert_errors(), self._lock:
             try:
-                rows = self._opened(wait).execute("SELECT kind, key, body FROM record").fetchall()
+                rows = (
+                    self._open_file(wait).execute("SELECT kind, key, body FROM record").fetchall()
+                )
             except BaseException:
-                self._let_go()
+                self._close_file()
                 raise
             rewritten, self._rewritten = self._rewritten, False
             self._rows = {(kind, key): body for kind, key, body in rows}
-        found: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
+        records: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
         for kind, key, body in rows:
             try:
-                found[kind].append(msgspec.msgpack.decode(body, type=_KINDS[kind]))
-            except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as wrong:
+                records[kind].append(msgspec.msgpack.decode(body, type=_KINDS[kind]))
+            except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 if kind == "block":
                     raise InterlockError(
                         UNRECORDABLE,
-                        f"{self.path} says that somebody is blocked, and not whom: {wrong}. Move "
-                        "it aside once you know.",
+                        f"{self.path} contains an unreadable block: {error}. Move the file away "
+                        "once you know who was blocked.",
                     ) from None
-                _log.warning("%s %.60s in %s cannot be read: %s", kind, key, self.path, wrong)
+                _log.warning("%s %.60s in %s: cannot read it: %s", kind, key, self.path, error)
         return SafetyState(
-            found["execution"],
-            found["block"],
-            found["challenge"],
-            found["attempts"],
-            found["lift"],
+            records["execution"],
+            records["block"],
+            records["challenge"],
+            records["attempts"],
+            records["lift"],
             rewritten,
         )
 
-    def keep(self, record: Record) -> None:
-        """A lift takes the place of its block, and a block that of the lift before it. Raises
-        InterlockError when it cannot be written."""
-        kind, key = _name(record)
+    def save(self, record: Record) -> None:
+        """Write a record. A lift replaces its block, and a block replaces the previous lift.
+
+        Raises:
+            InterlockError: The record cannot be written.
+        """
+        kind, key = _record_key(record)
         body = msgspec.msgpack.encode(record)
-        other = {"lift": "block", "block": "lift"}.get(kind)
+        replaced_kind = {"lift": "block", "block": "lift"}.get(kind)
 
-        def put(file: sqlite3.Connection) -> None:
-            file.execute(_PUT, (kind, key, body))
-            if other is not None:
-                file.execute("DELETE FROM record WHERE kind = ? AND key = ?", (other, key))
+        def write(file: sqlite3.Connection) -> None:
+            file.execute(_INSERT, (kind, key, body))
+            if replaced_kind is not None:
+                file.execute("DELETE FROM record WHERE kind = ? AND key = ?", (replaced_kind, key))
 
-        self._write(put)
+        self._write(write)
         self._rows[kind, key] = body
-        if other is not None:
-            self._rows.pop((other, key), None)
+        if replaced_kind is not None:
+            self._rows.pop((replaced_kind, key), None)
 
-    def keep_unless_lifted(self, block: PrincipalBlock, *, wait: bool = True) -> None:
-        """The same for a block that is known already, which somebody else may have lifted. Raises
-        InterlockError."""
-        kind, key = _name(block)
+    def save_unless_lifted(self, block: PrincipalBlock, *, wait: bool = True) -> None:
+        """Write a known block again, unless another process lifted it. Raises InterlockError."""
+        kind, key = _record_key(block)
         body = msgspec.msgpack.encode(block)
 
-        def put(file: sqlite3.Connection) -> bool:
+        def write(file: sqlite3.Connection) -> bool:
             lifted = file.execute(
                 "SELECT body FROM record WHERE kind = 'lift' AND key = ?", (key,)
             ).fetchone()
-            if lifted is not None and _lift(lifted[0]).ends(block):
+            if lifted is not None and _decode_lift(lifted[0]).ends(block):
                 return False
-            file.execute(_PUT, (kind, key, body))
+            file.execute(_INSERT, (kind, key, body))
             return True
 
-        if self._write(put, wait):
+        if self._write(write, wait):
             self._rows[kind, key] = body
 
-    def drop(self, record: Record) -> None:
-        """Raises InterlockError when it cannot be written."""
+    def delete(self, record: Record) -> None:
+        """Delete a record. Raises InterlockError."""
         if not self.path.exists() and not self._rows:
             return
-        name = _name(record)
+        record_key = _record_key(record)
         self._write(
-            lambda file: file.execute("DELETE FROM record WHERE kind = ? AND key = ?", name)
+            lambda file: file.execute("DELETE FROM record WHERE kind = ? AND key = ?", record_key)
         )
-        self._rows.pop(name, None)
+        self._rows.pop(record_key, None)
 
     def close(self) -> None:
         with self._lock:
-            self._let_go()
+            self._close_file()
 
     def _write(self, change: Callable[[sqlite3.Connection], T], wait: bool = True) -> T:
-        with self._said(), self._lock:
+        with self._convert_errors(), self._lock:
             try:
-                file = self._opened(wait)
+                file = self._open_file(wait)
                 file.execute("BEGIN IMMEDIATE")
-                done = change(file)
+                result = change(file)
                 file.execute("COMMIT")
             except BaseException:
-                # One that failed is not trusted again; closing it rolls back as well.
-                self._let_go()
+                # A failed connection is not reused. Closing it also rolls back.
+                self._close_file()
                 raise
-            return done
+            return result
 
-    def _opened(self, wait: bool) -> sqlite3.Connection:
-        if self._file is not None and self._which != _which(self.path):
-            # What is written to a file that has no name is written for nobody.
-            self._let_go()
+    def _open_file(self, wait: bool) -> sqlite3.Connection:
+        if self._file is not None and self._file_id != _file_id_of(self.path):
+            # The file was replaced. Writes to a deleted file would be lost.
+            self._close_file()
         seconds = _BUSY_SECONDS if wait else 0.0
         if self._file is None:
             make_private(self.path)
@@ -292,32 +307,32 @@ class SafetyStore:
         return self._file
 
     def _prepare(self, file: sqlite3.Connection) -> None:
-        which = _which(self.path)
-        ready = _FILE.is_ready(file)
-        if ready and (self._which in (None, which) or not self._rows):
-            self._which = which
+        file_id = _file_id_of(self.path)
+        is_ready = _FILE.is_ready(file)
+        if is_ready and (self._file_id in (None, file_id) or not self._rows):
+            self._file_id = file_id
             return
         file.execute("BEGIN IMMEDIATE")
         _FILE.prepare(file, self.path)
         lifted = {key for (key,) in file.execute("SELECT key FROM record WHERE kind = 'lift'")}
         for (kind, key), body in self._rows.items():
-            # Whoever shares the file may have written it anew as well, and more since then.
+            # Another process may have rewritten the file already, with newer records.
             if kind != "block" or key not in lifted:
                 file.execute("INSERT OR IGNORE INTO record VALUES (?, ?, ?)", (kind, key, body))
         file.execute("COMMIT")
-        self._which = which
+        self._file_id = file_id
         if self._rows:
             self._rewritten = True
-            _log.error("%s was gone, emptied or another: it is written anew.", self.path)
+            _log.error("safety store %s: missing, empty or replaced; written again", self.path)
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """Trouble with the file in words of ours."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert errors of the file to InterlockError."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -326,7 +341,7 @@ class SafetyStore:
             ) from error
 
 
-def _which(path: Path) -> tuple[int, int] | None:
+def _file_id_of(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -334,12 +349,12 @@ def _which(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _name(record: Record) -> tuple[str, str]:
+def _record_key(record: Record) -> tuple[str, str]:
     if isinstance(record, AgentExecution):
         return "execution", record.id
     if isinstance(record, SafetyChallenge):
         return "challenge", record.id
-    who = msgspec.json.encode(record.who).decode()
+    owner = msgspec.json.encode(record.owner).decode()
     if isinstance(record, BlockLift):
-        return "lift", who
-    return ("block" if isinstance(record, PrincipalBlock) else "attempts"), who
+        return "lift", owner
+    return ("block" if isinstance(record, PrincipalBlock) else "attempts"), owner

@@ -1,1 +1,1 @@
-"""The search for operations by a description of the task."""
+"""Search for operations by a description of the task."""

@@ -1,7 +1,7 @@
-"""The search without a model: by words, related words, and usage.
+"""The lexical search: by words, related words, and usage.
 
-A search reads one index, which is swapped whole when the catalog changes. It never raises for what
-it is asked, be it empty, a megabyte, or in a script that no tool is described in.
+A search reads one index, which is replaced as a whole when the catalog changes. Any query is
+accepted: empty, a megabyte long, or in a script that no tool uses.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from interlock.aql.operations import Operation, OperationCatalog
 from interlock.aql.search.index import Postings, SearchIndex, ToolTerms
 from interlock.aql.search.stems import stem
 from interlock.aql.search.usage import NO_USAGE, Usage
-from interlock.aql.search.vocabulary import Term, term, terms_of, vocabulary
-from interlock.aql.search.words import WEAK, wish_of
+from interlock.aql.search.vocabulary import Term, extract_terms, to_term, vocabulary
+from interlock.aql.search.words import WEAK, query_words
 from interlock.protocol.aql_terms import Category
 
 if TYPE_CHECKING:
     from interlock.core.catalog.offering import Tool
 
 
-# -- What kind of operation a wish is for, by the verb that it begins with: who wants to see does
-# not want to delete. A verb further on is often none (`the open issues`, `a list of posts`).
+# The categories that a query may ask for, by its first verb: a query that wants to see something
+# does not want to delete it. Later verbs are often nouns (`the open issues`, `a list of posts`).
 #
-# Pure. Nothing is decided by it: an operation of another kind is only found later.
+# Pure functions. Categories only affect the order: operations of other categories are ranked lower.
 
 _VERBS: Final = {
     Category.READ: """
@@ -56,21 +56,21 @@ pay charge refund play pause notify reply respond let_know tell kill reboot laun
 sign_in scroll drag turn_on turn_off switch_on switch_off message ping open visit go_to take
 """,
 }
-FITS: Final = 1.12
-CONTRADICTS: Final = 0.86
+MATCHING_CATEGORY_FACTOR: Final = 1.12
+OPPOSITE_CATEGORY_FACTOR: Final = 0.86
 _READING: Final = frozenset((Category.READ,))
 
 
-def _by_verb() -> dict[str, frozenset[Category]]:
-    found: dict[str, set[Category]] = {}
+def _categories_by_verb() -> dict[str, frozenset[Category]]:
+    categories: dict[str, set[Category]] = {}
     for category, verbs in _VERBS.items():
         for verb in verbs.split():
-            found.setdefault(term(verb), set()).add(category)
-    return {verb: frozenset(kinds) for verb, kinds in found.items()}
+            categories.setdefault(to_term(verb), set()).add(category)
+    return {verb: frozenset(kinds) for verb, kinds in categories.items()}
 
 
-_CATEGORIES: Final = _by_verb()
-_BEFORE_NOUNS: Final = frozenset(
+_CATEGORIES: Final = _categories_by_verb()
+_DETERMINERS: Final = frozenset(
     [
         "the",
         "a",
@@ -92,16 +92,16 @@ _BEFORE_NOUNS: Final = frozenset(
         "all",
     ]
 )
-"""A wish that begins with one of these names a thing, and has no verb in front."""
+"""A query with one of these first names a thing and has no leading verb."""
 _QUESTIONS: Final = frozenset(
     stem(word)
     for word in ("what", "which", "who", "where", "when", "how", "is", "are", "did", "does")
 )
 
 
-def wanted(words: list[str], terms: Iterable[Term]) -> frozenset[Category]:
-    """The categories that a wish may be for. Empty: it does not say."""
-    if words and words[0] in _BEFORE_NOUNS:
+def query_categories(words: list[str], terms: Iterable[Term]) -> frozenset[Category]:
+    """Return the categories that a query may ask for. Empty: unknown."""
+    if words and words[0] in _DETERMINERS:
         return frozenset()
     first = next(iter(terms), None)
     kinds = None if first is None else _CATEGORIES.get(first.term)
@@ -112,58 +112,58 @@ def wanted(words: list[str], terms: Iterable[Term]) -> frozenset[Category]:
     return frozenset()
 
 
-def worths(kinds: frozenset[Category]) -> dict[Category, float]:
-    """What each category is worth to a wish: 1 is neither here nor there."""
-    return {category: _worth(kinds, category) for category in Category}
+def category_factors(kinds: frozenset[Category]) -> dict[Category, float]:
+    """Return the factor of each category for a query. 1 is neutral."""
+    return {category: _category_factor(kinds, category) for category in Category}
 
 
-def _worth(kinds: frozenset[Category], category: Category) -> float:
+def _category_factor(kinds: frozenset[Category], category: Category) -> float:
     if not kinds:
         return 1.0
     if category in kinds:
-        return FITS
+        return MATCHING_CATEGORY_FACTOR
     if kinds == _READING:
-        # Many servers do not say which of their tools only read.
-        return 0.97 if category is Category.EXECUTE else CONTRADICTS
+        # Many servers do not declare which tools only read.
+        return 0.97 if category is Category.EXECUTE else OPPOSITE_CATEGORY_FACTOR
     if category is Category.READ:
-        return CONTRADICTS
+        return OPPOSITE_CATEGORY_FACTOR
     return 0.8 if category is Category.DELETE else 0.97
 
 
 ToolFilter = Callable[["Tool"], bool]
 Ranked = list[tuple[int, float]]
-"""Operations by number, with how well each fits, the best first."""
+"""Operations by number with their scores, best first."""
 
-_KIN: Final = 0.6
-_HINTED: Final = 0.4
-_MISSPELT: Final = 0.3
+_CLASS_FACTOR: Final = 0.6
+_HINT_FACTOR: Final = 0.4
+_MISSPELLED_FACTOR: Final = 0.3
 _JOINED: Final = 0.8
-_WEAK: Final = 0.35
-_PART: Final = 0.5
-_VERB: Final = 0.7
-_SERVER: Final = 0.15
-_NAMED: Final = 1.5
-"""Operations of a server whose product the wish names."""
-NATIVE: Final = 0.85
-"""The node's own operations come after a server's that fits as well."""
-_LEAST: Final = 0.25
-_MOST_RANKED: Final = 200
-_MOST_UNITS: Final = 24
-_MOST_KEPT: Final = 4_096
+_WEAK_FACTOR: Final = 0.35
+_PART_FACTOR: Final = 0.5
+_VERB_FACTOR: Final = 0.7
+_SERVER_FACTOR: Final = 0.15
+_NAMED_SERVER_FACTOR: Final = 1.5
+"""The factor of operations of a server whose product the query names."""
+BUILTIN_FACTOR: Final = 0.85
+"""The factor of built-in operations: equally good operations of servers come first."""
+_MIN_RELATIVE_SCORE: Final = 0.25
+_MAX_RANKED: Final = 200
+_MAX_MATCHES: Final = 24
+_MAX_CACHED_MATCHES: Final = 4_096
 
 
 class SearchHit(msgspec.Struct, frozen=True):
-    """An operation that may be meant."""
+    """An operation found by a search."""
 
     operation: Operation
     score: float
     """From 0 to 1."""
-    why: tuple[str, ...] = ()
-    """The words that led to it, the most telling first."""
+    matched_words: tuple[str, ...] = ()
+    """The words that matched, most significant first."""
 
 
 class SearchWeights(msgspec.Struct, frozen=True):
-    """What counts for how much: R = the sum of each times its weight, over the sum of weights."""
+    """The weights of the score: the weighted mean of these values."""
 
     similarity: float = 0.75
     frequency: float = 0.1
@@ -172,26 +172,30 @@ class SearchWeights(msgspec.Struct, frozen=True):
 
 
 class Searcher(Protocol):
-    """Whoever finds operations."""
+    """Finds operations for a query."""
 
     def search(
         self,
         text: str,
         sees: ToolFilter | None,
-        most: int,
+        limit: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
     ) -> list[SearchHit]:
-        """The operations that `text` may mean, the likeliest first. `sees`: None sees all."""
+        """Return the operations that match the text, best first.
+
+        Args:
+            sees: Returns True for the tools that the caller sees. None: all tools.
+        """
 
 
 class TermMatches(msgspec.Struct, frozen=True, gc=False):
-    """The operations that match one word of a query."""
+    """The operations that match one term of a query."""
 
     word: str
     postings: Postings
-    most: float
+    max_score: float
 
 
 class LexicalSearcher:
@@ -203,57 +207,66 @@ class LexicalSearcher:
         usage: Usage = NO_USAGE,
         weights: SearchWeights | None = None,
     ) -> None:
-        """`operation_catalog`: returns the current one."""
+        """
+        Args:
+            operation_catalog: Returns the current operation catalog.
+        """
         self._operation_catalog = operation_catalog
         self.usage = usage
         self.weights = weights or SearchWeights()
-        self._said: dict[Any, ToolTerms] = {}
+        self._terms_by_tool: dict[Any, ToolTerms] = {}
         self._number: int | None = None
         self._index = SearchIndex((), {})
-        self._units: dict[str, TermMatches | None] = {}
+        self._matches: dict[str, TermMatches | None] = {}
 
     def prepare(self, operation_catalog: OperationCatalog | None = None) -> SearchIndex:
-        """The index of the catalog as it is now; made if it changed. May be called in a thread,
-        with a catalog that was asked for outside of it."""
+        """Return the index of the current catalog, and build it if the catalog has changed.
+
+        May be called in a thread, with a catalog that the event loop's thread has read.
+        """
         operation_catalog = operation_catalog or self._operation_catalog()
         if operation_catalog.number != self._number:
             operations = operation_catalog.all()
-            said = {one.tool: self._said[one.tool] for one in operations if one.tool in self._said}
-            index = SearchIndex(operations, said)
-            self._said, self._units = said, {}
+            terms_by_tool = {
+                operation.tool: self._terms_by_tool[operation.tool]
+                for operation in operations
+                if operation.tool in self._terms_by_tool
+            }
+            index = SearchIndex(operations, terms_by_tool)
+            self._terms_by_tool, self._matches = terms_by_tool, {}
             self._index, self._number = index, operation_catalog.number
         return self._index
 
     def close(self) -> None:
-        """Nothing is under way that would have to end."""
+        """Do nothing: there is no background work."""
 
     def search(
         self,
         text: str,
         sees: ToolFilter | None,
-        most: int,
+        limit: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
     ) -> list[SearchHit]:
         index = self.prepare()
-        ranked, units = self.ranked(text, index)
-        return self.shown(ranked, units, index, sees, most, namespace, category, caller)
+        ranked, matches = self.rank(text, index)
+        return self.select_hits(ranked, matches, index, sees, limit, namespace, category, caller)
 
-    def shown(
+    def select_hits(
         self,
         ranked: Ranked,
-        units: list[TermMatches],
+        matches: list[TermMatches],
         index: SearchIndex,
         sees: ToolFilter | None,
-        most: int,
+        limit: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
     ) -> list[SearchHit]:
-        """What of a ranking a caller sees and asks for, by what was used too."""
-        found: list[SearchHit] = []
-        for number, score in self._rated(ranked, index, caller):
+        """Select the operations that the caller sees and requests, with usage in their scores."""
+        hits: list[SearchHit] = []
+        for number, score in self._apply_usage(ranked, index, caller):
             operation = index.operations[number]
             if namespace and operation.server != namespace:
                 continue
@@ -261,165 +274,176 @@ class LexicalSearcher:
                 continue
             if sees is not None and not sees(operation.tool):
                 continue
-            found.append(SearchHit(operation, round(score, 4), _why(number, units)))
-            if len(found) >= most:
+            hits.append(SearchHit(operation, round(score, 4), _matched_words(number, matches)))
+            if len(hits) >= limit:
                 break
-        return found
+        return hits
 
-    def ranked(self, text: str, index: SearchIndex) -> tuple[Ranked, list[TermMatches]]:
-        """Operations by number, with how well each fits, the best first; and what was asked."""
-        words = wish_of(text)
-        terms = terms_of(words, apart=True)
-        units = self._units_of(terms, index)
-        if not units:
-            return [], units
+    def rank(self, text: str, index: SearchIndex) -> tuple[Ranked, list[TermMatches]]:
+        """Return the scores of operations, best first, and the matches of the query's terms."""
+        words = query_words(text)
+        terms = extract_terms(words, allow_gaps=True)
+        matches = self._match_terms(terms, index)
+        if not matches:
+            return [], matches
         operations = index.operations
         scores = [0.0] * len(operations)
-        ideal = 0.0
-        for unit in units:
-            ideal += unit.most
-            for number, weight in unit.postings:
+        max_total = 0.0
+        for match in matches:
+            max_total += match.max_score
+            for number, weight in match.postings:
                 scores[number] += weight
-        least = _LEAST * max(scores)
-        found = [number for number, score in enumerate(scores) if score >= least]
-        best_of: dict[str, float] = {}
-        for number in found:
+        min_score = _MIN_RELATIVE_SCORE * max(scores)
+        candidates = [number for number, score in enumerate(scores) if score >= min_score]
+        best_by_server: dict[str, float] = {}
+        for number in candidates:
             server = operations[number].server
-            if scores[number] > best_of.get(server, 0.0):
-                best_of[server] = scores[number]
-        named = self._servers_named(words, index)
-        worth = worths(wanted(words, terms))
-        fitting = []
-        for number in found:
-            one = operations[number]
-            score = scores[number] + _SERVER * best_of[one.server]
-            score *= worth[one.category]
-            if one.server in named:
-                score *= _NAMED
-            if one.native is not None:
-                score *= NATIVE
-            fitting.append((number, score / ideal))
-        fitting.sort(key=itemgetter(1), reverse=True)
-        del fitting[_MOST_RANKED:]
-        # The server's share, its name and the verb may lift a perfect match over 1.
-        over = max(1.0, fitting[0][1])
-        return [(number, fits / over) for number, fits in fitting], units
+            if scores[number] > best_by_server.get(server, 0.0):
+                best_by_server[server] = scores[number]
+        named_servers = self._find_named_servers(words, index)
+        factors = category_factors(query_categories(words, terms))
+        ranking = []
+        for number in candidates:
+            operation = operations[number]
+            score = scores[number] + _SERVER_FACTOR * best_by_server[operation.server]
+            score *= factors[operation.category]
+            if operation.server in named_servers:
+                score *= _NAMED_SERVER_FACTOR
+            if operation.builtin is not None:
+                score *= BUILTIN_FACTOR
+            ranking.append((number, score / max_total))
+        ranking.sort(key=itemgetter(1), reverse=True)
+        del ranking[_MAX_RANKED:]
+        # The shares of the server, its name and the verb may raise a perfect match above 1.
+        scale = max(1.0, ranking[0][1])
+        return [
+            (number, score_of_operation / scale) for number, score_of_operation in ranking
+        ], matches
 
     @staticmethod
-    def _servers_named(words: list[str], index: SearchIndex) -> frozenset[str]:
-        """The servers whose product a wish names. A name is said as it is spelled: `words` does not
-        name the server `word`."""
-        return frozenset[str]().union(*(index.named.get(word, ()) for word in words))
+    def _find_named_servers(words: list[str], index: SearchIndex) -> frozenset[str]:
+        """Return the servers whose product the query names. Names are not stemmed: `words` does not
+        name the server `word`.
+        """
+        return frozenset[str]().union(*(index.server_names.get(word, ()) for word in words))
 
-    def _rated(self, ranked: Ranked, index: SearchIndex, caller: str) -> Ranked:
-        """Similarity, with what was used before and how that went."""
+    def _apply_usage(self, ranked: Ranked, index: SearchIndex, caller: str) -> Ranked:
+        """Combine similarity with usage."""
         weights, usage = self.weights, self.usage
-        whole = (weights.similarity + weights.frequency + weights.recency + weights.success) or 1.0
+        weight_sum = (
+            weights.similarity + weights.frequency + weights.recency + weights.success
+        ) or 1.0
         if not ranked or usage.is_empty:
             return ranked
         best = ranked[0][1]
-        rated = []
-        for number, fits in ranked:
-            seen = usage.of(index.operations[number].canonical, caller)
-            # What hardly fits is not lifted by having been used.
-            gate = fits / best if fits >= 0.5 * best else 0.0
-            rated.append(
+        result = []
+        for number, similarity in ranked:
+            usage_score = usage.score_of(index.operations[number].canonical, caller)
+            # Usage must not raise operations that hardly match.
+            usage_factor = similarity / best if similarity >= 0.5 * best else 0.0
+            result.append(
                 (
                     number,
                     (
-                        weights.similarity * fits
-                        + gate
-                        * fits
+                        weights.similarity * similarity
+                        + usage_factor
+                        * similarity
                         * (
-                            weights.frequency * seen.frequency
-                            + weights.recency * seen.recency
-                            + weights.success * seen.success
+                            weights.frequency * usage_score.frequency
+                            + weights.recency * usage_score.recency
+                            + weights.success * usage_score.success
                         )
                     )
-                    / (whole or 1.0),
+                    / (weight_sum or 1.0),
                 )
             )
-        rated.sort(key=itemgetter(1), reverse=True)
-        return rated
+        result.sort(key=itemgetter(1), reverse=True)
+        return result
 
-    # -- what a word says
+    # -- term matches
 
-    def _units_of(self, terms: list[Term], index: SearchIndex) -> list[TermMatches]:
-        found: list[TermMatches] = []
-        once: set[str] = set()
-        for one in terms[: _MOST_UNITS * 2]:
-            for key, factor in _asked(one):
-                if key in once:
+    def _match_terms(self, terms: list[Term], index: SearchIndex) -> list[TermMatches]:
+        matches: list[TermMatches] = []
+        seen_keys: set[str] = set()
+        for term in terms[: _MAX_MATCHES * 2]:
+            for key, factor in _weighted_terms(term):
+                if key in seen_keys:
                     continue
-                once.add(key)
-                unit = self._unit(key, factor, index)
-                if unit is not None:
-                    found.append(unit)
-        if len(found) > _MOST_UNITS:
-            found.sort(key=lambda unit: unit.most, reverse=True)
-            del found[_MOST_UNITS:]
-        return found
+                seen_keys.add(key)
+                match = self._match_term(key, factor, index)
+                if match is not None:
+                    matches.append(match)
+        if len(matches) > _MAX_MATCHES:
+            matches.sort(key=lambda match: match.max_score, reverse=True)
+            del matches[_MAX_MATCHES:]
+        return matches
 
-    def _unit(self, key: str, factor: float, index: SearchIndex) -> TermMatches | None:
-        kept = f"{key} {factor}"
-        if kept in self._units:
-            return self._units[kept]
-        best: dict[int, float] = {}
-        for postings, each in self._readings(key, index):
-            each *= factor
+    def _match_term(self, key: str, factor: float, index: SearchIndex) -> TermMatches | None:
+        cache_key = f"{key} {factor}"
+        if cache_key in self._matches:
+            return self._matches[cache_key]
+        weights: dict[int, float] = {}
+        for postings, factor_of_postings in self._expand_term(key, index):
+            factor_of_postings *= factor
             for number, weight in postings:
-                weight *= each
-                if weight > best.get(number, 0.0):
-                    best[number] = weight
-        unit = TermMatches(key, list(best.items()), max(best.values())) if best else None
-        if len(self._units) >= _MOST_KEPT:
-            self._units.clear()
-        self._units[kept] = unit
-        return unit
+                weight *= factor_of_postings
+                if weight > weights.get(number, 0.0):
+                    weights[number] = weight
+        match = TermMatches(key, list(weights.items()), max(weights.values())) if weights else None
+        if len(self._matches) >= _MAX_CACHED_MATCHES:
+            self._matches.clear()
+        self._matches[cache_key] = match
+        return match
 
-    def _readings(self, key: str, index: SearchIndex) -> list[tuple[Postings, float]]:
-        """What a term may stand for, and how surely."""
-        known = vocabulary()
-        found: list[tuple[Postings, float]] = []
+    def _expand_term(self, key: str, index: SearchIndex) -> list[tuple[Postings, float]]:
+        """Return the postings that a term may stand for, with a factor for each."""
+        words = vocabulary()
+        expansions: list[tuple[Postings, float]] = []
         if key in index.terms:
-            found.append((index.terms[key], 1.0))
-        for number in known.classes.get(key, ()):
+            expansions.append((index.terms[key], 1.0))
+        for number in words.classes.get(key, ()):
             if number in index.classes:
-                found.append((index.classes[number], _KIN))
-        for hint in (*known.hints.get(key, ()), *known.products.get(key, ())):
+                expansions.append((index.classes[number], _CLASS_FACTOR))
+        for hint in (*words.hints.get(key, ()), *words.products.get(key, ())):
             if hint in index.terms:
-                found.append((index.terms[hint], _HINTED))
-        if not found and len(key) >= 5:
-            found += [
-                (index.terms[near], _MISSPELT + 0.5 * max(0.0, how - 0.5))
-                for near, how in index.alike(key)
+                expansions.append((index.terms[hint], _HINT_FACTOR))
+        if not expansions and len(key) >= 5:
+            expansions += [
+                (index.terms[similar], _MISSPELLED_FACTOR + 0.5 * max(0.0, similarity - 0.5))
+                for similar, similarity in index.find_similar(key)
             ]
-        return found
+        return expansions
 
 
-def _asked(one: Term) -> list[tuple[str, float]]:
-    factor = _WEAK if one.term in WEAK else _VERB if one.term in vocabulary().verbs else 1.0
-    return [(one.term, factor), *((part, factor * _PART) for part in one.parts)]
+def _weighted_terms(term: Term) -> list[tuple[str, float]]:
+    factor = (
+        _WEAK_FACTOR
+        if term.term in WEAK
+        else _VERB_FACTOR
+        if term.term in vocabulary().verbs
+        else 1.0
+    )
+    return [(term.term, factor), *((part, factor * _PART_FACTOR) for part in term.parts)]
 
 
-def _why(number: int, units: list[TermMatches]) -> tuple[str, ...]:
-    said = []
-    for unit in units:
-        for one, weight in unit.postings:
-            if one == number:
-                said.append((weight, unit.word))
+def _matched_words(number: int, matches: list[TermMatches]) -> tuple[str, ...]:
+    weighted_words = []
+    for match in matches:
+        for operation_number, weight in match.postings:
+            if operation_number == number:
+                weighted_words.append((weight, match.word))
                 break
-    said.sort(reverse=True)
-    return tuple(word.replace("_", " ") for _, word in said[:4])
+    weighted_words.sort(reverse=True)
+    return tuple(word.replace("_", " ") for _, word in weighted_words[:4])
 
 
-# -- The hits that are shown to a model before it asks: good enough, and within a budget of tokens.
+# The hits that a model is shown in advance: above a threshold, and within a budget of tokens.
 
 _BYTES_PER_TOKEN = 4
 
 
-def tokens_of(operation: Operation) -> int:
-    """About what an operation's tool costs a model that is shown it."""
+def estimate_tokens(operation: Operation) -> int:
+    """Return about how many tokens an operation's tool costs a model."""
     tool = operation.tool
     return -(-(len(tool.upstream_name) + len(tool.listed)) // _BYTES_PER_TOKEN)
 
@@ -428,16 +452,16 @@ def prefill(
     hits: Iterable[SearchHit],
     threshold: float,
     budget: int,
-    cost: Callable[[Operation], int] = tokens_of,
+    cost: Callable[[Operation], int] = estimate_tokens,
 ) -> list[SearchHit]:
-    """The hits whose score reaches the threshold and that together cost no more than the budget.
+    """Return the hits above the threshold that fit into the budget together.
 
-    A hit that is too dear is passed over: a later one may still have room.
+    A hit that is too expensive is skipped: a later one may still fit.
     """
-    chosen = []
+    selected = []
     for hit in hits:
-        price = cost(hit.operation)
-        if hit.score >= threshold and price <= budget:
-            chosen.append(hit)
-            budget -= price
-    return chosen
+        tokens = cost(hit.operation)
+        if hit.score >= threshold and tokens <= budget:
+            selected.append(hit)
+            budget -= tokens
+    return selected

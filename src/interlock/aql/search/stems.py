@@ -1,6 +1,6 @@
-"""Light stemming of words: plurals, tenses, a few endings.
+"""Light stemming of words: plurals, tenses, and a few endings.
 
-Kept by word: a catalog says the same words over and over. The irregular forms are in `data/`.
+Stems are cached, because a catalog repeats its words. The irregular forms are in `data/`.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import Final
 
 _TABLES: Final = Path(__file__).with_name("data")
 _VOWELS: Final = frozenset("aeiouy")
-_KEPT_DOUBLE: Final = frozenset("lsz")
+_DOUBLE_CONSONANTS: Final = frozenset("lsz")
 
 
 def read_lines(name: str) -> list[str]:
-    """The lines of a table of words in `data/`, without comments."""
+    """Return the lines of a word table in `data/`, without comments."""
     text = (_TABLES / f"{name}.txt").read_text("utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 @cache
-def _irregular() -> dict[str, str]:
-    found: dict[str, str] = {}
+def _irregular_forms() -> dict[str, str]:
+    base_by_form: dict[str, str] = {}
     for line in read_lines("word_forms"):
         base, _, forms = line.partition(":")
         for form in forms.split():
-            found[form] = base
-    return found
+            base_by_form[form] = base
+    return base_by_form
 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """What the forms of a lower-case word have in common. It need not be a word."""
-    word = _irregular().get(word, word)
+    """Return the common part of the forms of a lower-case word. It need not be a word itself."""
+    word = _irregular_forms().get(word, word)
     if len(word) <= 3 or not word.isascii() or not word.isalpha():
         return word
-    return _ending(_tense(_plural(word)))
+    return _strip_ending(_strip_tense(_strip_plural(word)))
 
 
-def _plural(word: str) -> str:
+def _strip_plural(word: str) -> str:
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("sses", "shes", "ches", "xes", "zes")):
@@ -49,21 +49,25 @@ def _plural(word: str) -> str:
     return word
 
 
-def _tense(word: str) -> str:
+def _strip_tense(word: str) -> str:
     for ending in ("ing", "ed"):
-        cut = word[: -len(ending)]
-        if not word.endswith(ending) or len(cut) < 3 or not _has_vowel(cut):
+        shortened = word[: -len(ending)]
+        if not word.endswith(ending) or len(shortened) < 3 or not _has_vowel(shortened):
             continue
-        if cut[-1] == cut[-2] and cut[-1] not in _KEPT_DOUBLE and cut[-1] not in _VOWELS:
-            return cut[:-1]
-        return cut
+        if (
+            shortened[-1] == shortened[-2]
+            and shortened[-1] not in _DOUBLE_CONSONANTS
+            and shortened[-1] not in _VOWELS
+        ):
+            return shortened[:-1]
+        return shortened
     return word
 
 
-def _ending(word: str) -> str:
-    for ending, instead in (("ational", "at"), ("ation", "at"), ("ition", "it"), ("tion", "t")):
+def _strip_ending(word: str) -> str:
+    for ending, replacement in (("ational", "at"), ("ation", "at"), ("ition", "it"), ("tion", "t")):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)] + instead
+            return word[: -len(ending)] + replacement
     if word.endswith("ily") and len(word) > 5:
         return word[:-3] + "i"
     if word.endswith("ly") and len(word) > 5:

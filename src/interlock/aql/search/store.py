@@ -1,7 +1,7 @@
-"""What the search keeps over a restart: usage of tools, and vectors of their descriptions.
+"""The durable data of the search: usage of tools, and vectors of their descriptions.
 
-One small SQLite file. Losing it does no harm, so nothing waits for it: a write that fails is
-logged, and tried again with the next one.
+It is one small SQLite file. Losing it does no harm, so nothing waits for it: a failed write is
+logged and repeated with the next one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import CONFIG, InterlockError
 
 SCHEMA_VERSION: Final = 1
-# "ILSU". Tells our file from another program's.
+# "ILSU". Distinguishes our file from files of other programs.
 _APPLICATION_ID: Final = 0x494C5355
 _BUSY_SECONDS: Final = 2.0
-_MOST_USED: Final = 20_000
-_MOST_VECTORS: Final = 20_000
+_MAX_TALLIES: Final = 20_000
+_MAX_VECTORS: Final = 20_000
 _SCHEMA: Final = (
     """CREATE TABLE used (
         tool      TEXT NOT NULL,
@@ -35,16 +35,20 @@ _SCHEMA: Final = (
     "CREATE TABLE vector (digest TEXT PRIMARY KEY, made BLOB NOT NULL)",
 )
 _FILE: Final = DatabaseKind(
-    _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The search's memory", "a memory of searches"
+    _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The search store", "a search store"
 )
 _log = logging.getLogger("interlock.state")
 
 
 class SearchStore:
-    """The file at `path`. Everything here may be called in any thread."""
+    """The file at `path`. All methods may be called in any thread."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None: in memory. Raises InterlockError for a file that is not ours."""
+        """Open the file. Raises InterlockError for a file of another program.
+
+        Args:
+            path: None: in memory.
+        """
         self.path = path
         self._lock = threading.Lock()
         try:
@@ -66,50 +70,50 @@ class SearchStore:
                 raise
         except (sqlite3.Error, OSError) as exc:
             raise InterlockError(
-                CONFIG, f"The search's memory {path} cannot be used: {exc}. Move it aside."
+                CONFIG, f"Cannot use the search store {path}: {exc}. Move the file away."
             ) from None
 
     @classmethod
-    def at(cls, path: Path) -> SearchStore:
-        """The memory at `path`; one that ends with the node when that file cannot be used."""
+    def open(cls, path: Path) -> SearchStore:
+        """Open the store at `path`, or a store in memory if the file cannot be used."""
         try:
             return cls(path)
         except InterlockError as error:
-            _log.warning("%s What is used is remembered until the node stops.", error.message)
+            _log.warning("search store: %s Usage is kept in memory only.", error.message)
             return cls(None)
 
     def close(self) -> None:
         with self._lock:
             self._file.close()
 
-    # -- what was used
+    # -- usage
 
     def tallies(self) -> list[tuple[Key, UsageTally]]:
-        """Everything that was used, for `Usage`."""
+        """Return all stored tallies, for `Usage`."""
         try:
             with self._lock:
                 rows = self._file.execute("SELECT * FROM used").fetchall()
         except sqlite3.Error as exc:
-            _log.warning("What was used before cannot be read: %s", exc)
+            _log.warning("search store: cannot read usage: %s", exc)
             return []
         return [
-            ((tool, caller), UsageTally(calls, good, last))
-            for tool, caller, calls, good, last in rows
+            ((tool, caller), UsageTally(calls, successes, last))
+            for tool, caller, calls, successes, last in rows
         ]
 
-    def keep_usage(self, usage: Usage) -> None:
-        """Write what changed."""
-        changed = usage.taken()
+    def save_usage(self, usage: Usage) -> None:
+        """Write the changed tallies."""
+        changed = usage.take_changes()
         rows = [(*key, tally.calls, tally.successes, tally.last) for key, tally in changed]
         if rows and not self._write(
-            "INSERT OR REPLACE INTO used VALUES (?, ?, ?, ?, ?)", rows, "used", "last", _MOST_USED
+            "INSERT OR REPLACE INTO used VALUES (?, ?, ?, ?, ?)", rows, "used", "last", _MAX_TALLIES
         ):
             usage.changed.update(key for key, _ in changed)
 
     # -- vectors
 
     def vectors(self, digests: Iterable[str]) -> Mapping[str, bytes]:
-        found: dict[str, bytes] = {}
+        vectors: dict[str, bytes] = {}
         try:
             with self._lock:
                 for digest in digests:
@@ -117,25 +121,27 @@ class SearchStore:
                         "SELECT made FROM vector WHERE digest = ?", (digest,)
                     ).fetchone()
                     if row is not None:
-                        found[digest] = row[0]
+                        vectors[digest] = row[0]
         except sqlite3.Error as exc:
-            _log.warning("Kept vectors cannot be read: %s", exc)
-        return found
+            _log.warning("search store: cannot read vectors: %s", exc)
+        return vectors
 
-    def keep_vectors(self, vectors: Mapping[str, bytes]) -> None:
+    def save_vectors(self, vectors: Mapping[str, bytes]) -> None:
         self._write(
             "INSERT OR REPLACE INTO vector VALUES (?, ?)",
             list(vectors.items()),
             "vector",
             "rowid",
-            _MOST_VECTORS,
+            _MAX_VECTORS,
         )
 
     def _write(
         self, statement: str, rows: Sequence[tuple[object, ...]],
-        table: str, oldest_by: str, most: int,
+        table: str, oldest_by: str, limit: int,
     ) -> bool:  # fmt: skip
-        """Everything or nothing of it, and no more than so many rows; whether it was written."""
+        """Write rows in one transaction, and delete the oldest above `most`. Returns False on
+        failure.
+        """
         try:
             with self._lock:
                 self._file.execute("BEGIN IMMEDIATE")
@@ -143,13 +149,13 @@ class SearchStore:
                     self._file.executemany(statement, rows)
                     self._file.execute(
                         f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} "
-                        f"ORDER BY {oldest_by} DESC LIMIT -1 OFFSET {most})"
+                        f"ORDER BY {oldest_by} DESC LIMIT -1 OFFSET {limit})"
                     )
                 except BaseException:
                     self._file.execute("ROLLBACK")
                     raise
                 self._file.execute("COMMIT")
         except sqlite3.Error as exc:
-            _log.warning("The search's memory cannot be written: %s", exc)
+            _log.warning("search store: cannot write: %s", exc)
             return False
         return True

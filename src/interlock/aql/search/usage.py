@@ -1,8 +1,8 @@
-"""Usage of tools: how often, how recently and how successfully each was called, by everybody and by
-one caller.
+"""Usage of tools: how often, how recently and how successfully each was called, in total and by
+caller.
 
-Kept in memory as a few numbers for each tool; a store beside it survives restarts. Old calls count
-ever less, so that a habit of last year does not outweigh one of this week.
+It is kept in memory as a few numbers per tool. A store keeps it over restarts. Older calls count
+less, so that a habit of last year does not outweigh one of this week.
 """
 
 from __future__ import annotations
@@ -15,118 +15,120 @@ from typing import Final, NamedTuple
 import msgspec
 
 HALF_LIFE_S: Final = 7 * 86_400.0
-"""After so long a call counts half."""
-_MANY: Final = 50.0
-"""So many recent calls are as often as it gets."""
-_MOST_KEPT: Final = 50_000
+"""After this time a call counts half."""
+_MAX_FREQUENCY_CALLS: Final = 50.0
+"""The number of recent calls with the maximum frequency."""
+_MAX_TALLIES: Final = 50_000
 
 
 class UsageScore(NamedTuple):
-    """How a tool was used, each from 0 to 1."""
+    """The usage of a tool, each value from 0 to 1."""
 
     frequency: float
     recency: float
     success: float
-    """0.5 where nobody knows."""
+    """0.5 if unknown."""
 
 
 NEVER: Final = UsageScore(0.0, 0.0, 0.5)
 
 
 class UsageTally(msgspec.Struct):
-    """The calls of one tool by one caller, faded to the moment of the last one."""
+    """The calls of one tool by one caller, decayed to the time of the last call."""
 
     calls: float = 0.0
     successes: float = 0.0
     last: float = 0.0
-    """On the wall clock."""
+    """The wall clock time of the last call."""
 
-    def add(self, good: bool, now: float, times: int = 1) -> None:
-        faded = self.faded(now)
-        self.calls = self.calls * faded + times
-        self.successes = self.successes * faded + (times if good else 0)
+    def add(self, succeeded: bool, now: float, count: int = 1) -> None:
+        share = self.remaining_share(now)
+        self.calls = self.calls * share + count
+        self.successes = self.successes * share + (count if succeeded else 0)
         self.last = max(now, self.last)
 
-    def faded(self, now: float) -> float:
-        """How much of it is left. A clock that was set back fades nothing."""
+    def remaining_share(self, now: float) -> float:
+        """Return the remaining share. A clock that was set back causes no decay."""
         return exp(-log(2) * max(0.0, now - self.last) / HALF_LIFE_S)
 
 
 Key = tuple[str, str]
-"""A tool's canonical name, and a caller; the empty caller is everybody."""
+"""A tool's canonical name and a caller. The empty caller stands for all callers."""
 
 
 class Usage:
-    """The usage of tools. Every call is counted for its caller and for everybody."""
+    """The usage of tools. Every call counts for its caller and for all callers."""
 
     def __init__(
         self,
         tallies: Iterable[tuple[Key, UsageTally]] = (),
         clock: Callable[[], float] = time.time,
-        half_of_others: float = 0.5,
+        others_weight: float = 0.5,
     ) -> None:
         self._clock = clock
         self._tallies: dict[Key, UsageTally] = dict(tallies)
-        self._others = half_of_others
+        self._others_weight = others_weight
         self.changed: set[Key] = set()
-        """What a store has not seen yet."""
+        """Keys that are not stored yet."""
 
     @property
     def is_empty(self) -> bool:
         return not self._tallies
 
-    def called(self, tool: str, caller: str, good: bool, times: int = 1) -> None:
-        """A call of a tool is over, or several at about the same time."""
+    def record(self, tool: str, caller: str, succeeded: bool, count: int = 1) -> None:
+        """Record one or more calls of a tool that ended at about the same time."""
         now = self._clock()
         for key in ((tool, ""), (tool, caller)) if caller else ((tool, ""),):
             tally = self._tallies.get(key)
             if tally is None:
-                if len(self._tallies) >= _MOST_KEPT:
+                if len(self._tallies) >= _MAX_TALLIES:
                     continue
                 tally = self._tallies[key] = UsageTally()
-            tally.add(good, now, times)
+            tally.add(succeeded, now, count)
             self.changed.add(key)
 
-    def of(self, tool: str, caller: str = "") -> UsageScore:
-        """What was seen of a tool; a caller's own calls count for more than those of others."""
+    def score_of(self, tool: str, caller: str = "") -> UsageScore:
+        """Return the usage of a tool. The caller's own calls count more than those of others."""
         if not self._tallies:
             return NEVER
         now = self._clock()
-        own = self._tallies.get((tool, caller)) if caller else None
-        everybody = self._tallies.get((tool, ""))
-        if everybody is None:
+        caller_tally = self._tallies.get((tool, caller)) if caller else None
+        total_tally = self._tallies.get((tool, ""))
+        if total_tally is None:
             return NEVER
-        seen = _seen(everybody, now)
-        if own is None:
+        total_score = _score(total_tally, now)
+        if caller_tally is None:
             if not caller:
-                return seen
+                return total_score
             return UsageScore(
-                seen.frequency * self._others, seen.recency * self._others, seen.success
+                total_score.frequency * self._others_weight,
+                total_score.recency * self._others_weight,
+                total_score.success,
             )
-        mine = _seen(own, now)
-        rest = self._others
+        caller_score = _score(caller_tally, now)
+        others_weight = self._others_weight
         return UsageScore(
-            max(mine.frequency, seen.frequency * rest),
-            max(mine.recency, seen.recency * rest),
-            mine.success,
+            max(caller_score.frequency, total_score.frequency * others_weight),
+            max(caller_score.recency, total_score.recency * others_weight),
+            caller_score.success,
         )
 
-    def taken(self) -> list[tuple[Key, UsageTally]]:
-        """What changed since it was last asked, for a store."""
+    def take_changes(self) -> list[tuple[Key, UsageTally]]:
+        """Return the changes since the last call of this method, for a store."""
         changed, self.changed = self.changed, set()
         return [(key, self._tallies[key]) for key in changed]
 
 
-def _seen(tally: UsageTally, now: float) -> UsageScore:
-    left = tally.faded(now)
-    calls = tally.calls * left
+def _score(tally: UsageTally, now: float) -> UsageScore:
+    share = tally.remaining_share(now)
+    calls = tally.calls * share
     return UsageScore(
-        min(1.0, log1p(calls) / log1p(_MANY)),
-        left,
-        # Two calls that nobody made keep one failure from being a verdict.
-        (tally.successes * left + 1.0) / (calls + 2.0),
+        min(1.0, log1p(calls) / log1p(_MAX_FREQUENCY_CALLS)),
+        share,
+        # Two assumed calls prevent a single failure from dominating.
+        (tally.successes * share + 1.0) / (calls + 2.0),
     )
 
 
 NO_USAGE: Final = Usage()
-"""Nothing was used, and nobody counts."""
+"""An empty usage that is never updated."""

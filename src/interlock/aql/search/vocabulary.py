@@ -1,6 +1,6 @@
-"""The classes of words as the index uses them: by stem, with phrases, and what products are about.
+"""The word classes of the index: by stem, with phrases, and the topics of products.
 
-The words are in `data/`, English only. They are read and compiled once, at the first search.
+The words are in `data/`, in English only. They are read and compiled at the first search.
 """
 
 from __future__ import annotations
@@ -12,89 +12,95 @@ from typing import Final, NamedTuple
 from interlock.aql.search.stems import read_lines, stem
 from interlock.aql.search.words import STOP
 
-_MOST_OF_PHRASE: Final = 4
-_FARTHEST: Final = 4
+_MAX_PHRASE_WORDS: Final = 4
+_MAX_PARTICLE_DISTANCE: Final = 4
 PARTICLES: Final = frozenset(("away", "back", "down", "in", "know", "off", "on", "out", "up"))
-"""Words that may stand far behind the verb that they belong to."""
+"""Words that may be separated from their verb."""
 
 
 class Vocabulary(NamedTuple):
-    """What is known of words, whatever is in the catalog."""
+    """The known words, independent of the catalog."""
 
     classes: dict[str, tuple[int, ...]]
-    """A term's classes, by number."""
+    """The class numbers of a term."""
     members: list[tuple[str, ...]]
     """The terms of each class."""
     hints: dict[str, tuple[str, ...]]
-    """What may be meant by a term, but does not mean it."""
+    """Related terms that have another meaning."""
     products: dict[str, tuple[str, ...]]
-    """What a product is about."""
+    """The topics of a product."""
     verbs: frozenset[str]
-    """Terms that only say what is done, not with what."""
+    """Terms that are only verbs."""
     phrases: dict[str, tuple[tuple[str, ...], ...]]
-    """Phrases by their first stem, the longest first."""
+    """Phrases by their first stem, longest first."""
 
 
-def term(word: str) -> str:
-    """A word or a phrase of the lists as a term of the index."""
+def to_term(word: str) -> str:
+    """Return a word or phrase of the tables as a term of the index."""
     return "_".join(stem(part) for part in word.split("_"))
 
 
 def read_classes(*names: str) -> Iterator[tuple[list[str], list[str]]]:
-    """The words of each line of these tables, and what they hint at."""
+    """Yield the words and the hinted words of each line of these tables."""
     for name in names:
         for line in read_lines(name):
             left, _, right = line.partition(">")
-            yield [term(word) for word in left.split()], [term(word) for word in right.split()]
+            yield (
+                [to_term(word) for word in left.split()],
+                [to_term(word) for word in right.split()],
+            )
 
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Everything that is known of words."""
+    """Return the compiled word tables."""
     members: list[tuple[str, ...]] = []
     classes: dict[str, list[int]] = {}
     hints: dict[str, list[str]] = {}
-    known: set[str] = set()
-    for left, right in read_classes("verbs", "nouns", "technical_nouns", "hints"):
-        known.update(left, right)
-        if right:
-            for one in left:
-                hints.setdefault(one, []).extend(right)
+    terms: set[str] = set()
+    for words, hinted_words in read_classes("verbs", "nouns", "technical_nouns", "hints"):
+        terms.update(words, hinted_words)
+        if hinted_words:
+            for word in words:
+                hints.setdefault(word, []).extend(hinted_words)
             continue
-        for one in left:
-            classes.setdefault(one, []).append(len(members))
-        members.append(tuple(left))
+        for word in words:
+            classes.setdefault(word, []).append(len(members))
+        members.append(tuple(words))
     products: dict[str, tuple[str, ...]] = {}
     for line in read_lines("products"):
-        names, _, things = line.partition(":")
-        about = tuple(term(thing) for thing in things.split())
-        known.update(about)
-        for name in names.split():
-            known.add(term(name))
-            products[term(name)] = about
+        products_of_line, _, topic_words = line.partition(":")
+        topics = tuple(to_term(topic) for topic in topic_words.split())
+        terms.update(topics)
+        for name in products_of_line.split():
+            terms.add(to_term(name))
+            products[to_term(name)] = topics
     return Vocabulary(
-        {one: tuple(dict.fromkeys(numbers)) for one, numbers in classes.items()},
+        {word: tuple(dict.fromkeys(numbers)) for word, numbers in classes.items()},
         members,
-        {one: tuple(dict.fromkeys(meant)) for one, meant in hints.items()},
+        {word: tuple(dict.fromkeys(hinted)) for word, hinted in hints.items()},
         products,
         _only_verbs(),
-        _by_first(known),
+        _phrases_by_first_stem(terms),
     )
 
 
 def _only_verbs() -> frozenset[str]:
-    verbs = {one for left, _ in read_classes("verbs") for one in left}
-    nouns = {one for left, _ in read_classes("nouns", "technical_nouns") for one in left}
+    verbs = {word for words, _ in read_classes("verbs") for word in words}
+    nouns = {word for words, _ in read_classes("nouns", "technical_nouns") for word in words}
     return frozenset(verbs - nouns)
 
 
-def _by_first(known: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for one in known:
-        parts = tuple(one.split("_"))
-        if 1 < len(parts) <= _MOST_OF_PHRASE:
-            found.setdefault(parts[0], []).append(parts)
-    return {first: tuple(sorted(some, key=len, reverse=True)) for first, some in found.items()}
+def _phrases_by_first_stem(terms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    phrases: dict[str, list[tuple[str, ...]]] = {}
+    for term_of_phrase in terms:
+        parts = tuple(term_of_phrase.split("_"))
+        if 1 < len(parts) <= _MAX_PHRASE_WORDS:
+            phrases.setdefault(parts[0], []).append(parts)
+    return {
+        first: tuple(sorted(phrase_list, key=len, reverse=True))
+        for first, phrase_list in phrases.items()
+    }
 
 
 class Term(NamedTuple):
@@ -102,51 +108,53 @@ class Term(NamedTuple):
 
     term: str
     word: str
-    """As it was said; the first word of a phrase."""
+    """The original word, or the first word of a phrase."""
     parts: tuple[str, ...] = ()
-    """Of a phrase: those of its stems that say something by themselves."""
+    """The significant stems of a phrase."""
 
 
-def terms_of(words: Sequence[str], *, apart: bool = False) -> list[Term]:
-    """The terms of a text: phrases that are known, and words that say something.
+def extract_terms(words: Sequence[str], *, allow_gaps: bool = False) -> list[Term]:
+    """Return the terms of a text: known phrases and significant words.
 
-    `apart`: a verb and its particle may have words between them, as in `turn the lights off`.
+    Args:
+        allow_gaps: True to find a verb and a separated particle, as in `turn the lights
+            off`.
     """
     phrases = vocabulary().phrases
     stems = [stem(word) for word in words]
-    found: list[Term] = []
-    used: set[int] = set()
-    at = 0
-    while at < len(stems):
-        if at in used:
-            at += 1
+    terms: list[Term] = []
+    used_positions: set[int] = set()
+    position = 0
+    while position < len(stems):
+        if position in used_positions:
+            position += 1
             continue
-        ends = None
-        for parts in phrases.get(stems[at], ()):
-            ends = _ends(parts, stems, at, apart=apart)
-            if ends is not None:
+        positions = None
+        for parts in phrases.get(stems[position], ()):
+            positions = _match_phrase(parts, stems, position, allow_gaps=allow_gaps)
+            if positions is not None:
                 break
-        if ends is None:
-            word = words[at]
+        if positions is None:
+            word = words[position]
             if word not in STOP and (len(word) > 1 or not word.isascii()):
-                found.append(Term(stems[at], word))
+                terms.append(Term(stems[position], word))
         else:
-            telling = tuple(stems[one] for one in ends if words[one] not in STOP)
-            found.append(Term("_".join(parts), words[at], telling))
-            used.update(ends)
-        at += 1
-    return found
+            significant = tuple(stems[index] for index in positions if words[index] not in STOP)
+            terms.append(Term("_".join(parts), words[position], significant))
+            used_positions.update(positions)
+        position += 1
+    return terms
 
 
-def _ends(
-    parts: tuple[str, ...], stems: list[str], at: int, *, apart: bool
+def _match_phrase(
+    parts: tuple[str, ...], stems: list[str], position: int, *, allow_gaps: bool
 ) -> tuple[int, ...] | None:
-    """Where the words of a phrase stand that begins here. None: it does not."""
+    """Return the positions of a phrase's words if it begins here, else None."""
     size = len(parts)
-    if stems[at : at + size] == list(parts):
-        return tuple(range(at, at + size))
-    if apart and size == 2 and parts[1] in PARTICLES:
-        for far in range(at + 2, min(at + 2 + _FARTHEST, len(stems))):
-            if stems[far] == parts[1]:
-                return (at, far)
+    if stems[position : position + size] == list(parts):
+        return tuple(range(position, position + size))
+    if allow_gaps and size == 2 and parts[1] in PARTICLES:
+        for index in range(position + 2, min(position + 2 + _MAX_PARTICLE_DISTANCE, len(stems))):
+            if stems[index] == parts[1]:
+                return (position, index)
     return None

@@ -1,6 +1,6 @@
 """Tokenization of texts and names, and removal of the filler around a query.
 
-Pure. Everything here works on any text: other scripts, control characters and megabytes included.
+Pure functions. They accept any text, including other scripts, control characters and megabytes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 from interlock.aql.search.stems import stem
 
-MOST_CHARACTERS: Final = 2_000
-"""So much of a text is read. What matters of a wish or a description stands at its beginning."""
-MOST_WORDS: Final = 120
+MAX_CHARACTERS: Final = 2_000
+"""Maximum number of characters that are read. The important part comes first."""
+MAX_WORDS: Final = 120
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[a-z]+)?")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -40,7 +40,7 @@ optional optionally default currently whether e.g i.e via instead especially use
 tool tools operation operations function allow allows allowing allowed enables enable
 """
 STOP: Final = frozenset(_STOP.split())
-"""Words that say nothing of what is wanted, in wishes as in descriptions."""
+"""Words without significance in queries and descriptions."""
 
 _WEAK: Final = """
 today tomorrow yesterday tonight week month year day hour minute morning afternoon evening monday
@@ -54,9 +54,9 @@ return returns returned returning detail details detailed user users item items 
 option options method within important example default
 """
 WEAK: Final = frozenset(stem(word) for word in _WEAK.split())
-"""Words that say a little: so many wishes and descriptions have them."""
+"""Words with little significance, because many queries and descriptions contain them."""
 
-_TALK: Final = re.compile(
+_FILLER: Final = re.compile(
     r"\b(?:(?:can|could|would|will) (?:you|we|i|somebody|someone)(?: please)?(?: help me)?(?: to)?"
     r"|(?:i|we)(?:'d| would) (?:like|love)(?: you)? to"
     r"|(?:i|we)(?: really| just| also)? (?:need|want|have|wish)(?: you)? to"
@@ -66,7 +66,7 @@ _TALK: Final = re.compile(
     r"|what(?:'s| is) the best way to|i was wondering (?:if|whether)|let me|let's|let us"
     r"|in order to|so that|as well as|such as|if possible|thank you|thanks)\b"
 )
-"""The talk around a wish."""
+"""Phrases around the actual task of a query."""
 
 _LITERAL: Final = re.compile(
     r"""(?P<url>\b[a-z][a-z0-9+.-]{1,20}://\S+)
@@ -75,14 +75,13 @@ _LITERAL: Final = re.compile(
       | (?P<other>\b[\w.+-]{1,64}@[\w-]+\.[\w.-]+|(?<!\w)\#[a-z][\w-]*)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What a wish is about, and not what it wants: addresses, quoted text, paths, mail addresses and
-channels."""
+"""Objects of a task: URLs, quoted text, paths, mail addresses and channels."""
 _EXTENSION: Final = re.compile(r"\.([a-z][a-z0-9]{1,4})\Z", re.IGNORECASE)
 
 
-def plain(text: str) -> str:
-    """One spelling of everything: no accents, no fancy quotes, and not too much of it."""
-    text = text[:MOST_CHARACTERS]
+def normalize(text: str) -> str:
+    """Normalize text: no accents, plain quotes, limited length."""
+    text = text[:MAX_CHARACTERS]
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text.replace("’", "'"))
         text = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
@@ -90,53 +89,55 @@ def plain(text: str) -> str:
 
 
 def split_names(text: str) -> str:
-    """Names such as `createIssue` and `list_open_prs2` taken apart."""
+    """Split names such as `createIssue` and `list_open_prs2` into words."""
     return _CAMEL.sub(" ", text.replace("_", " "))
 
 
-def words_of(text: str) -> list[str]:
-    """Every word of a text, in order and lower case, stop words too."""
-    lowered = split_names(plain(text)).lower()
-    found = []
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in order and lower case, including stop words."""
+    lowered = split_names(normalize(text)).lower()
+    words = []
     for word in _WORD.findall(lowered):
         if word.endswith("'s"):
             word = word[:-2]
-        found.append(word)
-        if len(found) >= MOST_WORDS:
+        words.append(word)
+        if len(words) >= MAX_WORDS:
             break
-    return found
+    return words
 
 
-def without_literals(text: str) -> str:
-    """A wish without its literals. A URL leaves the word `url`, a file its extension. A wish that
-    is nothing but literals stays as it is."""
-    text = text[:MOST_CHARACTERS]
-    rest = _LITERAL.sub(_kind_of_literal, text)
-    return rest if _WORD.search(rest) else text
+def remove_literals(text: str) -> str:
+    """Return a query without its literals. A URL becomes the word `url`, a file its extension.
+
+    A query that consists of literals only is returned unchanged.
+    """
+    text = text[:MAX_CHARACTERS]
+    remaining = _LITERAL.sub(_literal_replacement, text)
+    return remaining if _WORD.search(remaining) else text
 
 
-def _kind_of_literal(found: re.Match[str]) -> str:
-    if found["url"]:
+def _literal_replacement(match: re.Match[str]) -> str:
+    if match["url"]:
         return " url "
-    value = found["quoted"][1:-1] if found["quoted"] else found["path"] or ""
+    value = match["quoted"][1:-1] if match["quoted"] else match["path"] or ""
     extension = _EXTENSION.search(value.rstrip(".,;:!?"))
     return f" {extension[1]} " if extension else " "
 
 
-def wish_of(text: str) -> list[str]:
-    """The words of a wish, without its literals and the talk around it."""
-    text = without_literals(text)
-    return words_of(_TALK.sub(" ", plain(text).lower()) if text.isascii() else text)
+def query_words(text: str) -> list[str]:
+    """Return the words of a query, without literals and filler."""
+    text = remove_literals(text)
+    return split_words(_FILLER.sub(" ", normalize(text).lower()) if text.isascii() else text)
 
 
 def first_sentence(text: str) -> tuple[str, str]:
-    """The first sentence of a description, and the rest of it."""
-    text = text[:MOST_CHARACTERS].strip()
+    """Return the first sentence of a description, and the rest."""
+    text = text[:MAX_CHARACTERS].strip()
     parts = _SENTENCE.split(text, maxsplit=1)
     return (parts[0], parts[1]) if len(parts) == 2 else (text, "")
 
 
 def trigrams(word: str) -> set[str]:
-    """The trigrams of a word, with its beginning and its end."""
-    marked = f"^{word}$"
-    return {marked[at : at + 3] for at in range(len(marked) - 2)}
+    """Return the trigrams of a word, including marks for its beginning and end."""
+    marked_word = f"^{word}$"
+    return {marked_word[index : index + 3] for index in range(len(marked_word) - 2)}
