@@ -198,7 +198,7 @@ def test_vectors_are_made_before_anybody_searches(
             encoded.extend(texts)
             return numpy.ones((len(texts), 8), dtype=numpy.float32)
 
-    monkeypatch.setattr(embeddings, "installed", lambda: Encoder)
+    monkeypatch.setattr(embeddings, "find_model_loader", lambda: Encoder)
     # No view is configured, and nobody asks for one.
     node = Running(tmp_path)
     try:

@@ -96,7 +96,7 @@ def test_a_command_that_fails_is_said_without_its_code(
 
 
 @pytest.mark.parametrize("go", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize(("program", "troubles"), [("true", []), ("false", ["false failed"])])
+@pytest.mark.parametrize(("program", "troubles"), [("true", []), ("false", ["exit status 1"])])
 def test_a_command_that_ended_before_it_read_anything(
     go: Callable[[Any], None],
     program: str,

@@ -276,7 +276,7 @@ def test_answers_that_are_too_large_together() -> None:
         answer = await told(node, task)
         codes = [one["result"].get("error", {}).get("code") for one in answer["results"]]
         assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE"]
-        assert "was done" in answer["results"][2]["result"]["error"]["message"]
+        assert "was executed" in answer["results"][2]["result"]["error"]["message"]
 
     going(run)
 
@@ -424,11 +424,11 @@ def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
         looked: list[str] = []
         near = OperationSnapshot.find_similar
 
-        def counted(operation_catalog: OperationSnapshot, name: str, most: int = 5) -> list[str]:
+        def counted(operation_catalog: OperationSnapshot, name: str, limit: int = 5) -> list[str]:
             looked.append(name)
-            return near(operation_catalog, name, most)
+            return near(operation_catalog, name, limit)
 
-        monkeypatch.setattr(OperationSnapshot, "near", counted)
+        monkeypatch.setattr(OperationSnapshot, "find_similar", counted)
         items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
         call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
         told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])

@@ -164,10 +164,10 @@ def test_a_title_alone_is_no_word_about_effects() -> None:
 def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
     either = only(tool("create_or_update_file", {"path": NEEDED, "text": STRING}))
     assert either.category is Category.CREATE
-    assert "may not be there" in either.origins["category_reason"]
+    assert "may not exist" in either.origins["category_reason"]
     sent = only(tool("send_email", {"to": NEEDED, "text": STRING}))
     assert sent.category is Category.EXECUTE
-    assert "outside" in sent.origins["category_reason"]
+    assert "external" in sent.origins["category_reason"]
     assert classify("get_or_create_user", UNKNOWN_EFFECT).category is Category.CREATE
 
 

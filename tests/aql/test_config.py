@@ -30,34 +30,34 @@ servers: {github: "http://127.0.0.1:9/mcp"}
 
 MISTAKES = {
     "aql: {danger: views}": (
-        "interlock.yaml:1:7: aql.danger: this key was removed; what waits for approval is the same "
-        "in every view now: delete the line, and choose with `unannotated`, `effects` of a server "
-        "and `policy`"
+        "interlock.yaml:1:7: aql.danger: this key was removed; the need for approval no longer "
+        "depends on the view: delete this line, and use `unannotated`, `effects` of a server, or "
+        "`policy`"
     ),
-    "aql: {view: aqll}": 'aql.view: there is no view "aqll"',
-    "aql: {clients: [{view: nobody}]}": 'aql.clients[0].view: there is no view "nobody"',
-    "aql: {limits: {request_bytes: 1KiB}}": "aql.limits.request_bytes: it must be 64KiB to 10MiB",
-    "aql: {channels: [{kind: command}]}": "a channel of the kind command has a command",
-    "aql: {channels: [{kind: page, command: [x]}]}": "and no other has",
-    "aql: {quotas: [{metric: cost_per_day, warn: 3, pause: 2}]}": "warn must come before pause",
-    "aql: {api_limits: [{limit: 1, scope: endpoint}]}": "endpoint goes with scope: endpoint",
-    "aql: {api_limits: [{limit: 1, category: READ}]}": "category goes with scope: category",
+    "aql: {view: aqll}": 'aql.view: unknown view "aqll"',
+    "aql: {clients: [{view: nobody}]}": 'aql.clients[0].view: unknown view "nobody"',
+    "aql: {limits: {request_bytes: 1KiB}}": "aql.limits.request_bytes: must be 64KiB to 10MiB",
+    "aql: {channels: [{kind: command}]}": "`command` is required for kind command",
+    "aql: {channels: [{kind: page, command: [x]}]}": "not allowed for others",
+    "aql: {quotas: [{metric: cost_per_day, warn: 3, pause: 2}]}": "must be in ascending order",
+    "aql: {api_limits: [{limit: 1, scope: endpoint}]}": "endpoint requires scope: endpoint",
+    "aql: {api_limits: [{limit: 1, category: READ}]}": "category requires scope: category",
     "aql: {profiles: {mine: {families: {all: {categories: [READ]}}}}}": "CREATE is in none of",
-    "aql: {profiles: {semantic: {families: {}}}}": '"semantic" is a view already',
+    "aql: {profiles: {semantic: {families: {}}}}": '"semantic" is a built-in view',
     "aql: {quotas: [{metric: cost_per_day, warn: 5m, pause: 2}]}": "expected a number",
-    "aql: {safety_only: true}\nservers: {a: 'http://127.0.0.1:9/mcp'}": "has no servers",
+    "aql: {safety_only: true}\nservers: {a: 'http://127.0.0.1:9/mcp'}": "serves no servers",
     "aql: {prefix: Home}": "aql.prefix",
     "aql: {limits: {depth: 65}}": "aql.limits.depth: this must be at most 64",
     "aql: {limits: {array_elements: 99}}": "this must be at least 100",
     "aql: {safety: {stages: [9]}}": "this must be at most 5",
     "aql: {quotas: [{metric: cost_per_day, warn: 0, pause: 2}]}": "more than 0",
-    "aql: {limits: {page: 200}}": "it is more than limits.most_page, which is 100",
-    "aql: {operations: {a.b: {name: introspect}}}": '"introspect" is the node\'s own',
-    "aql: {operations: {a.b: {name: x}, a.c: {name: x}}}": '"a.b" has this name already',
-    "aql: {operations: {'a.*': {name: x}}}": "a name is for one tool",
+    "aql: {limits: {page: 200}}": "must not exceed limits.max_page, which is 100",
+    "aql: {operations: {a.b: {name: introspect}}}": '"introspect" is a built-in operation',
+    "aql: {operations: {a.b: {name: x}, a.c: {name: x}}}": '"a.b" already has this name',
+    "aql: {operations: {'a.*': {name: x}}}": "a name can be set for one tool only",
     "aql: {plain: deny, view: plain}": "aql.view: the plain view is denied",
     "aql: {plain: deny, clients: [{view: plain}]}": "the plain view is denied by aql.plain",
-    "servers: {aql: 'http://127.0.0.1:9/mcp'}": 'the segment "aql" is taken',
+    "servers: {aql: 'http://127.0.0.1:9/mcp'}": 'the segment "aql" is reserved',
 }
 
 

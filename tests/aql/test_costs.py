@@ -8,7 +8,11 @@ from msgspec import Raw
 
 from interlock.aql import view
 from interlock.aql.commands.operations import build_listing
-from interlock.core.catalog.token_costs import count_definition_tokens, count_tool_tokens, count_tool_tokens
+from interlock.core.catalog.token_costs import (
+    count_definition_tokens,
+    count_tool_tokens,
+    estimate_tokens,
+)
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.shelf import NEEDED, operation_catalog, tool
@@ -52,7 +56,7 @@ def test_a_view_is_counted_as_its_tools_are() -> None:
         for one in view.endpoints(face, found, None)
     ]
     counted = sum(
-        count_tool_tokens(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
+        estimate_tokens(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
         for one in shown
     )
     assert view.token_costs(face, found, None)["view"] == counted

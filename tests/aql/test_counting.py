@@ -78,7 +78,7 @@ def test_no_stretch_of_time_ever_holds_more_than_the_limit(
             else:
                 made.append(now)
         else:
-            wait = window.wait(now, limit)
+            wait = window.wait_seconds(now, limit)
             assert 0 < wait <= length * 1.1
         assert sum(1 for one in made if one > now - length) <= limit
     assert window.count_at(now + 2 * length) == 0

@@ -17,12 +17,12 @@ ERROR = {
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        ("", "waits for a human, who must confirm 's_x' first: `interlock approve abc`"),
-        ("pending", "then retry_execution collects"),
-        ("approved", "then retry_execution collects"),
-        ("done", "it was done: retry_execution collects"),
-        ("refused", "A human refused it, and it was not done."),
-        ("expired", "retry_execution asks again"),
+        ("", "waits for approval: `interlock approve abc`"),
+        ("pending", "then call retry_execution"),
+        ("approved", "then call retry_execution"),
+        ("done", "Call retry_execution to collect"),
+        ("refused", "An operator rejected it. It was not executed."),
+        ("expired", "retry_execution requests a new one"),
     ],
 )
 def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str) -> None:

@@ -39,7 +39,7 @@ def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path)
 
 
 def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "MOST_OF_ONE", 5_000)
+    monkeypatch.setattr(executions, "MAX_CALLER_BYTES", 5_000)
     monkeypatch.setattr("interlock.aql.executions.MAX_CALLER_BYTES", 5_000)
 
     async def test(bench: Bench) -> None:
@@ -86,7 +86,7 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
 
 
 def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "MOST_BYTES", 3_500)
+    monkeypatch.setattr(executions, "MAX_TOTAL_BYTES", 3_500)
 
     async def test(bench: Bench) -> None:
         for caller in (CLERK, GUARD, CLERK, GUARD, CLERK):

@@ -233,7 +233,7 @@ def test_what_runs_ends_with_its_session() -> None:
         ended = record(bench, id)
         assert ended.status is ExecutionState.CANCELLED
         assert ended.finished is not None
-        assert bench.last.abandoned == ["The session ended in which it was started."]
+        assert bench.last.abandoned == ["The session of the execution has ended."]
         assert told == ["another"], "others who wait for its end are told, too"
 
     with_bench(test)
@@ -335,7 +335,7 @@ def test_the_oldest_are_forgotten() -> None:
         await bench.settle()
         assert bench.store._file.at_once(_statuses) == {}
 
-    with_bench(test, most=3, keep=60.0)
+    with_bench(test, max_stored=3, keep=60.0)
 
 
 def test_no_more_are_started_than_can_be_remembered() -> None:
@@ -345,7 +345,7 @@ def test_no_more_are_started_than_can_be_remembered() -> None:
             await bench.start()
         assert refused.value.code == "RATE_LIMIT_EXCEEDED"
 
-    with_bench(test, most=1)
+    with_bench(test, max_stored=1)
 
 
 @pytest.mark.spec("AQ-2.3.4-1")

@@ -143,7 +143,7 @@ def test_plain_calls_are_held_against_the_same() -> None:
 
     assert desk.quotas.configured
     assert plain("forge_get_issue")
-    with pytest.raises(AqlError, match="1 a minute"):
+    with pytest.raises(AqlError, match="1 per minute"):
         plain("forge_get_issue")
     for _ in range(8):
         assert plain("forge_create_issue")

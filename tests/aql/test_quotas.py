@@ -317,8 +317,8 @@ def test_what_was_never_dispatched_is_given_back(
         quotas=[HOURLY], api_limits=[{"limit": 5, "window": "hour"}, {"limit": 5, "cost": 1.0}]
     )
     desk.call()
-    desk.ended(error=error, is_dispatched=dispatched)
-    desk.ended(error=error, is_dispatched=dispatched)
+    desk.ended(error=error, dispatched=dispatched)
+    desk.ended(error=error, dispatched=dispatched)
     status = desk.status()
     assert status["quotas"][0]["current"] == int(dispatched)
     assert [one["remaining"] for one in status["api_limits"]] == [5 - dispatched] * 2
@@ -377,7 +377,7 @@ async def restarted(path: Path) -> list[Any]:
             held = desk.call()
             assert isinstance(held, QuotaApproval)
             desk.call(caller=GUARD)
-            desk.ended(error=InterlockError(errors.DENIED, "m"), is_dispatched=False)
+            desk.ended(error=InterlockError(errors.DENIED, "m"), dispatched=False)
         elif run == 1:
             held = desk.call()
             assert isinstance(held, QuotaApproval)

@@ -168,7 +168,7 @@ def test_descriptions_of_the_five() -> None:
     says = {
         "create": "CREATE operations: Adds without overwriting.",
         "read": "READ operations: Only reads.",
-        "update": "UPDATE operations: Changes what is there, may overwrite.",
+        "update": "UPDATE operations: Changes what exists, may overwrite.",
         "delete": "DELETE operations: Removes, use with caution.",
         "execute": "EXECUTE operations: Runs, sends, starts, stops: potentially destructive, "
         "non-idempotent.",
@@ -307,14 +307,14 @@ def test_instructions_name_the_endpoint_and_are_short() -> None:
 @pytest.mark.spec("AQ-A.1-2")
 def test_what_it_saves_is_told() -> None:
     for which, most in ((FIVE, 4_300), (SINGLE, 1_100)):
-        told = surface.cost(which, catalog(500), None)
+        told = surface.token_costs(which, catalog(500), None)
         assert told["view"] <= most
         assert told["plain"] > 50_000
-    words = surface.cost(FIVE, catalog(5), None, count=lambda text: len(text.split()))
+    words = surface.token_costs(FIVE, catalog(5), None, count=lambda text: len(text.split()))
     assert 0 < words["view"] < 300
 
 
 def test_auto_chooses_by_size() -> None:
     auto = face("view=auto")
-    assert surface.choose(1_000, 1_500, auto) is PLAIN_VIEW
-    assert surface.choose(100_000, 1_500, auto) is auto
+    assert surface.choose_view(1_000, 1_500, auto) is PLAIN_VIEW
+    assert surface.choose_view(100_000, 1_500, auto) is auto

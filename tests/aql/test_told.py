@@ -134,7 +134,7 @@ GRAPH = {"entities": [{"id": 1}, {"id": 2}], "relations": [{"from": 1}], "total"
 def test_one_of_several_lists_is_named() -> None:
     error = listed(GRAPH, _first=1)["error"]
     assert error["code"] == "VALIDATION_INVALID_STATE"
-    assert "gave 3 lists" in error["message"]
+    assert "returned 3 lists" in error["message"]
     assert "'_items'" in error["message"]
     assert error["details"]["lists"] == ["entities", "relations", "none"]
     data = listed(GRAPH, _items="entities", _first=1)["data"]
@@ -142,7 +142,7 @@ def test_one_of_several_lists_is_named() -> None:
     assert data["pageInfo"]["totalCount"] == 2
     assert listed(GRAPH, _items="none", _first=1)["data"]["items"] == []
     error = listed(GRAPH, _items="total", _first=1)["error"]
-    assert "called 'total'" in error["message"]
+    assert "named 'total'" in error["message"]
     node = staged()
     wrong = node.ask("mcp_aql_read", {**LISTED, "_items": 7})
     assert wrong["error"]["details"]["param_name"] == "_items"

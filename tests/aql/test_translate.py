@@ -196,7 +196,7 @@ def test_what_was_written_in_place_of_what_is_missing_is_named() -> None:
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["given"] == "ownr"
     assert error["details"]["did_you_mean"] == "owner"
-    assert "You wrote 'ownr'. Did you mean 'owner'?" in error["message"]
+    assert "You sent 'ownr'. Did you mean 'owner'?" in error["message"]
     assert "did_you_mean" not in wrong({"zzz": "o", "issue_title": "t"})["details"]
 
 
@@ -232,7 +232,7 @@ def test_mistakes_around_input_are_named() -> None:
     error = wrong({"issue_id": "1", "input": {"titel": "t"}}, "hub_update_issue")
     assert error["details"]["did_you_mean"] == "title"
     error = wrong({"issue_id": "1", "input": {"title": "t", "issue_id": "2"}}, "hub_update_issue")
-    assert "Beside 'input', not in it: 'issue_id'" in error["message"]
+    assert "belong beside 'input': 'issue_id'" in error["message"]
     error = wrong({"isue_id": "1", "input": {"title": "t"}}, "hub_update_issue")
     assert error["details"]["did_you_mean"] == "issue_id"
 

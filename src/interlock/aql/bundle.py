@@ -86,7 +86,11 @@ def verbatim(tool: Tool) -> dict[str, Any]:
     definition: dict[str, Any] = {"name": tool.upstream_name}
     for name, raw in members.items():
         value = decode_value(raw)
-        if name == "_meta" and isinstance(value, dict) and "_meta" not in (tool.upstream_members or {}):
+        if (
+            name == "_meta"
+            and isinstance(value, dict)
+            and "_meta" not in (tool.upstream_members or {})
+        ):
             value = {
                 key: member for key, member in value.items() if not key.startswith(_ADDED_PREFIX)
             }

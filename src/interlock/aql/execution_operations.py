@@ -155,7 +155,7 @@ def execution_operations(
             category=Category.EXECUTE,
             effect="mutating",
             description=(
-                "Run a failed execution again with the same parameters, under the same id. "
+                "Run a failed execution again: execute it with the same parameters and id. "
                 "Also collects the result of an execution that was approved meanwhile."
             ),
             answer=retry,

@@ -1009,7 +1009,7 @@ class TrustChange(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_de
 
     from_: Trust
     to: Trust
-    build: float
+    at: float
     by: str
     reason: str = ""
 

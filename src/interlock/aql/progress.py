@@ -109,7 +109,7 @@ class ProgressStage:
         call.on_notification = notifier.on_notification
         self._notifiers[call] = notifier
         # Use this class's method again, which also ends the watch.
-        self.__dict__.pop("told", None)
+        self.__dict__.pop("write_response", None)
         if not self._ticking:
             self._ticking = True
             self._call_later(INTERVAL_SECONDS, self._tick)

@@ -489,7 +489,7 @@ class Quotas:
             self._update_active()
         for limit, window in operation_limits.limits:
             if window.count_at(now) >= limit.limit:
-                wait = window.wait(now, limit.limit)
+                wait = window.wait_seconds(now, limit.limit)
                 reason = f"the limit is {limit.limit} per {limit.window}"
                 raise limit_error(operation, wait, limit.window, limit.limit, reason, now)
         if operation_limits.cooldown:
@@ -700,7 +700,7 @@ class Quotas:
                     entry[name] = getattr(limit, name)
             entry |= {"window": limit.window, "remaining": max(0, limit.limit - used_calls)}
             if used_calls:
-                next_free = now + window.wait(now, 1)
+                next_free = now + window.wait_seconds(now, 1)
                 resets.append(next_free)
                 entry["resets_at"] = format_utc(next_free)
             limits.append(entry)

@@ -13,7 +13,12 @@ from interlock.aql.language.request import BATCH
 from interlock.aql.operations import INPUT, Operation, OperationSnapshot
 from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
-from interlock.core.catalog.token_costs import TokenCounter, count_definition_tokens, count_tool_tokens, count_tool_tokens
+from interlock.core.catalog.token_costs import (
+    TokenCounter,
+    count_definition_tokens,
+    count_tool_tokens,
+    estimate_tokens,
+)
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import encode_value
@@ -76,7 +81,7 @@ def token_costs(
     operation_view: OperationView,
     operation_catalog: OperationSnapshot,
     view: View | None,
-    count: TokenCounter = count_tool_tokens,
+    count: TokenCounter = estimate_tokens,
 ) -> dict[str, int]:
     """Return the tokens that a model is shown: by all plain tools, and by a view."""
     visible_tools = [

@@ -220,7 +220,7 @@ def test_an_image_beside_structured_content_is_kept() -> None:
     ],
 )
 def test_what_is_no_result_of_a_tool(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="not the result"):
+    with pytest.raises(ValueError, match="invalid tool result"):
         data_of(raw)
     assert text_of(raw) == ""
 

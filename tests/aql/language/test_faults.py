@@ -152,7 +152,7 @@ def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, s
     error = aql_errors.missing_parameter("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
     begins = f"Missing required parameter 'x'. Expected: {expected}"
-    assert error.message == f"{begins} Operation 'op' needs it."
+    assert error.message == f"{begins} Operation 'op' requires it."
     assert is_safe_message(error.message)
 
 

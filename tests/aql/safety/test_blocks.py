@@ -198,12 +198,12 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
 def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
     class Broken:
         def __init__(self, keeper: Any) -> None:
-            self.load, self.drop, self.close = keeper.load, keeper.drop, keeper.close
+            self.load, self.delete, self.close = keeper.load, keeper.delete, keeper.close
 
-        def keep(self, record: Any, *, wait: bool = True) -> None:
+        def save(self, record: Any, *, wait: bool = True) -> None:
             raise InterlockError(UNRECORDABLE, "The disk is full.")
 
-        keep_unless_lifted = keep
+        save_unless_lifted = save
 
     async def test() -> None:
         node = Guarded(tmp_path)
@@ -333,14 +333,14 @@ def test_requests_that_call_no_tool(tmp_path: Path) -> None:
         for verb in ("resources/read", "prompts/get", "completion/complete"):
             assert watch(other(verb), ALLOW) is ALLOW
         # What nobody but the server understands may be anything, and is held as an action.
-        with pytest.raises(AqlError, match="not reported"):
+        with pytest.raises(AqlError, match="Not reported"):
             watch(other("vault/open"), ALLOW)
         assert node.loop.violations == 1
         hint = StepReport("", normalize_hint("x"), node.rig.clock(), 0, "vault/open")
         [agent] = node.loop.runs.runs_of(("ada", "token", ""))
         hint.execution = agent.execution.id
         node.loop.reports.add(agent.execution.owner, hint)
-        with pytest.raises(AqlError, match="has to confirm"):
+        with pytest.raises(AqlError, match="needs a confirmation"):
             watch(other("vault/open"), ALLOW)
         hint.approved_tier = "confirm"
         node.loop.reports.add(agent.execution.owner, hint)

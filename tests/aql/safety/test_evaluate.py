@@ -261,11 +261,11 @@ def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
 
 
 def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
-    assert judged("delete_user x", let="confirm").effect == "continue"
+    assert judged("delete_user x", approved_tier="confirm").effect == "continue"
     dangerous = StepAction("s_delete_user", "delete_user", Danger.DANGEROUS)
-    assert judged("delete_user x", let="confirm", action=dangerous).effect == "pause"
-    assert judged("delete_user x", let="verify", action=dangerous).effect == "continue"
-    assert judged("drop_table x", let="verify").effect == "stop"
+    assert judged("delete_user x", approved_tier="confirm", action=dangerous).effect == "pause"
+    assert judged("delete_user x", approved_tier="verify", action=dangerous).effect == "continue"
+    assert judged("drop_table x", approved_tier="verify").effect == "stop"
 
 
 @given(

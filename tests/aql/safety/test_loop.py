@@ -278,7 +278,7 @@ def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> Non
         assert (await node.report("list_issues of docs"))["continue"] is True
         assert await node.done("list_issues")
         node.pass_time(IDLE_SECONDS - 10)
-        assert "runs as 'ada'" in (await node.refusal("list_issues")).message
+        assert "running as 'ada'" in (await node.refusal("list_issues")).message
         assert [who[0] for who in node.loop.runs.owners()] == ["ada"]
         node.pass_time(20)
         assert await node.done("list_issues")

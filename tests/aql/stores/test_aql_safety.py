@@ -85,5 +85,5 @@ def test_rubbish_is_no_reason_to_forget_a_block(tmp_path: Path) -> None:
     assert SafetyStore(path).load() == SafetyState()
     with sqlite3.connect(path) as file:
         file.execute("INSERT INTO record VALUES ('block', 'x', x'c1')")
-    with pytest.raises(InterlockError, match="not whom"):
+    with pytest.raises(InterlockError, match="unreadable block"):
         SafetyStore(path).load()
