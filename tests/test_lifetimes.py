@@ -94,7 +94,7 @@ def test_a_node_of_tools_alone_makes_no_operations(tmp_path: Path) -> None:
             port = int(url.split(":")[2].split("/")[0])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert b"characters" in await http_call(reader, writer, 1)
-            assert not node.component(Aql)._expected
+            assert not node.component(Aql)._serves_operations
             assert not node.component(Aql).stage.in_use
             writer.close()
         finally:

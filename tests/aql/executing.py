@@ -86,8 +86,8 @@ class BookOfTools:
     def all(self) -> list[Operation]:
         return list(self._all.values())
 
-    def find_similar(self, name: str, most: int = 5) -> list[str]:
-        return sorted(self._all)[:most]
+    def find_similar(self, name: str, limit: int = 5, sees: Any = None) -> list[str]:
+        return sorted(self._all)[:limit]
 
 
 class Session:

@@ -36,7 +36,7 @@ def test_there_are_enough_sentences_of_both_kinds() -> None:
 
 
 def test_a_right_tool_is_named_with_its_server() -> None:
-    send, *_ = (one for one in book_of(SERVERS).all() if one.local == "send_mail")
+    send, *_ = (one for one in book_of(SERVERS).all() if one.local_name == "send_mail")
     assert right(send, task("x", "post.sendMail"))
     assert right(send, task("x", "*.send*"))
     assert not right(send, task("x", "disk.sendMail", "post.delete_mail"))
@@ -45,7 +45,7 @@ def test_a_right_tool_is_named_with_its_server() -> None:
 def test_plain_bm25_knows_only_the_words() -> None:
     book = book_of(SERVERS)
     find = PlainBm25(book.all()).find
-    assert find("delete mail", 1)[0].local == "delete_mail"
+    assert find("delete mail", 1)[0].local_name == "delete_mail"
     tasks = [task("delete mail", "post.delete_mail"), task("shred it", "nobody.knows")]
     assert [one.place for one in judged(find, book.all(), tasks)] == [0, None]
 

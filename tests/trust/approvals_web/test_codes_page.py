@@ -34,7 +34,7 @@ def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: st
     safety = office.node.component(Aql).safety
 
     def block() -> str:
-        run = safety.runs.begin(Caller("local"), "agent", None, "")
+        run = safety.runs.start(Caller("local"), "agent", None, "")
         verdict = StepVerdict("stop", 3, ["deny"], "Denied by pattern 'drop_*'", denied=True)
         return safety.block(run, "drop_table <b>users</b>", verdict).challenge
 
