@@ -108,11 +108,11 @@ def _compare_arguments(
         if dropped in inputs.required
     ]
     by_argument: dict[str, list[ArgumentSource]] = {}
-    for one in found:
-        by_argument.setdefault(one.argument, []).append(one)
+    for arrival in found:
+        by_argument.setdefault(arrival.argument, []).append(arrival)
     for argument in sorted(tool.required):
         sources = by_argument.get(argument, [])
-        if any(one.source in inputs.required for one in sources):
+        if any(source.source in inputs.required for source in sources):
             continue
         if sources:
             errors.append(
@@ -130,27 +130,27 @@ def _compare_arguments(
                 f"{id}: {name!r} requires {argument!r}, which no input of the contract leads to"
                 f"{why}."
             )
-    for one in found:
-        declared = tool.member(one.argument)
+    for arrival in found:
+        declared = tool.member(arrival.argument)
         if declared is None:
             if tool.closed:
                 errors.append(
-                    f"{id}: {name!r} takes no argument {one.argument!r}, where {one.source!r} "
-                    f"leads.{_near(one.argument, tool.names)}"
+                    f"{id}: {name!r} takes no argument {arrival.argument!r}, where {arrival.source!r} "
+                    f"leads.{_near(arrival.argument, tool.names)}"
                 )
-            elif one.declared and tool.names and tool.other_member() is None:
+            elif arrival.declared and tool.names and tool.other_member() is None:
                 warnings.append(
-                    f"{id}: {name!r} does not mention the argument {one.argument!r}, where "
-                    f"{one.source!r} leads.{_near(one.argument, tool.names)}"
+                    f"{id}: {name!r} does not mention the argument {arrival.argument!r}, where "
+                    f"{arrival.source!r} leads.{_near(arrival.argument, tool.names)}"
                 )
             continue
-        said = inputs.member(one.source)
-        if one.transformed or said is None:
+        said = inputs.member(arrival.source)
+        if arrival.transformed or said is None:
             continue
         if not declared.types & said.types:
             errors.append(
-                f"{id}: the input {one.source!r} is {_listed(said.types)}, and the argument "
-                f"{one.argument!r} of {name!r} is {_listed(declared.types)}."
+                f"{id}: the input {arrival.source!r} is {_listed(said.types)}, and the argument "
+                f"{arrival.argument!r} of {name!r} is {_listed(declared.types)}."
             )
 
 

@@ -70,9 +70,9 @@ _log = logging.getLogger("interlock.drivers")
 
 def tell_begin(drivers: Mapping[str, Driver]) -> None:
     """The node has read its drivers for the first time."""
-    used = [one for one in drivers.values() if not one.condition.refused]
+    used = [driver for driver in drivers.values() if not driver.condition.refused]
     if used:
-        ids = ", ".join(sorted(one.manifest.id for one in used))
+        ids = ", ".join(sorted(driver.manifest.id for driver in used))
         _log.info("%s: %s", format_count(len(used), "driver"), ids)
 
 
@@ -111,7 +111,7 @@ def tell_verified(driver: Driver) -> None:
 
 
 def _served(driver: Driver, words: str) -> str:
-    ids = sorted(one.contract.id for one in driver.bindings.values() if one.counts)
+    ids = sorted(binding.contract.id for binding in driver.bindings.values() if binding.counts)
     return f"{words} {', '.join(ids)}" if ids else ""
 
 
@@ -147,9 +147,9 @@ class ContractAcceptance:
         if self._config.section(ContractsConfig).watch:
             self._broken, fresh = self._accepted.take(served)
         self._mark = self._accepted.mark()
-        for one in fresh:
-            found = " ".join(classes(one.changes))
-            self._audit.record_change("contracts", one.contract.id, "breaking", found)
+        for broken in fresh:
+            found = " ".join(classes(broken.changes))
+            self._audit.record_change("contracts", broken.contract.id, "breaking", found)
 
     def is_out_of_date(self) -> bool:
         """Somebody else has accepted something since."""
@@ -172,15 +172,15 @@ class ContractAcceptance:
 
     def sentences(self) -> dict[str, str]:
         """By the keys of contracts."""
-        return {key: one.sentence for key, one in self._broken.items()}
+        return {key: broken.sentence for key, broken in self._broken.items()}
 
     def shown(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
         """What broke and is served, as an operator sees it."""
         return [
-            one.shown(
+            broken.shown(
                 held=self._holds, drivers=[driver.manifest.id for driver in served[key].drivers]
             )
-            for key, one in self._broken.items()
+            for key, broken in self._broken.items()
             if key in served
         ]
 
@@ -215,7 +215,7 @@ def make_driver(
         try:
             code, warnings = read_code(manifest, allowed=settings.allow_code)
             if code is not None:
-                served = [one.contract.id for one in workspace.bindings[manifest.key]]
+                served = [binding.contract.id for binding in workspace.bindings[manifest.key]]
                 hooks, warnings = make_hooks(manifest, served, code, inspect(code))
         except InterlockError as error:
             refused = error.message
@@ -289,8 +289,8 @@ def _warnings(
 ) -> list[str]:
     """What the operator should look at, by what a manifest says."""
     found = [*tag_warnings(manifest, allowed)]
-    for one in workspace.bindings[manifest.key]:
-        found += override_warnings(one.contract, manifest, one.entry)
+    for binding in workspace.bindings[manifest.key]:
+        found += override_warnings(binding.contract, manifest, binding.entry)
     return found
 
 
@@ -309,8 +309,8 @@ def _bindings(
     transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
     bindings: dict[str, DriverBinding] = {}
     unusable: list[str] = []
-    for one in workspace.bindings[manifest.key]:
-        contract, entry = one.contract, one.entry
+    for binding in workspace.bindings[manifest.key]:
+        contract, entry = binding.contract, binding.entry
         executes = hooks is not None and hooks.executes(contract.id)
         wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
         for problem in wrong:
@@ -385,13 +385,15 @@ class DriverVerifier:
         tried: set[Driver] = set()
         while waiting:
             tried.update(waiting)
-            await asyncio.gather(*(look(one) for one in waiting))
+            await asyncio.gather(*(look(driver) for driver in waiting))
             # Others may have come meanwhile.
-            waiting = [one for one in self._unverified() if one not in tried]
+            waiting = [driver for driver in self._unverified() if driver not in tried]
 
     def _unverified(self) -> list[Driver]:
         return [
-            one for one in self._drivers.values() if not one.verified and not one.condition.refused
+            driver
+            for driver in self._drivers.values()
+            if not driver.verified and not driver.condition.refused
         ]
 
     async def _verify(self, driver: Driver) -> None:
@@ -514,7 +516,7 @@ class Drivers:
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
     async def close(self) -> None:
-        tasks = [one for one in (self._watcher, self.verifier.task) if one is not None]
+        tasks = [task for task in (self._watcher, self.verifier.task) if task is not None]
         self._watcher = self.verifier.task = None
         for task in tasks:
             task.cancel()
@@ -588,7 +590,7 @@ class Drivers:
 
     def _look_at_installs(self) -> None:
         """Somebody may have installed what a driver could not be used without."""
-        mended = [one for one in self.lifecycle.drivers.values() if one.look_at_install()]
+        mended = [driver for driver in self.lifecycle.drivers.values() if driver.look_at_install()]
         for driver in mended:
             self._changed(driver)
         if mended:
@@ -599,7 +601,7 @@ class Drivers:
         thread of its own."""
         began = time.thread_time()
         after = workspace.reload()
-        signed = {key: self._signed(one) for key, one in after.drivers.items()}
+        signed = {key: self._signed(manifest) for key, manifest in after.drivers.items()}
         return after, signed, time.thread_time() - began
 
     def _signed(self, manifest: DriverManifest) -> object:
@@ -608,7 +610,7 @@ class Drivers:
     def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
         """Of the files beside a manifest that are read, of the server that one of them may say, and
         of what its contracts break."""
-        keys = {one.contract.key for one in workspace.bindings[manifest.key]}
+        keys = {binding.contract.key for binding in workspace.bindings[manifest.key]}
         broken, held = self._acceptance.mark_of(keys)
         return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
 
@@ -619,7 +621,8 @@ class Drivers:
         if after.refused != before.refused or self._acceptance.is_out_of_date():
             return True
         return any(
-            one.marks[1] != signed.get(one.manifest.key) for one in self.lifecycle.drivers.values()
+            driver.marks[1] != signed.get(driver.manifest.key)
+            for driver in self.lifecycle.drivers.values()
         )
 
     # -- from files to drivers
@@ -635,7 +638,7 @@ class Drivers:
             if before.get(path) != refused:
                 for problem in refused.problems:
                     _log.warning("%s", problem)
-        fresh = {path for path, one in workspace.refused.items() if before.get(path) != one}
+        fresh = {path for path, refused in workspace.refused.items() if before.get(path) != refused}
         self._acceptance.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
         kept = self.lifecycle.drivers
         were = {**kept}
@@ -720,8 +723,11 @@ class Drivers:
     ) -> bool:
         if driver.manifest.digest != manifest.digest or driver.manifest.file != manifest.file:
             return False
-        now = {one.contract.key: one.contract.digest for one in workspace.bindings[manifest.key]}
-        then = {key: one.contract.digest for key, one in driver.bindings.items()}
+        now = {
+            binding.contract.key: binding.contract.digest
+            for binding in workspace.bindings[manifest.key]
+        }
+        then = {key: binding.contract.digest for key, binding in driver.bindings.items()}
         return now == then and driver.marks == self._marks(manifest, workspace)
 
     async def _make_ahead(self, workspace: files.Workspace) -> LoadedDrivers:
@@ -795,8 +801,8 @@ class Drivers:
                 if key not in served:
                     served[key] = ServedContract(binding.contract, binding.bound.shape, [])
                 served[key].drivers.append(driver)
-        for one in served.values():
-            one.drivers.sort(key=lambda driver: driver.key)
+        for contract in served.values():
+            contract.drivers.sort(key=lambda driver: driver.key)
         self.contracts.served = served
         self.contracts.workspace = allowed_by(self._config)
 
@@ -822,7 +828,9 @@ class Drivers:
 
     def voices(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts, for whoever introduces the node."""
-        return [voice_of(one) for one in self.lifecycle.drivers.values() if one.capabilities]
+        return [
+            voice_of(driver) for driver in self.lifecycle.drivers.values() if driver.capabilities
+        ]
 
     def _verify(self) -> None:
         if self._config.section(DriversConfig).verify == "start":
@@ -833,16 +841,16 @@ class Drivers:
     def status(self) -> list[DriverStatus]:
         workspace = self._workspace
         if workspace is None:
-            return [status_of(one) for one in self.lifecycle.drivers.values()]
+            return [status_of(driver) for driver in self.lifecycle.drivers.values()]
         known = [
-            status_of(one, _problems(workspace, one.manifest.file))
-            for one in self.lifecycle.drivers.values()
+            status_of(driver, _problems(workspace, driver.manifest.file))
+            for driver in self.lifecycle.drivers.values()
         ]
-        files_in_use = {one.manifest.file for one in self.lifecycle.drivers.values()}
+        files_in_use = {driver.manifest.file for driver in self.lifecycle.drivers.values()}
         others = [
-            DriverStatus.of_manifest(one)
-            for one in workspace.drivers.values()
-            if one.server is None
+            DriverStatus.of_manifest(manifest)
+            for manifest in workspace.drivers.values()
+            if manifest.server is None
         ]
         refused = [
             DriverStatus.of_file(path, _problems(workspace, path))

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 META_DEPRECATION: Final = "deprecation"
 """In the `_meta` of a result whose contract is on its way out."""
 _DRIVER_FAILURES: Final = frozenset(
-    one.name
-    for one in (
+    failure.name
+    for failure in (
         AUTH_REQUIRED, AUTH_FAILED, INSTALL_FAILED, VERSION_MISMATCH, TOOL_UNAVAILABLE,
         SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
     )
@@ -589,9 +589,9 @@ def read_request_state(call: Call) -> InputRequestState | None:
 
 def words_for(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
     """What beside the arguments is passed on to the server: its own state, as it gave it."""
-    if request_state is None or call.extra_params is None:
-        return call.extra_params
-    given = {name: one for name, one in call.extra_params.items() if name != REQUEST_STATE}
+    if request_state is None or call.extra is None:
+        return call.extra
+    given = {name: value for name, value in call.extra.items() if name != REQUEST_STATE}
     if request_state.state is not None:
         given[REQUEST_STATE] = Raw(encode_value(request_state.state))
     return given or None

@@ -63,8 +63,8 @@ class SchemaSize:
             below = iter(part.values())
             for word in REFERENCES:
                 count += self._count(self._references.target(part.get(word)))
-        for one in below:
-            count += self._count(one)
+        for part_below in below:
+            count += self._count(part_below)
             if count > self._most:
                 break
         self._known[id(part)] = count
@@ -197,7 +197,9 @@ def _no_retrieval(uri: str) -> Any:
 
 
 def _refusal(problems: list[dict[str, str]], contract: ToolContract, what: str) -> InterlockError:
-    sentence = "; ".join(f"{one['pointer'] or '/'}: {one['problem']}" for one in problems)
+    sentence = "; ".join(
+        f"{problem['pointer'] or '/'}: {problem['problem']}" for problem in problems
+    )
     return InterlockError(
         INVALID_ARGUMENTS,
         f"{what} not fit {contract.id}. {sentence}.",

@@ -68,14 +68,16 @@ class ServedContract(Struct):
     def level(self) -> EffectLevel:
         """What a call does: by the contract, or worse, by the words of a tool that serves it."""
         key = self.contract.key
-        said = [one.bindings[key].level for one in self.drivers if one.serves(key)]
+        said = [driver.bindings[key].level for driver in self.drivers if driver.serves(key)]
         return max([effect_level(self.contract), *said])
 
     @property
     def served_by(self) -> tuple[str, ...]:
         """The drivers that a call may go to, as they are: `id@version digest`."""
-        found = [one for one in self.drivers if one.serves(self.contract.key)]
-        return tuple(f"{one.manifest.id}@{one.manifest.version} {one.digest}" for one in found)
+        found = [driver for driver in self.drivers if driver.serves(self.contract.key)]
+        return tuple(
+            f"{driver.manifest.id}@{driver.manifest.version} {driver.digest}" for driver in found
+        )
 
 
 class ContractUpstream:
@@ -214,7 +216,7 @@ class ContractUpstream:
         )
 
     def driver_of(self, served: ServedContract, candidate: Candidate) -> Driver:
-        return next(one for one in served.drivers if one.manifest is candidate.driver)
+        return next(driver for driver in served.drivers if driver.manifest is candidate.driver)
 
     def limit(self, served: ServedContract, candidate: Candidate) -> float:
         """How long a call may take there, in seconds."""
@@ -279,8 +281,10 @@ def _candidate(driver: Driver, contract: str) -> Candidate:
 
 def _unsigned(served: ServedContract, decision: DriverChoice) -> list[Driver]:
     """The drivers that are not taken because nobody is signed in with them."""
-    keys = {one.driver for one in decision.rejected if one.code == AUTH_REQUIRED.name}
-    return [one for one in served.drivers if one.manifest.key in keys]
+    keys = {
+        rejection.driver for rejection in decision.rejected if rejection.code == AUTH_REQUIRED.name
+    }
+    return [driver for driver in served.drivers if driver.manifest.key in keys]
 
 
 def _pinned(
@@ -288,7 +292,7 @@ def _pinned(
 ) -> str | None:
     """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
     if request_state is not None:
-        if not any(request_state.is_still(one) for one in served.drivers):
+        if not any(request_state.is_still(driver) for driver in served.drivers):
             raise gone()
         return request_state.driver
     value = _meta(call, META_DRIVER)

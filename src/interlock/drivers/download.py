@@ -108,13 +108,13 @@ def unpack(archive: Path, name: str, target: Path) -> None:
 def _members(archive: Path, name: str) -> Iterator[tuple[str, int, IO[bytes]]]:
     if name.endswith(".zip"):
         with zipfile.ZipFile(archive) as packed:
-            for one in packed.infolist():
-                mode = one.external_attr >> 16
+            for member in packed.infolist():
+                mode = member.external_attr >> 16
                 if stat.S_ISLNK(mode):
-                    raise DownloadError(f"the archive holds a link ({one.filename})")
-                if not one.is_dir():
-                    with packed.open(one) as content:
-                        yield one.filename, mode, content
+                    raise DownloadError(f"the archive holds a link ({member.filename})")
+                if not member.is_dir():
+                    with packed.open(member) as content:
+                        yield member.filename, mode, content
         return
     with tarfile.open(archive) as tape:
         for entry in tape:

@@ -267,7 +267,7 @@ class Driver:
     async def close(self, *, at_once: bool) -> None:
         """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
         self.server.closed = True
-        tasks = [one for one in (self._reviving, self._looking) if one is not None]
+        tasks = [task for task in (self._reviving, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -315,7 +315,7 @@ def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:
     server = manifest.server
     if server is None or server.kind == "remote":
         return None
-    return tuple(one for one in server.args if one.startswith("/")) or None
+    return tuple(argument for argument in server.args if argument.startswith("/")) or None
 
 
 def _by_name(tools: list[Raw]) -> dict[str, dict[str, Any]]:

@@ -57,7 +57,9 @@ class DriverSupervisor(Supervisor):
     def busy(self) -> bool:
         """Whether anybody waits for an answer of its server."""
         peer = self.peer
-        return peer is not None and any(one.call is not None for one in peer.pending.values())
+        return peer is not None and any(
+            pending.call is not None for pending in peer.pending.values()
+        )
 
     def _check_grace(self, lost_at: float | None) -> float | None:
         self.attempts += 1
@@ -266,7 +268,7 @@ class DriverServer:
     async def end_all(self) -> None:
         """The same, also for those that were to go when their last call is answered."""
         await self.end()
-        await asyncio.gather(*(one.end() for one in self._going.values()))
+        await asyncio.gather(*(supervisor.end() for supervisor in self._going.values()))
 
     def retire(self) -> None:
         """End it as soon as nobody waits for it, or nobody has to wait any longer."""

@@ -131,7 +131,7 @@ class DriverFolders(FeatureComponent):
 
     def _are_there(self) -> bool:
         return any(
-            (self._base_dir / one).is_dir() for one in self._config.section(DriversConfig).folders
+            (self._base_dir / name).is_dir() for name in self._config.section(DriversConfig).folders
         )
 
     async def apply(self, old: Config, new: Config) -> None:

@@ -260,7 +260,7 @@ def make_hooks(
         merged, warnings = merge(manifest, definition)
     except ManifestError as error:
         raise unusable(manifest.id, error.message.rstrip(".")) from None
-    return Hooks(merged, described, code), [str(one) for one in warnings]
+    return Hooks(merged, described, code), [str(warning) for warning in warnings]
 
 
 def _failure_of(code: str) -> Failure:

@@ -45,8 +45,8 @@ from interlock.protocol import mcp
 _REFUSALS: Final = range(400, 500)
 _WHO_ARE_YOU: Final = (401, 403)
 _LASTING: Final = frozenset(
-    one.name
-    for one in (
+    failure.name
+    for failure in (
         AUTH_REQUIRED, AUTH_FAILED, CONFIG, INSTALL_FAILED, POLICY_VIOLATION, SANDBOX_UNAVAILABLE,
         TOOL_UNAVAILABLE, VERSION_MISMATCH,
     )
@@ -164,12 +164,12 @@ def passed_on(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     config takes for somebody else is not meant by a pattern."""
     settings = config.section(DriversConfig)
     secret = {
-        one.name
+        reference.name
         for text in settings.secrets.values()
-        for one in references(text)
-        if isinstance(one, EnvReference)
+        for reference in references(text)
+        if isinstance(reference, EnvReference)
     }
-    by_name = [one for one in settings.env_passthrough if not _is_pattern(one)]
+    by_name = [pattern for pattern in settings.env_passthrough if not _is_pattern(pattern)]
     taken = frozenset(_TAKEN.findall(msgspec.json.encode(config).decode()))
     return {
         name: value
@@ -181,11 +181,11 @@ def passed_on(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_pattern(text: str) -> bool:
-    return any(one in text for one in "*?[")
+    return any(character in text for character in "*?[")
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, one) for one in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class DriverConnector(Connector):

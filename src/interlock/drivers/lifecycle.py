@@ -229,7 +229,7 @@ class DriverLifecycle:
     def _asker(self, driver: Driver) -> SecretRequester:
         return SecretRequester(
             driver=driver.manifest.id,
-            tools=frozenset(one.contract.id for one in driver.bindings.values()),
+            tools=frozenset(binding.contract.id for binding in driver.bindings.values()),
             roles=frozenset(self._config.section(DriversConfig).roles),
             only_for=self._config.section(DriversConfig).secrets_for,
         )
@@ -313,11 +313,11 @@ class DriverLifecycle:
             driver.key,
             config,
             connector,
-            on_offer=lambda one: self._on_offer(driver, one),
+            on_offer=lambda supervisor: self._on_offer(driver, supervisor),
             on_withdrawn=lambda _: None,
             on_state=lambda _: self.changed(driver),
-            on_updated=lambda one, uri, whose: subscriptions.on_resource_update(
-                one.key, uri, whose
+            on_updated=lambda supervisor, uri, whose: subscriptions.updated(
+                supervisor.key, uri, whose
             ),
             watched=lambda key, whose: driver.own_uris(subscriptions.active_uris(key, whose)),
             back=self._pipeline,
@@ -329,17 +329,17 @@ class DriverLifecycle:
     async def make_room(self, driver: Driver) -> None:
         """End the server that was unused for longest, where there are too many."""
         while True:
-            running = [one for one in self.drivers.values() if one.supervisor is not None]
+            running = [driver for driver in self.drivers.values() if driver.supervisor is not None]
             if len(running) < self._config.section(DriversConfig).most_processes:
                 return
-            free = [one for one in running if one.server.free]
+            free = [driver for driver in running if driver.server.free]
             if not free:
                 raise InterlockError(
                     TOO_BUSY,
                     f"{len(running)} servers of drivers are at work, and no more may run at once "
                     "(drivers.most_processes); try again in a moment.",
                 )
-            await min(free, key=lambda one: one.server.last_used).server.end()
+            await min(free, key=lambda driver: driver.server.last_used).server.end()
 
     def call_later(self, seconds: float, then: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, then)

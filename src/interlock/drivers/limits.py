@@ -127,4 +127,4 @@ def _repeats(contract: ToolContract, driver: DriverManifest, entry: ImplementedC
 
 def _declared_ms(contract: ToolContract, driver: DriverManifest, entry: ImplementedContract) -> int:
     said = (contract.timeout_ms, driver.timeout_override_ms, entry.timeout_override_ms)
-    return min(one for one in said if one is not None)
+    return min(timeout for timeout in said if timeout is not None)

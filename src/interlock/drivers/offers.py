@@ -32,7 +32,7 @@ def declared_prompts(
     manifest: DriverManifest, listed: Iterable[Raw]
 ) -> tuple[list[bytes], list[str]]:
     """The declared ones, as the server lists them, and a sentence for each that it lacks."""
-    wanted = {one.name: one for one in manifest.prompts}
+    wanted = {prompt.name: prompt for prompt in manifest.prompts}
     kept: list[bytes] = []
     for entry in _entries(listed):
         prompt = wanted.pop(str(entry.get("name")), None)
@@ -53,21 +53,21 @@ def declared_resources(
     found: list[bytes] = []
     missing = []
     concrete, general = _entries(resources), _entries(templates)
-    for one in manifest.resources:
-        pattern = _lenient(one.uri_template)
+    for resource in manifest.resources:
+        pattern = _lenient(resource.uri_template)
         covered = [
             entry
             for entry in concrete
-            if entry.get("uri") == one.uri_template or _covers(pattern, str(entry.get("uri")))
+            if entry.get("uri") == resource.uri_template or _covers(pattern, str(entry.get("uri")))
         ]
-        same = [entry for entry in general if entry.get("uriTemplate") == one.uri_template]
+        same = [entry for entry in general if entry.get("uriTemplate") == resource.uri_template]
         if not covered and not same:
-            missing.append(f"Its server lists no resource of {one.uri_template!r}.")
+            missing.append(f"Its server lists no resource of {resource.uri_template!r}.")
             continue
         kept += [encode_value(entry) for entry in covered]
         found += [encode_value(entry) for entry in same]
-        if one.integrate_as == "ref_kind":
-            found.append(_as_reference(one))
+        if resource.integrate_as == "ref_kind":
+            found.append(_as_reference(resource))
     return kept, found, missing
 
 
@@ -82,8 +82,10 @@ class DeclaredUris:
     ) -> None:
         """`roots`: the folders that its server was given; None: it was given none."""
         self._declared = manifest.resources
-        self._patterns = [_lenient(one.uri_template) for one in manifest.resources]
-        self._kinds = {one.ref_kind_id for one in manifest.resources if one.ref_kind_id}
+        self._patterns = [_lenient(resource.uri_template) for resource in manifest.resources]
+        self._kinds = {
+            resource.ref_kind_id for resource in manifest.resources if resource.ref_kind_id
+        }
         self._roots = roots
         self._resolve = resolve
         # What a driver's folders say about URIs is checked as if a contract had one among its
@@ -99,8 +101,8 @@ class DeclaredUris:
         kind, colon, body = uri.partition(":")
         own = body if colon and kind in self._kinds else uri
         if not any(
-            own == one.uri_template or _covers(pattern, own)
-            for one, pattern in zip(self._declared, self._patterns, strict=True)
+            own == resource.uri_template or _covers(pattern, own)
+            for resource, pattern in zip(self._declared, self._patterns, strict=True)
         ):
             raise InterlockError(
                 UNKNOWN_RESOURCE,
@@ -120,14 +122,14 @@ class DeclaredUris:
             call.extra_params = {**extra, "uri": Raw(encode_value(own))}
 
 
-def _as_reference(one: DeclaredResource) -> bytes:
+def _as_reference(resource: DeclaredResource) -> bytes:
     """The template of references to a resource."""
     entry = {
-        "uriTemplate": f"{one.ref_kind_id}:{with_slashes(one.uri_template)}",
-        "name": one.ref_kind_id,
+        "uriTemplate": f"{resource.ref_kind_id}:{with_slashes(resource.uri_template)}",
+        "name": resource.ref_kind_id,
     }
-    if one.description:
-        entry["description"] = one.description
+    if resource.description:
+        entry["description"] = resource.description
     return encode_value(entry)
 
 

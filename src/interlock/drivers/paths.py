@@ -65,7 +65,7 @@ def hidden_from_drivers(
     # Files that the config puts somewhere else, with what SQLite keeps beside them.
     for path in (journal_path(config, environ, base_dir), *_private_files(config, base_dir)):
         beside = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
-        places |= {one for one in beside if one.is_file()}
+        places |= {sibling for sibling in beside if sibling.is_file()}
     return tuple(sorted(places))
 
 
@@ -96,7 +96,7 @@ def guarded_from_drivers(
     settings = config.section(DriversConfig)
     folders = [*settings.folders, *settings.contracts, ".secrets"]
     # Also those that are not there yet: somebody would make them.
-    places = {base_dir / Path(one).expanduser() for one in folders}
+    places = {base_dir / Path(name).expanduser() for name in folders}
     registry = registry_path(config, base_dir)
     if registry is not None:
         places.add(registry)
@@ -108,7 +108,7 @@ def guarded_from_drivers(
     # What Git would run, outside, for whoever works here next; its data stay a driver's to write.
     git = base_dir / ".git"
     if git.is_dir():
-        places |= {git / "hooks", *(one for one in (git / "config",) if one.is_file())}
+        places |= {git / "hooks", *(path for path in (git / "config",) if path.is_file())}
     return tuple(sorted(places))
 
 
@@ -118,11 +118,11 @@ def _named_files(config: Config, environ: Mapping[str, str], base_dir: Path) -> 
     Any text of it may be such a name. To read one too many as a file costs a driver that it cannot
     write it; to forget one would let it decide who is believed.
     """
-    found = {base_dir / one for one in _paths(to_builtins(config))}
+    found = {base_dir / name for name in _paths(to_builtins(config))}
     for server in config.servers.values():
         # A program finds its scripts from where it is started.
         folder = base_dir / os.path.expanduser(server.cwd or "")
-        found |= {folder / one for one in _paths([server.command, server.args])}
+        found |= {folder / name for name in _paths([server.command, server.args])}
     places: set[Path] = set()
     for path in found:
         if os.path.isfile(path):
@@ -138,8 +138,8 @@ def _paths(value: object, *, whole: bool = True) -> Iterator[str]:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
-        for one in value:
-            yield from _paths(one, whole=whole)
+        for item in value:
+            yield from _paths(item, whole=whole)
     elif isinstance(value, str):
         # `${file:path}`, and options such as --config=path, hold one.
         texts = (value, value.partition("=")[2]) if whole else ()

@@ -78,7 +78,9 @@ class CommandResult(Struct, frozen=True):
 
 def in_a_sentence(text: str) -> str:
     """What a command wrote, so that it can stand in a sentence of ours."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text[:_SHOWN])
+    return "".join(
+        character if character.isprintable() else "\ufffd" for character in text[:_SHOWN]
+    )
 
 
 class CommandRunner(Protocol):

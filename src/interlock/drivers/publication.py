@@ -94,20 +94,23 @@ class DriverPublisher:
         self._rest()
         served = self._contracts.served
         usable = [
-            one.contract
-            for key, one in served.items()
-            if any(driver.serves(key) for driver in one.drivers)
+            contract.contract
+            for key, contract in served.items()
+            if any(driver.serves(key) for driver in contract.drivers)
         ]
-        levels = {one.key: served[one.key].level for one in usable}
-        serving = {one.key: served[one.key].served_by for one in usable}
+        levels = {contract.key: served[contract.key].level for contract in usable}
+        serving = {contract.key: served[contract.key].served_by for contract in usable}
         ends = self.deprecations(usable)
         now = self.wall_clock()
-        for one in served.values():
-            one.deprecation = ends.get(one.contract.key)
+        for contract in served.values():
+            contract.deprecation = ends.get(contract.contract.key)
         self._look_at_next_end(ends, now)
         made_of = (
             self._config.root_segment,
-            tuple((one.key, one.digest, levels[one.key], serving[one.key]) for one in usable),
+            tuple(
+                (contract.key, contract.digest, levels[contract.key], serving[contract.key])
+                for contract in usable
+            ),
             tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
         )
         if made_of == self._posted or (not usable and self._posted is None):
@@ -124,8 +127,16 @@ class DriverPublisher:
                 self._declared.add(known)
                 told = definition(contract, name=contract.id)
                 self._declare(contract.id, contract.version, told, f"contract:{contract.file.name}")
-        gone = [one for one in usable if one.key in ends and ends[one.key].ends_at <= now]
-        names = {name for one in gone for name in (one.id, prefixed(one.id, one.major))}
+        gone = [
+            contract
+            for contract in usable
+            if contract.key in ends and ends[contract.key].ends_at <= now
+        ]
+        names = {
+            name
+            for contract in gone
+            for name in (contract.id, prefixed(contract.id, contract.major))
+        }
         self._post_ended(sorted(names - versions.names.keys()))
 
     def _post_contracts(
@@ -155,8 +166,8 @@ class DriverPublisher:
         offering = read_contract_offering(
             KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
-        for one in offering.rejected:
-            _log.warning("the contract %s is not offered: %s", one.name, one.reason)
+        for tool in offering.set_aside:
+            _log.warning("the contract %s is not offered: %s", tool.name, tool.reason)
         floors = {
             tool.canonical: decision(
                 PolicyAction.CONFIRM,
@@ -273,7 +284,7 @@ def _segment(driver: Driver, others: Iterable[Driver]) -> str:
     was there first."""
     manifest = driver.manifest
     segment = default_segment(manifest.id)
-    majors = [one.manifest.major for one in others if one.manifest.id == manifest.id]
+    majors = [other.manifest.major for other in others if other.manifest.id == manifest.id]
     return segment if manifest.major <= min(majors, default=manifest.major) else (
         f"{segment}-v{manifest.major}"
     )  # fmt: skip

@@ -145,9 +145,12 @@ _CLASS: Final = {word: place for place, word in enumerate(COST_CLASSES)}
 def ranked(contract: ToolContract, candidates: Iterable[Candidate]) -> list[Candidate]:
     """The candidates, the best first."""
     found = list(candidates)
-    costs = [effective_cost(contract, one.driver, one.entry) for one in found]
+    costs = [effective_cost(contract, candidate.driver, candidate.entry) for candidate in found]
     currency = _common_currency(costs)
-    keys = [_key(contract, one, cost, currency) for one, cost in zip(found, costs, strict=True)]
+    keys = [
+        _key(contract, candidate, cost, currency)
+        for candidate, cost in zip(found, costs, strict=True)
+    ]
     order = sorted(range(len(found)), key=lambda place: keys[place])
     return [found[place] for place in order]
 
@@ -183,7 +186,7 @@ def _comparable(cost: Cost, currency: str) -> float | None:
 def _common_currency(costs: list[Cost]) -> str:
     """The one that most prices are in."""
     used = Counter(_currency(cost) for cost in costs if cost.units_per_call)
-    return min(used, key=lambda one: (-used[one], one), default=CURRENCY)
+    return min(used, key=lambda currency: (-used[currency], currency), default=CURRENCY)
 
 
 def _currency(cost: Cost) -> str:
@@ -235,12 +238,17 @@ class DriverChoice(Struct, frozen=True):
     def error(self) -> InterlockError:
         """What the caller is told when there is no driver."""
         assert self.failure is not None
-        closest = sorted(self.rejected, key=lambda one: -one.phase)[:_CLOSEST]
+        closest = sorted(self.rejected, key=lambda rejection: -rejection.phase)[:_CLOSEST]
         data: dict[str, Any] = {
             "contract": self.contract,
             "rejected": [
-                {"driver": one.driver, "phase": one.phase, "reason": one.reason, "code": one.code}
-                for one in closest
+                {
+                    "driver": rejection.driver,
+                    "phase": rejection.phase,
+                    "reason": rejection.reason,
+                    "code": rejection.code,
+                }
+                for rejection in closest
             ],
         }
         if self.pinned is not None:
@@ -283,9 +291,9 @@ def route(
 ) -> DriverChoice:
     """Choose a driver for a call with these inputs, of which only the names matter."""
     rejected: list[Rejection] = []
-    fitting = _keep(candidates, 1, rejected, lambda one: _misfit(contract, one, inputs))
-    able = _keep(fitting, 2, rejected, lambda one: _unable(one, machine, now))
-    allowed = _keep(able, 3, rejected, lambda one: _forbidden(one.driver, workspace))
+    fitting = _keep(candidates, 1, rejected, lambda candidate: _misfit(contract, candidate, inputs))
+    able = _keep(fitting, 2, rejected, lambda candidate: _unable(candidate, machine, now))
+    allowed = _keep(able, 3, rejected, lambda candidate: _forbidden(candidate.driver, workspace))
     fixed = workspace.pins.get(contract.key) or workspace.pins.get(contract.id)
     pin = _narrower(fixed, pinned) if fixed and pinned else fixed or pinned
     contradicted = pin is None and pinned is not None
@@ -293,9 +301,11 @@ def route(
     left = allowed
     if pin is not None:
         # What was pinned must serve the call: nobody else takes its place, not even in need.
-        left = _keep(allowed, 4, rejected, lambda one: _unpinned(one.driver, pin, contradicted))
+        left = _keep(
+            allowed, 4, rejected, lambda candidate: _unpinned(candidate.driver, pin, contradicted)
+        )
     order = tuple(ranked(contract, left))
-    rejected.sort(key=lambda one: (one.phase, one.driver, one.reason))
+    rejected.sort(key=lambda rejection: (rejection.phase, rejection.driver, rejection.reason))
     decision = DriverChoice(
         contract.id,
         order[0] if order else None,
@@ -312,7 +322,9 @@ def route(
     )
     if order:
         return decision
-    fields = tuple(sorted({name for one in candidates for name in _dropped(one, inputs)}))
+    fields = tuple(
+        sorted({name for candidate in candidates for name in _dropped(candidate, inputs)})
+    )
     against = pinned if contradicted else None
     failure, message = _failure(contract, decision, against, workspace, fields)
     return replace(
@@ -335,12 +347,12 @@ def _keep(
     refuse: Callable[[Candidate], _Refusal | None],
 ) -> list[Candidate]:
     kept = []
-    for one in candidates:
-        refusal = refuse(one)
+    for candidate in candidates:
+        refusal = refuse(candidate)
         if refusal is None:
-            kept.append(one)
+            kept.append(candidate)
         else:
-            rejected.append(Rejection(one.driver.key, phase, *refusal))
+            rejected.append(Rejection(candidate.driver.key, phase, *refusal))
     return kept
 
 
@@ -443,11 +455,11 @@ def _unpinned(driver: DriverManifest, pin: str, contradicted: bool) -> _Refusal 
     return None if is_pinned(driver, pin) else (f"the contract is pinned to {pin}", NOT_PINNED)
 
 
-def _narrower(one: str, other: str) -> str | None:
+def _narrower(pin: str, other: str) -> str | None:
     """The pin that says more, of two that both hold. None: they contradict each other."""
-    if other in (one, one.partition("@")[0]):
-        return one
-    return other if other.partition("@")[0] == one else None
+    if other in (pin, pin.partition("@")[0]):
+        return pin
+    return other if other.partition("@")[0] == pin else None
 
 
 def is_pinned(driver: DriverManifest, pin: str) -> bool:
@@ -480,8 +492,8 @@ def _failure(
         return _pin_failed(id, decision.pinned, rejected)
     if not rejected:
         return errors.NO_ROUTE, f"There is no driver for {id}: add one that implements it."
-    why = _ended("; ".join(_whose(one) for one in reversed(rejected[-_CLOSEST:])))
-    if any(one.code == errors.REGION_MISMATCH.name for one in rejected):
+    why = _ended("; ".join(_whose(rejection) for rejection in reversed(rejected[-_CLOSEST:])))
+    if any(rejection.code == errors.REGION_MISMATCH.name for rejection in rejected):
         return (
             errors.NO_ROUTE_IN_REGION,
             f"No driver of {id} is in the region {workspace.region}. {why}",
@@ -512,19 +524,23 @@ def _ended(text: str) -> str:
 
 def _shared_reason(rejected: Sequence[Rejection]) -> Failure | None:
     """The one code that all have who were not ruled out by the contract itself."""
-    codes = {one.code for one in rejected if one.code != errors.NO_ROUTE.name}
+    codes = {rejection.code for rejection in rejected if rejection.code != errors.NO_ROUTE.name}
     return _SPECIFIC.get(codes.pop()) if len(codes) == 1 else None
 
 
 def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failure, str]:
-    meant = [one for one in rejected if pin in (one.driver, one.driver.partition("@")[0])]
+    meant = [
+        rejection
+        for rejection in rejected
+        if pin in (rejection.driver, rejection.driver.partition("@")[0])
+    ]
     if not meant:
         return (
             errors.PINNED_PROVIDER_UNAVAILABLE,
             f"{id} is pinned to {pin}, and there is no such driver for it.",
         )
     # Of several majors, the one that came furthest.
-    last = max(meant, key=lambda one: one.phase)
+    last = max(meant, key=lambda rejection: rejection.phase)
     row = errors.PINNED_PROVIDER_UNAVAILABLE
     if last.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
         row = errors.failure_by_name(last.code)
@@ -532,7 +548,7 @@ def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failu
 
 
 def _until(candidates: Iterable[Candidate], now: float) -> float | None:
-    ends = [_unhealthy_until(one, now) for one in candidates]
+    ends = [_unhealthy_until(candidate, now) for candidate in candidates]
     return min((end for end in ends if end is not None), default=None)
 
 
@@ -545,11 +561,14 @@ def _retry_after(
 ) -> int | None:
     """When a driver may serve the call that only its health keeps from it."""
     waits = []
-    for one in fitting:
-        until = _unhealthy_until(one, now)
-        if until is None or (pin is not None and not is_pinned(one.driver, pin)):
+    for candidate in fitting:
+        until = _unhealthy_until(candidate, now)
+        if until is None or (pin is not None and not is_pinned(candidate.driver, pin)):
             continue
-        if _unable(one, machine, until) is None and _forbidden(one.driver, workspace) is None:
+        if (
+            _unable(candidate, machine, until) is None
+            and _forbidden(candidate.driver, workspace) is None
+        ):
             waits.append(until - now)
     return math.ceil(min(waits) * 1000) if waits else None
 
@@ -590,7 +609,10 @@ class ResolverCache:
             self._workspace = workspace
             self._fingerprint = fingerprint(workspace)
         contested = frozenset(
-            name for one in candidates for name in one.entry.drop_inputs if name in inputs
+            name
+            for candidate in candidates
+            for name in candidate.entry.drop_inputs
+            if name in inputs
         )
         key = (contract.key, self._fingerprint, pinned, workspace.region, contested)
         kept = self._kept.get(key)
@@ -616,7 +638,7 @@ class ResolverCache:
         if contract is None:
             self._kept.clear()
             return
-        for key in [one for one in self._kept if one[0] == contract]:
+        for key in [cache_key for cache_key in self._kept if cache_key[0] == contract]:
             del self._kept[key]
 
     def __len__(self) -> int:
@@ -649,14 +671,17 @@ def explain(decision: DriverChoice) -> list[str]:
         if phase == 4 and decision.pinned is None:
             continue
         step += 1
-        out = [one for one in decision.rejected if one.phase == phase]
+        out = [rejection for rejection in decision.rejected if rejection.phase == phase]
         left -= len(out)
         shown = f"{word} ({decision.pinned})" if phase == 4 else word
         lines.append(f"  {step}. {shown}: {left} of {left + len(out)}")
-        lines += [f"       not {one.driver}: {one.reason}" for one in out]
+        lines += [f"       not {rejection.driver}: {rejection.reason}" for rejection in out]
     if decision.order:
         lines.append(f"  {step + 1}. in this order:")
-        lines += [f"       {place}. {_shown(one)}" for place, one in enumerate(decision.order, 1)]
+        lines += [
+            f"       {place}. {_shown(candidate)}"
+            for place, candidate in enumerate(decision.order, 1)
+        ]
     if decision.failure is not None:
         lines.append(f"  {decision.failure.name}: {_ending(decision)}")
     else:
@@ -666,7 +691,7 @@ def explain(decision: DriverChoice) -> list[str]:
 
 def _ending(decision: DriverChoice) -> str:
     """Why nobody is left; what was told of single drivers is not told again."""
-    reasons = [one.reason.removesuffix(".") for one in decision.rejected]
+    reasons = [rejection.reason.removesuffix(".") for rejection in decision.rejected]
     if decision.pinned is None and any(reason in decision.message for reason in reasons):
         return f"no driver can serve {decision.contract} now."
     return decision.message
@@ -692,8 +717,8 @@ def resolved_row(
         "candidates_passed_phase_3_policy": decision.passed_policy,
         "pinned_provider": decision.pinned,
         "rejected": [
-            {"provider_id": one.driver, "phase": one.phase, "reason": one.reason}
-            for one in decision.rejected
+            {"provider_id": rejection.driver, "phase": rejection.phase, "reason": rejection.reason}
+            for rejection in decision.rejected
         ],
         "selected": None
         if selected is None

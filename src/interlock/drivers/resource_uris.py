@@ -63,13 +63,13 @@ def _uris(value: Any, view: SchemaView | None, place: str, depth: int) -> Iterat
     elif depth >= _DEEPEST:
         return
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, item in value.items():
             below = view.member(name) if view is not None else None
-            yield from _uris(one, below, f"{place}.{name}" if place else str(name), depth + 1)
+            yield from _uris(item, below, f"{place}.{name}" if place else str(name), depth + 1)
     elif isinstance(value, list):
         below = view.item() if view is not None else None
-        for index, one in enumerate(value):
-            yield from _uris(one, below, f"{place}.{index}", depth + 1)
+        for index, item in enumerate(value):
+            yield from _uris(item, below, f"{place}.{index}", depth + 1)
 
 
 def _is_uri(view: SchemaView | None) -> bool:
@@ -82,7 +82,7 @@ def _problem(text: str, roots: Sequence[str], real: list[str], resolve: UriResol
     file = found is not None
     if not file and _SCHEME.match(text.strip()) is not None:
         return ""
-    if text != text.strip() or any(one < " " or one == "\x7f" for one in text):
+    if text != text.strip() or any(character < " " or character == "\x7f" for character in text):
         return "has blanks or control characters where a URI has none."
     if not file and text.startswith("//"):
         return "names a host, and not only a file."

@@ -268,7 +268,7 @@ def _is_number(text: str) -> bool:
 def _names(exception: BaseException | str) -> frozenset[str]:
     if isinstance(exception, str):
         return frozenset({exception} if exception else ())
-    return frozenset(one.__name__ for one in type(exception).__mro__)
+    return frozenset(base.__name__ for base in type(exception).__mro__)
 
 
 LOOK_AGAIN: Final = 1.0

@@ -27,7 +27,7 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     settings = config.section(DriversConfig)
     if settings.trust:
         try:
-            keys = [read_public_key(base_dir / Path(one).expanduser()) for one in settings.trust]
+            keys = [read_public_key(base_dir / Path(path).expanduser()) for path in settings.trust]
             verify(manifest.folder, keys, manifest=manifest.digest)
         except SignatureProblem as problem:
             return str(problem)

@@ -107,7 +107,7 @@ class StandaloneServer(Struct):
 
     def tools(self) -> dict[str, dict[str, Any]]:
         """What it lists, by name."""
-        return {one["name"]: one for one in named(self.offer.tools)}
+        return {tool["name"]: tool for tool in named(self.offer.tools)}
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, within: float
@@ -233,7 +233,7 @@ def secret_requester(manifest: DriverManifest, setting: Project) -> SecretReques
     serves = setting.workspace.bindings.get(manifest.key, ())
     return SecretRequester(
         driver=manifest.id,
-        tools=frozenset(one.contract.id for one in serves),
+        tools=frozenset(binding.contract.id for binding in serves),
         roles=frozenset(setting.config.section(DriversConfig).roles),
         only_for=setting.config.section(DriversConfig).secrets_for,
     )
@@ -282,9 +282,9 @@ def objects(listed: Iterable[Raw]) -> list[dict[str, Any]]:
 def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
     """Definitions that have a name, the first of each."""
     found: dict[str, dict[str, Any]] = {}
-    for one in objects(listed):
-        if isinstance(one.get("name"), str) and one["name"]:
-            found.setdefault(one["name"], one)
+    for definition in objects(listed):
+        if isinstance(definition.get("name"), str) and definition["name"]:
+            found.setdefault(definition["name"], definition)
     return list(found.values())
 
 
@@ -357,7 +357,7 @@ async def open_hooks(
 
     env = passed_on(setting.config, environ)
     described = await inspect_code(code, open_confinement, env=env)
-    served = [one.contract.id for one in setting.workspace.bindings[manifest.key]]
+    served = [binding.contract.id for binding in setting.workspace.bindings[manifest.key]]
     hooks, _ = make_hooks(manifest, served, code, described)
     hooks.process.open_confinement, hooks.process.env = open_confinement, env
     try:

@@ -120,11 +120,11 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
         bindings=[
             BindingStatus(
                 contract=key,
-                tool="" if one.entry.mcp is None else one.entry.mcp.tool_name,
-                problems=[*one.wrong, *one.problems],
-                warnings=list(one.warnings),
+                tool="" if binding.entry.mcp is None else binding.entry.mcp.tool_name,
+                problems=[*binding.wrong, *binding.problems],
+                warnings=list(binding.warnings),
             )
-            for key, one in driver.bindings.items()
+            for key, binding in driver.bindings.items()
         ],
         calls=driver.calls,
         pid=None if peer is None else getattr(peer.transport, "pid", None),
@@ -151,11 +151,11 @@ def contracts_of(
         ContractStatus(
             key=key,
             names=sorted(names.get(key, ())),
-            version=one.contract.version,
-            drivers=[driver.manifest.key for driver in one.drivers],
+            version=served.contract.version,
+            drivers=[driver.manifest.key for driver in served.drivers],
             problem=" ".join(problems.get(key, ())),
         )
-        for key, one in contracts.served.items()
+        for key, served in contracts.served.items()
     ]
 
 

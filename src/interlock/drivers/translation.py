@@ -162,7 +162,7 @@ class BoundEntry:
         """What is found, or what driver.py made of a result, as the contract has it."""
         dropped = self.entry.drop_outputs
         if dropped and isinstance(value, dict) and not value.keys().isdisjoint(dropped):
-            value = {name: one for name, one in value.items() if name not in dropped}
+            value = {name: item for name, item in value.items() if name not in dropped}
         shape = self.shape
         if shape.is_output(value):
             return ExtractedValue(value)
@@ -171,7 +171,9 @@ class BoundEntry:
             if shape.is_output(wrapped):
                 return ExtractedValue(wrapped, True)
         problems = shape.output_problems(value)
-        sentence = "; ".join(f"{one['pointer'] or '/'}: {one['problem']}" for one in problems)
+        sentence = "; ".join(
+            f"{problem['pointer'] or '/'}: {problem['problem']}" for problem in problems
+        )
         raise self._unusable(
             f"What the tool answered does not fit the contract. {sentence}.", problems
         )

@@ -82,7 +82,7 @@ class EnvironmentBackend:
 
     async def fetch(self, slug: str, backend: Mapping[str, Any]) -> str | None:
         name = _variable(slug, backend)
-        if not any(fnmatchcase(name, one) for one in self._allowed):
+        if not any(fnmatchcase(name, pattern) for pattern in self._allowed):
             return None
         return self._environ.get(name) or None
 

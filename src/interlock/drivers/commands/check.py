@@ -63,7 +63,7 @@ def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleMa
     folder = (path.parent if path.is_file() else path).absolute()
     if (folder / DEFAULT_NAME).is_file():
         return project_of(load_config(folder / DEFAULT_NAME), folder), []
-    if any((folder / one).is_dir() for one in config.section(DriversConfig).folders):
+    if any((folder / name).is_dir() for name in config.section(DriversConfig).folders):
         return project_of(config, folder), []
     root = _root_of(folder, config)
     contracts = [*config.section(DriversConfig).contracts]
@@ -75,12 +75,12 @@ def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleMa
 
 def _root_of(folder: Path, config: Config) -> Path:
     """The workspace of a driver: where the folder of drivers stands that it is in."""
-    names = {Path(one).name for one in config.section(DriversConfig).folders}
-    for one in (folder, *folder.parents):
-        if one.name in names:
-            return one.parent
-        if (one / DEFAULT_NAME).is_file():
-            return one
+    names = {Path(name).name for name in config.section(DriversConfig).folders}
+    for parent in (folder, *folder.parents):
+        if parent.name in names:
+            return parent.parent
+        if (parent / DEFAULT_NAME).is_file():
+            return parent
     return folder
 
 
@@ -184,8 +184,8 @@ def check(
 def _single(report: ManifestReport, file: Path, reading: Any) -> None:
     for problem in reading.problems:
         report.wrong(problem.file, problem.line, problem.message, problem.hint)
-    for one in reading.cautions:
-        report.doubtful(one.file, one.line, one.sentence, one.code)
+    for caution in reading.cautions:
+        report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
     report.contracts += reading.value is not None and file.name == "TOOL.md"
 
 
@@ -194,12 +194,12 @@ def _files(report: ManifestReport, project: DriverProject) -> None:
     report.drivers += len(workspace.drivers)
     report.contracts += len(workspace.contracts)
     for problems in workspace.problems.values():
-        for one in problems:
+        for problem in problems:
             report.wrong(
-                one.file,
-                one.line,
-                f"{one.path}: {one.message}" if one.path else one.message,
-                one.hint,
+                problem.file,
+                problem.line,
+                f"{problem.path}: {problem.message}" if problem.path else problem.message,
+                problem.hint,
             )
     for cautions in workspace.cautions.values():
         for caution in cautions:
@@ -216,9 +216,9 @@ def _bindings(report: ManifestReport, project: DriverProject) -> None:
         manifest = project.workspace.drivers[key]
         code = manifest.folder / "driver.py"
         if not code.is_file():
-            for one in lint_bindings(manifest, bindings, hooks=()):
-                if one.code in _WITHOUT_CODE:
-                    report.doubtful(one.file, one.line, one.sentence, one.code)
+            for caution in lint_bindings(manifest, bindings, hooks=()):
+                if caution.code in _WITHOUT_CODE:
+                    report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
         for bound in bindings:
             # What a driver.py brings is known only to whoever runs it: then nothing is missing.
             transforms = _transforms(bound.entry) if code.is_file() else ()
@@ -263,8 +263,10 @@ async def _servers(report: ManifestReport, project: DriverProject, *, quiet: boo
         async with places:
             await _one_server(report, project, manifest, quiet=quiet)
 
-    servers = [one for one in project.workspace.drivers.values() if one.server is not None]
-    await asyncio.gather(*(look(one) for one in servers))
+    servers = [
+        manifest for manifest in project.workspace.drivers.values() if manifest.server is not None
+    ]
+    await asyncio.gather(*(look(manifest) for manifest in servers))
 
 
 async def _one_server(
@@ -288,13 +290,13 @@ async def _one_server(
             _mark(False, f"{manifest.id}: {why}")
         return
     good = True
-    for one in project.workspace.bindings.get(manifest.key, ()):
-        found = check_listed(one.contract, one.entry, tools, has_hook=has_code)
+    for binding in project.workspace.bindings.get(manifest.key, ()):
+        found = check_listed(binding.contract, binding.entry, tools, has_hook=has_code)
         for sentence in found.errors:
             good = False
-            report.wrong(file, one.entry.line, output.sanitize(sentence), driver=manifest.id)
+            report.wrong(file, binding.entry.line, say.printable(sentence), driver=manifest.id)
         for sentence in found.warnings:
-            report.doubtful(file, one.entry.line, output.sanitize(sentence), "server")
+            report.doubtful(file, binding.entry.line, say.printable(sentence), "server")
     for sentence in (*_undeclared(manifest, there.offer), *there.in_vain()):
         report.doubtful(file, 0, sentence, "server")
     if not quiet:
@@ -312,7 +314,7 @@ def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
     """Prompts that a driver declares and its server does not have."""
     from interlock.drivers.standalone import named
 
-    offered = {one["name"] for one in named(offer.prompts)}
+    offered = {prompt["name"] for prompt in named(offer.prompts)}
     for prompt in manifest.prompts:
         if prompt.name not in offered:
             yield f"the server offers no prompt {prompt.name}"
@@ -334,24 +336,24 @@ def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
             }
         )
         return
-    for one in report.problems[report.shown :]:
-        hint = f"; {one['hint']}" if one["hint"] else ""
-        output.print_note(f"{_place(one)}: {one['message']}{hint}")
-    for one in report.warnings:
-        output.print_note(f"Warning: {_place(one)}: {one['message']}")
+    for problem in report.problems[report.shown :]:
+        hint = f"; {problem['hint']}" if problem["hint"] else ""
+        say.note(f"{_place(problem)}: {problem['message']}{hint}")
+    for warning in report.warnings:
+        say.note(f"Warning: {_place(warning)}: {warning['message']}")
     counts = [format_count(report.drivers, "driver"), format_count(report.contracts, "contract")]
     found = [format_count(len(report.problems), "problem")] if report.problems else []
     found += [format_count(len(report.warnings), "warning")] if report.warnings else []
     print(f"{', '.join(counts)}: {', '.join(found) or 'all is well'}.")
 
 
-def _place(one: dict[str, Any]) -> str:
+def _place(entry: dict[str, Any]) -> str:
     import os
 
-    file = one["file"]
+    file = entry["file"]
     if os.path.isabs(file) and Path(file).is_relative_to(Path.cwd()):
         file = os.path.relpath(file)
-    return f"{file}:{one['line']}" if one["line"] else file
+    return f"{file}:{entry['line']}" if entry["line"] else file
 
 
 def _mark(good: bool, text: str) -> None:

@@ -59,7 +59,7 @@ def schema(
 
     from interlock.manifests.schemas import MANIFEST_NAMES, manifest_schema
 
-    found = next((one for one in MANIFEST_NAMES if one == name), None)
+    found = next((manifest_name for manifest_name in MANIFEST_NAMES if manifest_name == name), None)
     if found is None:
         raise typer.BadParameter(
             f"there is no schema {name!r}; there are: {', '.join(MANIFEST_NAMES)}"

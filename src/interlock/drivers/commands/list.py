@@ -115,22 +115,22 @@ def explain(
         inputs = read_arguments(words or [], contract.inputs)
     except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
-    known = {one.id: one for one in told or []}
+    known = {row.id: row for row in told or []}
     decision = run(decide(contract, project, inputs, pinned=pin, region=region, known=known))
     if json:
         row = resolved_row(
             decision, user_id="", workspace_id=workspace_id(project.base_dir), at=time.time()
         )
-        order = [one.driver.key for one in decision.order]
+        order = [candidate.driver.key for candidate in decision.order]
         failure = None if decision.failure is None else decision.failure.name
         output.print_json({**row, "order": order, "code": failure, "message": decision.message})
     else:
         for line in explained(decision):
-            print(output.sanitize(line))
-        for one in told or []:
-            if one.state == "failing" and contract.key in {b.contract for b in one.bindings}:
-                output.print_note(
-                    f"Note: {one.id} failed when it was last tried: {output.sanitize(one.problem)}"
+            print(say.printable(line))
+        for row in told or []:
+            if row.state == "failing" and contract.key in {b.contract for b in row.bindings}:
+                say.note(
+                    f"Note: {row.id} failed when it was last tried: {say.printable(row.problem)}"
                 )
     if decision.selected is None:
         raise typer.Exit(output.FAILED)
@@ -167,7 +167,7 @@ def ask_node(
     status = msgspec.json.decode(told)
     rows = status.get("drivers")
     contracts = msgspec.convert(status.get("contracts", []), list[ContractStatus])
-    wrong = {one.key: one.problem for one in contracts if one.problem}
+    wrong = {contract.key: contract.problem for contract in contracts if contract.problem}
     return project, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
 
 
@@ -176,9 +176,9 @@ def _contracts(
 ) -> list[dict[str, Any]]:
     serving: dict[str, list[str]] = {}
     for row in rows:
-        for one in row.bindings:
-            names = serving.setdefault(one.contract, [])
-            if row.state != "refused" and not one.problems:
+        for binding in row.bindings:
+            names = serving.setdefault(binding.contract, [])
+            if row.state != "refused" and not binding.problems:
                 names.append(row.id)
     found = []
     keys = sorted({*serving, *project.workspace.contracts})
@@ -199,13 +199,13 @@ def _contracts(
 def _print_contracts(served: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    console = output.create_console()
-    widest = max((len(one["contract"]) for one in served), default=0)
-    for one in served:
-        drivers = ", ".join(one["drivers"]) or "nobody"
-        print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
-        if "problem" in one:
-            text = f"    {output.sanitize(one['problem'])}"
+    console = say.console()
+    widest = max((len(contract["contract"]) for contract in served), default=0)
+    for contract in served:
+        drivers = ", ".join(contract["drivers"]) or "nobody"
+        print(f"{contract['contract']:<{widest}}  {contract['version']:<8}  {drivers}")
+        if "problem" in contract:
+            text = f"    {say.printable(contract['problem'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
 
 
@@ -224,8 +224,8 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
     console = output.create_console()
     id_width = max(len(_shown(row)) for row in rows)
     state_width = max(len(row.state) for row in rows)
-    for row in sorted(rows, key=lambda one: one.id):
-        names = [one.contract.partition("@")[0] for one in row.bindings]
+    for row in sorted(rows, key=lambda row: row.id):
+        names = [binding.contract.partition("@")[0] for binding in row.bindings]
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         serves = ", ".join(names[:_MOST_NAMED]) + more
         console.print(
@@ -242,6 +242,9 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
             for problem in bound.problems:
                 text = f"    {bound.contract}: {output.sanitize(problem)}"
                 console.print(Text(text, style="red"), soft_wrap=True)
-        for warning in (*row.warnings, *(text for one in row.bindings for text in one.warnings)):
-            text = f"    Warning: {output.sanitize(warning)}"
+        for warning in (
+            *row.warnings,
+            *(text for binding in row.bindings for text in binding.warnings),
+        ):
+            text = f"    Warning: {say.printable(warning)}"
             console.print(Text(text, style="yellow"), soft_wrap=True)

@@ -62,9 +62,9 @@ class _Dumper(PlainDumper):
         super().increase_indent(flow, False)
 
     def represent_list(self, data: Any) -> yaml.SequenceNode:
-        plain = all(isinstance(one, str | int | float | bool) or one is None for one in data)
-        short = plain and sum(len(str(one)) + 2 for one in data) <= _SHORT_LIST
-        flat = short and all("\n" not in str(one) for one in data)
+        plain = all(isinstance(item, str | int | float | bool) or item is None for item in data)
+        short = plain and sum(len(str(item)) + 2 for item in data) <= _SHORT_LIST
+        flat = short and all("\n" not in str(item) for item in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flat)
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
@@ -92,13 +92,13 @@ def manifest_text(fields: Mapping[str, Any], body: str) -> str:
 def one_line(text: str, most: int) -> str:
     """A stranger's words on one line, without what cannot be seen, cut where they are too long."""
     words = " ".join(text.split())
-    seen = "".join(one if one.isprintable() else "\ufffd" for one in words)
+    seen = "".join(character if character.isprintable() else "\ufffd" for character in words)
     return seen if len(seen) <= most else seen[: most - 1].rstrip() + "…"
 
 
 def paragraphs(text: str, most: int) -> str:
     """The same with its lines kept apart."""
-    lines = ["".join(one if one.isprintable() else "\ufffd" for one in line.expandtabs(4)).rstrip()
+    lines = ["".join(character if character.isprintable() else "\ufffd" for character in line.expandtabs(4)).rstrip()
              for line in text.splitlines()]  # fmt: skip
     whole = "\n".join(lines).strip()
     return whole if len(whole) <= most else whole[: most - 1].rstrip() + "…"
@@ -178,8 +178,8 @@ class DriverRequest(Struct, frozen=True):
             egress=self.egress,
             auth=Auth(state_env=self.secrets) if self.secrets else None,
             install=tuple(
-                InstallStep(one["method"], {k: v for k, v in one.items() if k != "method"})
-                for one in self.install()
+                InstallStep(step["method"], {k: v for k, v in step.items() if k != "method"})
+                for step in self.install()
             ),
         )
 
@@ -256,10 +256,10 @@ def driver_fields(
     if wish.kind != "remote":
         fields["policy_tags"] = ["self-hosted"]
     fields["implements"] = [entry.fields() for entry in entries]
-    offered = [_prompt(one) for one in prompts if isinstance(one.get("name"), str)]
+    offered = [_prompt(prompt) for prompt in prompts if isinstance(prompt.get("name"), str)]
     if offered:
         fields["prompts"] = offered[:_MOST_LISTED]
-    found = [made for one in resources if (made := _resource(one))]
+    found = [made for resource in resources if (made := _resource(resource))]
     if found:
         fields["resources"] = found[:_MOST_LISTED]
     return fields
@@ -308,20 +308,20 @@ def contract_words(fields: Mapping[str, Any], notes: Sequence[str], driver: str)
     return "\n".join(lines)
 
 
-def _prompt(one: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": one["name"][:200], "integrate_as": "raw"}
-    return {**fields, **_described(one)}
+def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": prompt["name"][:200], "integrate_as": "raw"}
+    return {**fields, **_described(prompt)}
 
 
-def _resource(one: Mapping[str, Any]) -> dict[str, Any] | None:
-    uri = one.get("uriTemplate", one.get("uri"))
+def _resource(resource: Mapping[str, Any]) -> dict[str, Any] | None:
+    uri = resource.get("uriTemplate", resource.get("uri"))
     if not isinstance(uri, str) or not uri or len(uri) > 2000:
         return None
-    return {"uri_template": uri, "integrate_as": "raw", **_described(one)}
+    return {"uri_template": uri, "integrate_as": "raw", **_described(resource)}
 
 
-def _described(one: Mapping[str, Any]) -> dict[str, str]:
-    text = one.get("description")
+def _described(offered: Mapping[str, Any]) -> dict[str, str]:
+    text = offered.get("description")
     shown = one_line(text, 400) if isinstance(text, str) else ""
     return {"description": shown} if shown else {}
 
@@ -470,7 +470,7 @@ def draft_contract(
 def _name(definition: Mapping[str, Any], tool: str) -> str:
     hints = definition.get("annotations")
     titles = (definition.get("title"), hints.get("title") if isinstance(hints, dict) else None)
-    said = next((one for one in titles if isinstance(one, str) and one.strip()), "")
+    said = next((title for title in titles if isinstance(title, str) and title.strip()), "")
     return one_line(said or kebab(tool).replace("-", " ").capitalize() or tool, _MOST_NAME)
 
 
@@ -523,16 +523,16 @@ def modern(schema: Any) -> Any:
         if word in _LITERAL:
             made[word] = value
         elif word in _NAMED and isinstance(value, dict):
-            made[word] = {name: modern(one) for name, one in value.items()}
+            made[word] = {name: modern(item) for name, item in value.items()}
         elif word == "items" and isinstance(value, list):
-            made["prefixItems"] = [modern(one) for one in value]
+            made["prefixItems"] = [modern(item) for item in value]
         elif word == "additionalItems":
             if isinstance(schema.get("items"), list):
                 made["items"] = modern(value)
         elif word == "dependencies" and isinstance(value, dict):
             _dependencies(value, made)
         elif isinstance(value, list):
-            made[word] = [modern(one) for one in value]
+            made[word] = [modern(item) for item in value]
         else:
             made[word] = modern(value)
     return made
@@ -551,7 +551,7 @@ def _depth(value: Any, most: int = 64) -> int:
     if most == 0 or not isinstance(value, dict | list):
         return 1
     inside: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value
-    return 1 + max((_depth(one, most - 1) for one in inside), default=0)
+    return 1 + max((_depth(item, most - 1) for item in inside), default=0)
 
 
 # -- how a contract and a tool are translated
@@ -686,7 +686,7 @@ def _contracts(
     listed: list[dict[str, Any]],
     chosen: dict[str, str] | None,
 ) -> Iterator[ContractEntry]:
-    by_name = {one["name"]: one for one in listed}
+    by_name = {definition["name"]: definition for definition in listed}
     drafts = draft_contracts(listed, prefix=prefix_of(wish.id), chosen=chosen, reaches=wish.reaches)
     for draft in drafts:
         known = _known(project, draft.id)
@@ -719,7 +719,7 @@ def _misfits(
 
 def _known(project: DriverProject, id: str) -> ToolContract | None:
     versions = project.workspace.versions(id)
-    return max(versions, key=lambda one: one.major) if versions else None
+    return max(versions, key=lambda contract: contract.major) if versions else None
 
 
 def _usable(
@@ -928,7 +928,7 @@ def _wish(
     if kind == "remote" and not hosts:
         # Without its own host it could not be reached at all.
         hosts = [urlsplit(ref).netloc.rpartition("@")[2]]
-    variables = dict(_variable(one) for one in env or ())
+    variables = dict(_variable(variable) for variable in env or ())
     for name in secret or ():
         if not _SECRET.fullmatch(name):
             raise typer.BadParameter(
@@ -966,7 +966,7 @@ def _chosen(tools: str | None) -> dict[str, str] | None:
         return None
     declared = TOOL["properties"]["id"]
     found: dict[str, str] = {}
-    for part in filter(None, (one.strip() for one in tools.split(","))):
+    for part in filter(None, (part.strip() for part in tools.split(","))):
         name, _, contract = part.partition(":")
         if not name:
             raise typer.BadParameter(

@@ -67,17 +67,19 @@ async def statuses(project: DriverProject) -> list[DriverStatus]:
                 problem=condition.refused or condition.auth_problem or condition.install_failed,
                 bindings=[
                     BindingStatus(
-                        contract=one.contract.key,
-                        tool="" if one.entry.mcp is None else one.entry.mcp.tool_name,
+                        contract=binding.contract.key,
+                        tool="" if binding.entry.mcp is None else binding.entry.mcp.tool_name,
                     )
-                    for one in project.workspace.bindings[manifest.key]
+                    for binding in project.workspace.bindings[manifest.key]
                 ],
                 egress=list(manifest.egress),
-                warnings=[str(one) for one in project.workspace.cautions.get(manifest.file, ())],
+                warnings=[
+                    str(caution) for caution in project.workspace.cautions.get(manifest.file, ())
+                ],
             )
         )
     return found + [
-        DriverStatus.of_file(path, [str(one) for one in problems])
+        DriverStatus.of_file(path, [str(problem) for problem in problems])
         for path, problems in project.workspace.problems.items()
     ]
 
@@ -104,7 +106,9 @@ async def decide(
     for key in project.workspace.serving.get(contract.key, ()):
         manifest = project.workspace.drivers[key]
         bound = next(
-            one for one in project.workspace.bindings[key] if one.contract.key == contract.key
+            binding
+            for binding in project.workspace.bindings[key]
+            if binding.contract.key == contract.key
         )
         condition = await condition_of(manifest, project)
         has_code = (manifest.folder / "driver.py").is_file()
@@ -131,7 +135,10 @@ def _as_told(condition: DriverCondition, told: DriverStatus | None, contract: st
     condition.authed = told.state != "unauthed"
     condition.auth_problem = "" if condition.authed else told.problem
     problems = [
-        one for bound in told.bindings if bound.contract == contract for one in bound.problems
+        problem
+        for bound in told.bindings
+        if bound.contract == contract
+        for problem in bound.problems
     ]
     if told.state == "refused":
         condition.refused = told.problem or "; ".join(problems) or condition.refused

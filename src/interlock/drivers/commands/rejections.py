@@ -28,15 +28,15 @@ def refused(project: DriverProject) -> Iterator[ManifestRejection]:
         why = refusal(manifest, project.config, project.base_dir)
         if why:
             yield str(manifest.file), why, "", manifest.id
-    for one in broken_contracts(project.config, project.base_dir, project.workspace).values():
-        yield str(one.contract.file), one.sentence, "", ""
+    for broken in broken_contracts(project.config, project.base_dir, project.workspace).values():
+        yield str(broken.contract.file), broken.sentence, "", ""
 
 
 def unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
     """Places of the config that name something which the workspace does not have."""
     settings, workspace = project.settings, project.workspace
-    contracts = {*workspace.contracts, *(one.id for one in workspace.contracts.values())}
-    drivers = {*workspace.drivers, *(one.id for one in workspace.drivers.values())}
+    contracts = {*workspace.contracts, *(contract.id for contract in workspace.contracts.values())}
+    drivers = {*workspace.drivers, *(manifest.id for manifest in workspace.drivers.values())}
     for contract, driver in settings.pins.items():
         if contract not in contracts:
             yield ("drivers", "pins", contract), f"there is no contract {contract}", "check the id"
@@ -59,17 +59,17 @@ def without_manifest(project: DriverProject) -> Iterator[tuple[str, str]]:
     """Folders among the drivers that hold none."""
     for folder in project.settings.folders:
         try:
-            inside = sorted(os.scandir(project.base_dir / folder), key=lambda one: one.name)
+            inside = sorted(os.scandir(project.base_dir / folder), key=lambda entry: entry.name)
         except OSError:
             continue
-        for one in inside:
-            if not one.is_dir() or one.name.startswith("."):
+        for item in inside:
+            if not item.is_dir() or item.name.startswith("."):
                 continue
-            names = os.listdir(one.path)
+            names = os.listdir(item.path)
             if MANIFEST_FILE in names:
                 continue
             alike = next((name for name in names if name.upper() == MANIFEST_FILE.upper()), "")
             why = f"{alike} is not read: call it {MANIFEST_FILE}" if alike else (
                 f"there is no {MANIFEST_FILE} in it"
             )  # fmt: skip
-            yield one.path, why
+            yield item.path, why

@@ -33,7 +33,7 @@ class DriversReports(FeatureReports, ContractSource):
 
     def check(self, config: Config, source: ConfigSource) -> CheckReport:
         settings = config.section(DriversConfig)
-        folders = any((source.base_dir / one).is_dir() for one in settings.folders)
+        folders = any((source.base_dir / name).is_dir() for name in settings.folders)
         named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
         if not settings.enabled or not (folders or named):
             return CheckReport()
@@ -44,7 +44,9 @@ class DriversReports(FeatureReports, ContractSource):
         from interlock.terminal.config_source import locate_problems
 
         project = project_of(config, source.base_dir)
-        wrong = [one for problems in project.workspace.problems.values() for one in problems]
+        wrong = [
+            problem for problems in project.workspace.problems.values() for problem in problems
+        ]
         wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(project)]
         wrong += locate_problems(unknown_names(project), source)
         odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(project)]
@@ -53,7 +55,7 @@ class DriversReports(FeatureReports, ContractSource):
         return CheckReport(wrong, odd, count)
 
     def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
-        if not any((base_dir / one).is_dir() for one in config.section(DriversConfig).folders):
+        if not any((base_dir / name).is_dir() for name in config.section(DriversConfig).folders):
             return None
         from interlock.drivers.commands.workspace import read_workspace
 

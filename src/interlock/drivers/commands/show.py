@@ -36,8 +36,8 @@ def show(
 
     project, rows, _ = ask_node(config, node, quiet=True)
     manifest = project.manifest(driver)
-    known = [one for one in rows or () if one.file == str(manifest.file)]
-    status = next(one for one in known or run(statuses(project)) if one.file == str(manifest.file))
+    known = [row for row in rows or () if row.file == str(manifest.file)]
+    status = next(row for row in known or run(statuses(project)) if row.file == str(manifest.file))
     told = {
         "id": manifest.id,
         "version": manifest.version,
@@ -49,13 +49,13 @@ def show(
         "egress": list(manifest.egress),
         "region": list(manifest.region),
         "policy_tags": list(manifest.policy_tags),
-        "install": [{"method": one.method, **one.settings} for one in manifest.install],
+        "install": [{"method": step.method, **step.settings} for step in manifest.install],
         "serves": [
             {
-                "contract": one.contract.key,
-                "tool": "" if one.entry.mcp is None else one.entry.mcp.tool_name,
+                "contract": binding.contract.key,
+                "tool": "" if binding.entry.mcp is None else binding.entry.mcp.tool_name,
             }
-            for one in project.workspace.bindings[manifest.key]
+            for binding in project.workspace.bindings[manifest.key]
         ],
     }
     if json:
@@ -108,12 +108,14 @@ def _print(manifest: DriverManifest, told: dict[str, Any], project: DriverProjec
         ("egress", ", ".join(told["egress"]) or "no network"),
         ("region", ", ".join(told["region"])),
         ("tags", ", ".join(told["policy_tags"])),
-        ("install", ", ".join(str(one.get("package") or one.get("image") or one["method"])
-                              for one in told["install"])),
+        ("install", ", ".join(str(step.get("package") or step.get("image") or step["method"])
+                              for step in told["install"])),
     ]  # fmt: skip
     print(f"{manifest.name} {manifest.version} ({manifest.id})")
     for name, text in rows:
         if text:
-            print(f"  {name:<10}{output.sanitize(text)}")
-    for one in told["serves"]:
-        print(f"  serves    {one['contract'].partition('@')[0]} by {output.sanitize(one['tool'])}")
+            print(f"  {name:<10}{say.printable(text)}")
+    for contract in told["serves"]:
+        print(
+            f"  serves    {contract['contract'].partition('@')[0]} by {say.printable(contract['tool'])}"
+        )

@@ -31,54 +31,54 @@ _TROUBLE: Final = ("refused", "failing", "unauthed")
 
 def summary(drivers: Sequence[DriverStatus]) -> str:
     """`3 drivers: 1 running, 2 ready`; empty when there is none."""
-    states = Counter(one.state for one in drivers if what_of(one) == "driver")
+    states = Counter(row.state for row in drivers if what_of(row) == "driver")
     parts = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
     count = states.total()
     return f"{format_count(count, 'driver')}: {', '.join(parts)}" if parts else ""
 
 
-def what_of(one: DriverStatus) -> str:
+def what_of(row: DriverStatus) -> str:
     """What a row is about: also files beside drivers have one, when they cannot be used."""
-    return _FILES.get(PurePath(one.file).name, "driver")
+    return _FILES.get(PurePath(row.file).name, "driver")
 
 
 def troubles(drivers: Sequence[DriverStatus], most: int | None = None) -> list[str]:
     """A line for each driver that cannot be used, or not for everything that it promises. Where
     there is no room for all, the rest is counted."""
     # A contract that is wrong is why its drivers are.
-    found = [_line(one) for one in drivers if what_of(one) != "driver"]
+    found = [_line(row) for row in drivers if what_of(row) != "driver"]
     for state in _TROUBLE:
-        found += [_line(one) for one in drivers if one.state == state and what_of(one) == "driver"]
+        found += [_line(row) for row in drivers if row.state == state and what_of(row) == "driver"]
     found += [
-        _line(one)
-        for one in drivers
-        if one.state not in _TROUBLE and one.problem and what_of(one) == "driver"
+        _line(row)
+        for row in drivers
+        if row.state not in _TROUBLE and row.problem and what_of(row) == "driver"
     ]
-    found += [_partly(one) for one in drivers if one.state not in _TROUBLE and _lost(one)]
+    found += [_partly(row) for row in drivers if row.state not in _TROUBLE and _lost(row)]
     if most is None or len(found) <= most:
         return found
     return [*found[:most], f"… and {len(found) - most} more: interlock drivers list"]
 
 
-def _line(one: DriverStatus) -> str:
-    problems = [*one.problem.splitlines(), *_lost(one)]
+def _line(row: DriverStatus) -> str:
+    problems = [*row.problem.splitlines(), *_lost(row)]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    why = f": {_said(one, problems[0])}{more}" if problems else ""
-    state = "waiting" if one.state == "unauthed" else one.state
+    why = f": {_said(row, problems[0])}{more}" if problems else ""
+    state = "waiting" if row.state == "unauthed" else row.state
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    return f"{what_of(one)} {output.sanitize(one.id)} ({state}){why}"
+    return f"{what_of(row)} {say.printable(row.id)} ({state}){why}"
 
 
-def _partly(one: DriverStatus) -> str:
-    lost = _lost(one)
-    serves = f"serves {len(one.bindings) - len(lost)} of {len(one.bindings)} contracts"
-    return f"driver {one.id} ({serves}): {_said(one, lost[0])}"
+def _partly(row: DriverStatus) -> str:
+    lost = _lost(row)
+    serves = f"serves {len(row.bindings) - len(lost)} of {len(row.bindings)} contracts"
+    return f"driver {row.id} ({serves}): {_said(row, lost[0])}"
 
 
-def _lost(one: DriverStatus) -> list[str]:
+def _lost(row: DriverStatus) -> list[str]:
     """Of each contract that it does not serve as it should, why."""
-    return [bound.problems[0] for bound in one.bindings if bound.problems]
+    return [bound.problems[0] for bound in row.bindings if bound.problems]
 
 
-def _said(one: DriverStatus, problem: str) -> str:
-    return output.sanitize(redact_about(one.id, problem))
+def _said(row: DriverStatus, problem: str) -> str:
+    return say.printable(redact_about(row.id, problem))

@@ -68,9 +68,9 @@ def try_examples(
     if json:
         output.print_json(found)
     else:
-        for one in found:
-            _print(one)
-    outcomes = {one.outcome for one in found}
+        for result in found:
+            _print(result)
+    outcomes = {result.outcome for result in found}
     if outcomes & {DIFFERS, FAILED}:
         raise typer.Exit(output.FAILED)
     if UNREACHABLE in outcomes:
@@ -85,7 +85,7 @@ def _missing(found: list[ExampleResult]) -> str:
     """What to do so that something is tried."""
     if not found:
         return "no driver serves it"
-    if all(one.told == _NO_EXAMPLES for one in found):
+    if all(result.told == _NO_EXAMPLES for result in found):
         return "write examples into its TOOL.md (name, input, output)"
     return "say --changes to try what changes something, or write examples into a TOOL.md"
 
@@ -117,28 +117,30 @@ async def _try_driver(
 
     found: list[ExampleResult] = []
     waiting: list[EntryBinding] = []
-    for one in bindings:
-        contract = one.contract
+    for binding in bindings:
+        contract = binding.contract
         if not contract.examples:
             found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
         elif contract.mutates and not changes:
             why = "it changes something; --changes tries it all the same"
             found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, why))
         else:
-            waiting.append(one)
+            waiting.append(binding)
     if not waiting:
         return found
     try:
         async with open_server(manifest, project, warn=output.print_note) as there:
             tools = there.tools()
-            async with open_hooks(manifest, project, warn=output.print_note) as hooks:
-                for one in waiting:
-                    wrong = check_listed(one.contract, one.entry, tools).errors
+            async with open_hooks(manifest, project, warn=say.note) as hooks:
+                for binding in waiting:
+                    wrong = check_listed(binding.contract, binding.entry, tools).errors
                     if wrong:
-                        told = output.sanitize(" ".join(wrong))
-                        found.append(ExampleResult(manifest.id, one.contract.id, "", FAILED, told))
+                        told = say.printable(" ".join(wrong))
+                        found.append(
+                            ExampleResult(manifest.id, binding.contract.id, "", FAILED, told)
+                        )
                         continue
-                    found += await _try_examples(there, one, hooks)
+                    found += await _try_examples(there, binding, hooks)
         for sentence in (*there.given(), *there.in_vain()):
             output.print_note(sentence)
     except InterlockError as error:
@@ -218,19 +220,19 @@ def _lines(value: Any) -> list[str]:
     return [output.sanitize(line) for line in text.splitlines()]
 
 
-def _print(one: ExampleResult) -> None:
+def _print(result: ExampleResult) -> None:
     from rich.text import Text
 
     marks = {OK: ("✓", "green"), SKIPPED: ("–", "yellow")}
-    what = ": ".join(filter(None, (one.contract, one.example)))
-    told = f": {one.told}" if one.told else ""
-    shown = f" {one.driver}  {what}" if what else f" {one.driver}"
-    outcome = "" if one.outcome in (OK, SKIPPED) else f" ({one.outcome})"
-    console = output.create_console()
+    what = ": ".join(filter(None, (result.contract, result.example)))
+    told = f": {result.told}" if result.told else ""
+    shown = f" {result.driver}  {what}" if what else f" {result.driver}"
+    outcome = "" if result.outcome in (OK, SKIPPED) else f" ({result.outcome})"
+    console = say.console()
     console.print(
-        Text.assemble(marks.get(one.outcome, ("✗", "red")), f"{shown}{outcome}{told}"),
+        Text.assemble(marks.get(result.outcome, ("✗", "red")), f"{shown}{outcome}{told}"),
         soft_wrap=True,
     )
     styles = {"-": "red", "+": "green", "@": "cyan"}
-    for line in one.difference:
+    for line in result.difference:
         console.print(Text(f"    {line}", style=styles.get(line[:1], "")), soft_wrap=True)

@@ -112,7 +112,7 @@ def _trusted(project: DriverProject, more: list[Path]) -> list[Ed25519PublicKey]
     from interlock.errors import CONFIG, InterlockError
     from interlock.manifests.signatures import SignatureProblem, read_public_key
 
-    named = [project.base_dir / Path(one).expanduser() for one in project.settings.trust]
+    named = [project.base_dir / Path(path).expanduser() for path in project.settings.trust]
     found = []
     for path in [*named, *more]:
         try:

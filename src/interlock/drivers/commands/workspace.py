@@ -59,7 +59,11 @@ class DriverProject(Struct, frozen=True):
         exact = self.workspace.drivers.get(id)
         if exact is not None:
             return exact
-        majors = {one.version: one for one in self.workspace.drivers.values() if one.id == id}
+        majors = {
+            manifest.version: manifest
+            for manifest in self.workspace.drivers.values()
+            if manifest.id == id
+        }
         return majors[newest(list(majors))] if majors else None
 
     def folder_of(self, id: str) -> Path:
@@ -71,10 +75,10 @@ class DriverProject(Struct, frozen=True):
         contracts = self.workspace.contracts
         if name in contracts:
             return contracts[name]
-        majors = sorted(self.workspace.versions(name), key=lambda one: one.major)
+        majors = sorted(self.workspace.versions(name), key=lambda contract: contract.major)
         if majors:
             return majors[0]
-        raise _unknown("contract", name, {one.id for one in contracts.values()})
+        raise _unknown("contract", name, {contract.id for contract in contracts.values()})
 
     def is_contract(self, name: str) -> bool:
         return name in self.workspace.contracts or bool(self.workspace.versions(name))

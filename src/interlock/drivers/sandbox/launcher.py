@@ -380,10 +380,10 @@ def _hand_over(plan: dict[str, Any], door: socket) -> None:
         one.bind((address, port))
         one.listen(128)
         listening.append(one)
-    numbers = struct.pack(f"{len(listening)}i", *(one.fileno() for one in listening))
+    numbers = struct.pack(f"{len(listening)}i", *(listener.fileno() for listener in listening))
     door.sendmsg([b"."], [(SOL_SOCKET, SCM_RIGHTS, numbers)])
-    for one in listening:
-        one.close()
+    for listener in listening:
+        listener.close()
     if door.recv(1) != b".":
         raise OSError("the node does not take its connections")
 

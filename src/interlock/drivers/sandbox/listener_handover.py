@@ -67,8 +67,8 @@ class ListenerHandover:
             async with asyncio.timeout(_SENDING_SECONDS):
                 listening = await _received(guest, len(self._listen))
             if not _as_asked(listening, self._listen):
-                for one in listening:
-                    one.close()
+                for listener in listening:
+                    listener.close()
                 return
             await proxy.serve(listening)
             await loop.sock_sendall(guest, _YES)
@@ -111,8 +111,8 @@ async def _received(guest: socket.socket, most: int) -> list[socket.socket]:
             found.append(socket.socket(fileno=numbers[0]))
             del numbers[0]
     except OSError:
-        for one in found:
-            one.close()
+        for listener in found:
+            listener.close()
         for number in numbers:
             os.close(number)
         raise
@@ -122,8 +122,8 @@ async def _received(guest: socket.socket, most: int) -> list[socket.socket]:
 def _as_asked(listening: list[socket.socket], asked: list[HostPort]) -> bool:
     """Whether these are the sockets of the plan, and they listen."""
     return len(listening) == len(asked) and all(
-        one.type == socket.SOCK_STREAM
-        and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        and one.getsockname()[:2] == tuple(place)
-        for one, place in zip(listening, asked, strict=True)
+        listener.type == socket.SOCK_STREAM
+        and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        and listener.getsockname()[:2] == tuple(place)
+        for listener, place in zip(listening, asked, strict=True)
     )

@@ -179,8 +179,8 @@ class Proxy:
 
     async def serve(self, listening: Iterable[socket.socket]) -> None:
         """Take over listening sockets: those that `EgressRoutes.listen` asks for."""
-        for one in listening:
-            self._servers.append(await asyncio.start_server(self._accepted, sock=one))
+        for listener in listening:
+            self._servers.append(await asyncio.start_server(self._accepted, sock=listener))
 
     async def close(self) -> None:
         """Nothing is accepted any more, and every connection ends."""
