@@ -21,7 +21,7 @@ import pytest
 from interlock.core.config import Config, load_config
 from interlock.drivers.commands.workspace import project_of
 from interlock.drivers.installation import MARKER, driver_folder
-from interlock.drivers.launch import command_of, server_config
+from interlock.drivers.launch import server_command, server_config
 from interlock.drivers.paths import installed_drivers_path
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
@@ -181,7 +181,7 @@ def test_the_container_is_parsed_and_its_command_shown(patterns: Workspace, worl
         "docker", "run", "-i", "--rm", "--network", "none", "-e", "DATABASE_URL",
         "modelcontextprotocol/server-postgres:latest",
     ]  # fmt: skip
-    assert command_of(one, workspace=PATTERNS, installed=None) == command
+    assert server_command(one, workspace=PATTERNS, installed=None) == command
     config = str(PATTERNS / "interlock.yaml")
     shown = world.run_here("drivers", "show", "postgres-mcp", "-c", config, PATH="")
     assert shlex.join(command) in shown.stdout

@@ -228,14 +228,14 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
         "driver b (waiting): b needs a key.",
         "driver c (serves 1 of 2 contracts): b: no such tool.",
     ]
-    assert driver_rows.troubles(drivers) == lines
-    assert driver_rows.troubles(drivers, 4) == lines
-    assert driver_rows.troubles(drivers, 1) == [
+    assert driver_rows.problem_lines(drivers) == lines
+    assert driver_rows.problem_lines(drivers, 4) == lines
+    assert driver_rows.problem_lines(drivers, 1) == [
         lines[0],
         "… and 3 more: interlock drivers list",
     ]
     assert driver_rows.summary([]) == ""
-    assert driver_rows.troubles([]) == []
+    assert driver_rows.problem_lines([]) == []
 
 
 def test_what_an_operator_should_look_at_is_in_the_list(world: World) -> None:
@@ -326,5 +326,5 @@ def test_a_folder_cannot_write_on_a_terminal_with_its_name() -> None:
     row = DriverStatus(
         id="evil\x1b]0;\a", version="", kind="", state="refused", file="DRIVER.md", problem="why"
     )
-    (line,) = driver_rows.troubles([row])
+    (line,) = driver_rows.problem_lines([row])
     assert line == "driver evil\ufffd]0;\ufffd (refused): why"

@@ -62,22 +62,22 @@ def test_each_sign_of_the_vocabulary() -> None:
         "exit_code:4", "http_status:401", "exception:PermissionError", "header:X-Auth:expired: yes"
     )
     assert warned == []
-    assert one.seen(exit_code=4) == "exit_code:4"
-    assert one.seen(exit_code=40) is None
-    assert one.seen(http_status=401) == "http_status:401"
-    assert one.seen(http_status=403) is None
-    assert one.seen(exit_code=401) is None
-    assert one.seen(exception="PermissionError") == "exception:PermissionError"
-    assert one.seen(exception=PermissionError("no")) == "exception:PermissionError"
+    assert one.find(exit_code=4) == "exit_code:4"
+    assert one.find(exit_code=40) is None
+    assert one.find(http_status=401) == "http_status:401"
+    assert one.find(http_status=403) is None
+    assert one.find(exit_code=401) is None
+    assert one.find(exception="PermissionError") == "exception:PermissionError"
+    assert one.find(exception=PermissionError("no")) == "exception:PermissionError"
 
     class Expired(PermissionError):
         """One of a driver's own."""
 
-    assert one.seen(exception=Expired()) == "exception:PermissionError"
-    assert one.seen(exception=OSError("no")) is None
-    assert one.seen(headers={"x-auth": " expired: yes "}) == "header:X-Auth:expired: yes"
-    assert one.seen(headers={"X-Auth": "fine"}) is None
-    assert one.seen() is None
+    assert one.find(exception=Expired()) == "exception:PermissionError"
+    assert one.find(exception=OSError("no")) is None
+    assert one.find(headers={"x-auth": " expired: yes "}) == "header:X-Auth:expired: yes"
+    assert one.find(headers={"X-Auth": "fine"}) is None
+    assert one.find() is None
 
 
 @pytest.mark.spec("DR-30.auth-2")
@@ -90,11 +90,11 @@ def test_a_line_for_another_host_is_warned_of_and_never_matches(line: str) -> No
     one, warned = signs(line, "exit_code:1")
     assert len(warned) == 1
     assert repr(line) in warned[0]
-    assert one.seen(http_status=401, headers={"X-Auth": ""}, exception="") is None
-    assert one.seen(exit_code=1) == "exit_code:1"
+    assert one.find(http_status=401, headers={"X-Auth": ""}, exception="") is None
+    assert one.find(exit_code=1) == "exit_code:1"
 
 
 def test_a_signal_is_an_exit_code_below_zero() -> None:
     one, warned = signs("exit_code:-9")
-    assert one.seen(exit_code=-9) == "exit_code:-9"
+    assert one.find(exit_code=-9) == "exit_code:-9"
     assert warned == []

@@ -13,13 +13,13 @@ import pytest
 from interlock.drivers import health as health_probe
 from interlock.drivers import processes
 from interlock.drivers.sign_in_state import (
-    LOOK_AGAIN,
-    TRY_KEYS_AGAIN,
-    TRY_REFRESH_AGAIN,
+    CHECK_SECONDS,
+    REFRESH_RETRY_SECONDS,
+    SECRETS_RETRY_SECONDS,
     DriverSignIn,
     RefreshError,
     SignInState,
-    refresher,
+    create_refresher,
 )
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
@@ -77,7 +77,7 @@ async def well() -> None:
 
 async def refused(state: DriverSignIn) -> InterlockError:
     with pytest.raises(InterlockError) as error:
-        await within(state.ready())
+        await within(state.ensure_ready())
     assert error.value.failure is AUTH_REQUIRED
     return error.value
 
@@ -91,8 +91,8 @@ def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> No
     async def main() -> None:
         state = world.state(auth)
         assert state.authed
-        await state.ready()
-        assert await state.look() is SignInState.AUTHED
+        await state.ensure_ready()
+        assert await state.read_state() is SignInState.AUTHED
         assert not world.store.path.exists()
 
     on_loop(main)
@@ -109,11 +109,11 @@ def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
         assert "it has no B_KEY" in error.message
         assert "A_KEY" not in error.message
         world.missing = []
-        await state.ready()
+        await state.ensure_ready()
         assert state.authed
         # One that is taken away is noticed.
         world.missing = ["A_KEY"]
-        world.clock.now += LOOK_AGAIN
+        world.clock.now += CHECK_SECONDS
         await refused(state)
         # Of keys nothing is kept: they are there, or they are not.
         assert not world.store.path.exists()
@@ -126,7 +126,7 @@ def test_places_that_it_needs(world: World) -> None:
         state = world.state(Auth(state_paths=("token.json",)))
         assert "it has no token.json" in (await refused(state)).message
         (world.folder / "token.json").touch()
-        await state.ready()
+        await state.ensure_ready()
 
     on_loop(main)
 
@@ -135,19 +135,19 @@ def test_places_that_it_needs(world: World) -> None:
 def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
     async def main() -> None:
         state = world.state(Auth(state_env=("A_KEY",), expiry_detect=("http_status:401",)))
-        await state.ready()
-        assert not state.saw(http_status=500)
+        await state.ensure_ready()
+        assert not state.detect_expiry(http_status=500)
         assert state.authed
-        assert state.saw(http_status=401)
+        assert state.detect_expiry(http_status=401)
         assert state.state is SignInState.EXPIRED
         error = await refused(state)
         assert "http_status:401" in error.message
         assert state.state is SignInState.UNAUTHED
-        world.clock.now += TRY_KEYS_AGAIN - 1
+        world.clock.now += SECRETS_RETRY_SECONDS - 1
         await refused(state)
         # By then somebody may have put another one there.
         world.clock.now += 1
-        await state.ready()
+        await state.ensure_ready()
         assert SignInState.EXPIRED in world.changes
 
     on_loop(main)
@@ -185,11 +185,11 @@ def test_while_somebody_signs_in_calls_wait(world: World) -> None:
         signing_in = asyncio.ensure_future(state.sign_in(login))
         await within(begun.wait())
         assert state.state is SignInState.LOGGING_IN
-        calls = [asyncio.ensure_future(state.ready()) for _ in range(3)]
+        calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(3)]
         await asyncio.wait(calls, timeout=0.01)
         assert not any(call.done() for call in calls)
         # What is refused meanwhile is an older sign-in.
-        state.saw(http_status=401)
+        state.detect_expiry(http_status=401)
         assert state.state is SignInState.LOGGING_IN
         done.set()
         await within(asyncio.gather(signing_in, *calls))
@@ -207,7 +207,7 @@ def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
             raise InterlockError(AUTH_FAILED, "Cannot sign in: it was refused.")
 
         signing_in = asyncio.ensure_future(state.sign_in(login))
-        calls = [asyncio.ensure_future(state.ready()) for _ in range(2)]
+        calls = [asyncio.ensure_future(state.ensure_ready()) for _ in range(2)]
         with pytest.raises(InterlockError) as failed:
             await within(signing_in)
         assert failed.value.failure is AUTH_FAILED
@@ -248,7 +248,7 @@ def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
         again = world.restarted()
         state = again.state(Auth(login=LOGIN))
         assert state.state is SignInState.UNKNOWN
-        await state.ready()
+        await state.ensure_ready()
         assert state.authed
         await refused(again.state(Auth(login=LOGIN), user="user-2"))
         await refused(again.state(Auth(login=LOGIN), workspace="other"))
@@ -264,12 +264,12 @@ def test_what_another_process_does_is_noticed(world: World) -> None:
         await refused(node)
         command_line = world.restarted().state(Auth(login=LOGIN))
         await command_line.sign_in(well)
-        await node.ready()
+        await node.ensure_ready()
         assert node.authed
         await command_line.sign_out()
         # Not at every call,
-        await node.ready()
-        world.clock.now += LOOK_AGAIN
+        await node.ensure_ready()
+        world.clock.now += CHECK_SECONDS
         # but soon.
         assert "signed out" in (await refused(node)).message
 
@@ -283,7 +283,7 @@ def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
         state = world.state(auth)
         await state.sign_in(well)
         assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
-        assert state.saw(exit_code=4)
+        assert state.detect_expiry(exit_code=4)
         assert state.state is SignInState.EXPIRED
         error = await refused(state)
         assert "exit_code:4" in error.message
@@ -291,7 +291,7 @@ def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
         await refused(world.restarted().state(auth))
         await state.sign_in(well)
-        await state.ready()
+        await state.ensure_ready()
 
     on_loop(main)
 
@@ -323,20 +323,20 @@ def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3599.0
-        await state.ready()
+        await state.ensure_ready()
         assert refresh.times == 0
         world.clock.now += 1.0
         # Many who find out at once make one refresh.
-        await within(asyncio.gather(*(state.ready() for _ in range(5))))
+        await within(asyncio.gather(*(state.ensure_ready() for _ in range(5))))
         assert refresh.times == 1
         assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
         # A restart knows when it was.
         again = world.restarted().state(HOURS, refresh=refresh)
         world.clock.now += 3599.0
-        await again.ready()
+        await again.ensure_ready()
         assert refresh.times == 1
         world.clock.now += 1.0
-        await again.ready()
+        await again.ensure_ready()
         assert refresh.times == 2
 
     on_loop(main)
@@ -349,7 +349,7 @@ def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3600.0
-        refresh.fails = RefreshError("it ended with status 1", passing=False)
+        refresh.fails = RefreshError("it ended with status 1", is_temporary=False)
         assert "it ended with status 1" in (await refused(state)).message
         assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
@@ -363,22 +363,22 @@ def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3600.0
-        refresh.fails = RefreshError("nobody answered", passing=True)
-        await state.ready()
+        refresh.fails = RefreshError("nobody answered", is_temporary=True)
+        await state.ensure_ready()
         assert state.authed
         assert "nobody answered" in world.warned[0]
-        await state.ready()
+        await state.ensure_ready()
         assert refresh.times == 1
-        world.clock.now += TRY_REFRESH_AGAIN
+        world.clock.now += REFRESH_RETRY_SECONDS
         refresh.fails = None
-        await state.ready()
+        await state.ensure_ready()
         assert refresh.times == 2
         # Once it was refused, only a refresh helps.
-        state.saw(http_status=401)
-        refresh.fails = RefreshError("nobody answered", passing=True)
+        state.detect_expiry(http_status=401)
+        refresh.fails = RefreshError("nobody answered", is_temporary=True)
         await refused(state)
         refresh.fails = None
-        await state.ready()
+        await state.ensure_ready()
         assert state.authed
 
     on_loop(main)
@@ -389,13 +389,13 @@ def test_what_was_refused_is_refreshed_first(world: World) -> None:
         refresh = Refreshing()
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
-        state.saw(http_status=401)
-        await state.ready()
+        state.detect_expiry(http_status=401)
+        await state.ensure_ready()
         assert refresh.times == 1
         assert state.authed
         # Signed out elsewhere: nothing to refresh.
-        state.saw(http_status=401)
-        world.store.keep("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
+        state.detect_expiry(http_status=401)
+        world.store.save("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
         await refused(state)
         assert refresh.times == 1
 
@@ -403,10 +403,10 @@ def test_what_was_refused_is_refreshed_first(world: World) -> None:
 
 
 def refreshes(manifest: DriverManifest, warned: list[str], hook: Any = None) -> Any:
-    return refresher(
+    return create_refresher(
         manifest,
         run=processes.run,
-        ask=health_probe.ask_server,
+        ask=health_probe.probe_server,
         env={},
         hook=hook,
         warn=warned.append,
@@ -425,7 +425,7 @@ def test_a_command_refreshes(tmp_path: Path) -> None:
         assert (tmp_path / "refreshed").exists()
         with pytest.raises(RefreshError, match=r"auth.refresh.cmd: it ended with status 1") as bad:
             await refreshes(with_refresh(tmp_path, cmd="false"), [])()
-        assert not bad.value.passing
+        assert not bad.value.is_temporary
 
     on_loop(main)
 
@@ -442,7 +442,7 @@ def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) 
             return
         with pytest.raises(RefreshError, match=f"HTTP {status}") as bad:
             await done()
-        assert bad.value.passing is passing
+        assert bad.value.is_temporary is passing
 
     with web() as one:
         on_loop(main)
@@ -485,13 +485,13 @@ def test_a_refresh_can_be_given_up(world: World) -> None:
             state = world.state(manifest.auth, refresh=refreshes(manifest, []))
             await state.sign_in(well)
             world.clock.now += 3600.0
-            call = asyncio.ensure_future(state.ready())
+            call = asyncio.ensure_future(state.ensure_ready())
             child = await within(told_by(pipe))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await within(call, 1.0)
             await death(child)
             # Nobody is locked out by it.
-            assert await within(state.look()) is SignInState.AUTHED
+            assert await within(state.read_state()) is SignInState.AUTHED
 
     on_loop(main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from interlock.drivers.contract_exchange import BodyExchange
+from interlock.drivers.contract_exchange import CodeRequest
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from tests.core.upstreams.harness import run
 
@@ -25,15 +25,15 @@ def test_a_body_tells_once_what_it_came_to() -> None:
         def over(value: Any, error: InterlockError | None) -> None:
             told.append(value if error is None else error.failure.name)
 
-        exchange = BodyExchange(value(), over)
+        exchange = CodeRequest(value(), over)
         gate.set()
         while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
         exchange.expire()
         exchange.abandon("late")
         assert told == ["done"]
-        exchange = BodyExchange(wrong(), over)
-        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
+        exchange = CodeRequest(wrong(), over)
+        while exchange.open:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
         assert told == ["done", "auth_required"]
 
@@ -55,7 +55,7 @@ def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
         def over(value: Any, error: InterlockError | None) -> None:
             told.append("value" if error is None else error.failure.name)
 
-        late, left = BodyExchange(forever("late"), over), BodyExchange(forever("left"), over)
+        late, left = CodeRequest(forever("late"), over), CodeRequest(forever("left"), over)
         await asyncio.sleep(0)
         late.expire()
         left.abandon("enough")

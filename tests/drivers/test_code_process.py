@@ -44,7 +44,7 @@ def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProce
         text=text,
         digest=hashlib.sha256(text).hexdigest(),
     )
-    process = make(code, hook_within=PATIENCE, load_within=PATIENCE)
+    process = make(code, hook_timeout=PATIENCE, load_timeout=PATIENCE)
     process.open_confinement = unconfined
     return process
 
@@ -93,7 +93,7 @@ def test_a_call_of_a_process_that_ended_is_refused_at_once(tmp_path: Path, bound
 def test_a_process_that_does_not_read_takes_no_further_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_process, "MOST_UNSENT", 1_000_000)
+    monkeypatch.setattr(code_process, "MAX_UNSENT_BYTES", 1_000_000)
 
     async def body() -> None:
         process, other = started_by(tmp_path), started_by(tmp_path)
@@ -131,12 +131,12 @@ def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(tmp_pat
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         waiting = asyncio.create_task(call(process, 500_000, bounded=False))
-        await until(lambda: process.busy)
-        process.hook_within = 0.1
+        await until(lambda: process.is_busy)
+        process.hook_timeout = 0.1
         error = await refused(call(process))
         assert error.failure.name == "deadline_exceeded"
         assert (await refused(waiting)).failure.name == "tool_unavailable"
-        process.hook_within = PATIENCE
+        process.hook_timeout = PATIENCE
         assert await call(process) == "fresh"
         assert process.pid != pid
         await process.close()

@@ -17,7 +17,7 @@ from interlock.drivers.limits import (
     effective_cost,
     effective_retry,
     effective_timeout_ms,
-    may_repeat,
+    is_repeatable,
     override_warnings,
 )
 from interlock.errors import InterlockError
@@ -196,7 +196,7 @@ def test_the_retries_of_the_entry_then_of_the_driver_then_of_the_contract() -> N
 
 
 LATER = InterlockError(errors.CIRCUIT_OPEN, "Later.")
-NEVER = InterlockError(errors.UPSTREAM_ERROR, "No.")
+NO_DEPRECATIONS = InterlockError(errors.UPSTREAM_ERROR, "No.")
 
 
 def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> int:
@@ -214,7 +214,7 @@ def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> 
 def test_only_what_is_worth_it_and_harmless_is_tried_again() -> None:
     two, three = Retry(2), Retry(3)
     assert dispatches(LATER, retry=two) == 2
-    assert dispatches(NEVER, retry=two) == 1
+    assert dispatches(NO_DEPRECATIONS, retry=two) == 1
     assert dispatches(LATER) == 1
     assert dispatches(LATER, retry=three, by_entry=Retry(1)) == 1
     assert dispatches(LATER, retry=two, mutates=("fs:*",)) == 1
@@ -222,7 +222,7 @@ def test_only_what_is_worth_it_and_harmless_is_tried_again() -> None:
     # What certainly was not executed cannot happen twice.
     assert dispatches(LATER, retry=two, mutates=("fs:*",), executed=False) == 2
     assert dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True, risk_level=3) == 1
-    assert not may_repeat(contract(risk_level=3))
+    assert not is_repeatable(contract(risk_level=3))
     said = override_warnings(contract(mutates=("fs:*",), retry=two), driver(), entry())
     assert "never tried again" in said[0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.drivers.component import make_driver
+from interlock.drivers.component import create_driver
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.driver import Driver
 from interlock.errors import TOOL_UNAVAILABLE, InterlockError
@@ -42,7 +42,7 @@ def test_a_contract_that_cannot_be_used_is_told(
         async with running(workspace) as node:
             drivers = node.drivers
             with caplog.at_level(logging.WARNING):
-                return make_driver(
+                return create_driver(
                     files.drivers["echo-mcp@1"],
                     files,
                     config=workspace.config(strict=strict),
@@ -57,9 +57,9 @@ def test_a_contract_that_cannot_be_used_is_told(
         driver = await made()
         assert list(driver.warnings) == [UNUSABLE]
         assert list(driver.bindings) == ([] if alone else ["text.echo@1"])
-        assert bool(driver.condition.refused) is (alone or strict)
+        assert bool(driver.condition.rejection) is (alone or strict)
         assert caplog.text.count(f"echo-mcp: {UNUSABLE}") == 1
-        if driver.condition.refused:
-            assert driver.condition.refused.startswith(UNUSABLE)
+        if driver.condition.rejection:
+            assert driver.condition.rejection.startswith(UNUSABLE)
 
     run(body)

@@ -29,15 +29,15 @@ def mode(path: Path) -> int:
 
 def test_reading_makes_no_file(store: SqliteSignInStore) -> None:
     assert store.state(*KEY) is None
-    assert store.everybody() == []
-    assert not store.forget("github-mcp")
+    assert store.list_records() == []
+    assert not store.delete("github-mcp")
     assert not store.path.exists()
 
 
 def test_only_its_owner_can_read_it(store: SqliteSignInStore) -> None:
     before = os.umask(0)
     try:
-        store.keep(*KEY, authed=True, refreshed_at=1.0)
+        store.save(*KEY, authed=True, refreshed_at=1.0)
     finally:
         os.umask(before)
     assert mode(store.path) == 0o600
@@ -46,41 +46,41 @@ def test_only_its_owner_can_read_it(store: SqliteSignInStore) -> None:
 
 @pytest.mark.spec("DR-30.auth-4")
 def test_a_state_goes_by_driver_workspace_and_user(store: SqliteSignInStore) -> None:
-    store.keep(*KEY, authed=True, refreshed_at=5.5)
+    store.save(*KEY, authed=True, refreshed_at=5.5)
     again = SqliteSignInStore(store.path)
     assert again.state(*KEY) == (True, 5.5)
     assert again.state("github-mcp", "w", "user-2") is None
     assert again.state("github-mcp", "other", "user-1") is None
     assert again.state("jira-mcp", "w", "user-1") is None
-    again.keep(*KEY, authed=False, refreshed_at=0.0)
+    again.save(*KEY, authed=False, refreshed_at=0.0)
     assert store.state(*KEY) == (False, 0.0)
 
 
 def test_everybody_and_nobody(store: SqliteSignInStore) -> None:
-    store.keep("b-mcp", "w", "user-1", authed=True, refreshed_at=1.0)
-    store.keep("a-mcp", "w", "user-2", authed=False, refreshed_at=0.0)
-    store.keep("a-mcp", "w", "user-1", authed=True, refreshed_at=2.0)
-    assert store.everybody() == [
+    store.save("b-mcp", "w", "user-1", authed=True, refreshed_at=1.0)
+    store.save("a-mcp", "w", "user-2", authed=False, refreshed_at=0.0)
+    store.save("a-mcp", "w", "user-1", authed=True, refreshed_at=2.0)
+    assert store.list_records() == [
         SignInRecord("a-mcp", "w", "user-1", True, 2.0, 7.0),
         SignInRecord("a-mcp", "w", "user-2", False, 0.0, 7.0),
         SignInRecord("b-mcp", "w", "user-1", True, 1.0, 7.0),
     ]
-    assert store.forget("a-mcp")
-    assert not store.forget("a-mcp")
-    assert [one.driver for one in store.everybody()] == ["b-mcp"]
+    assert store.delete("a-mcp")
+    assert not store.delete("a-mcp")
+    assert [one.driver for one in store.list_records()] == ["b-mcp"]
 
 
 def test_many_write_at_once(store: SqliteSignInStore) -> None:
     def keep(number: int) -> None:
         for turn in range(5):
-            store.keep("a-mcp", "w", f"user-{number}", authed=True, refreshed_at=float(turn))
+            store.save("a-mcp", "w", f"user-{number}", authed=True, refreshed_at=float(turn))
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(6)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert [one.refreshed_at for one in store.everybody()] == [4.0] * 6
+    assert [one.refreshed_at for one in store.list_records()] == [4.0] * 6
 
 
 _WRITES = """
@@ -116,7 +116,7 @@ def test_what_was_kept_is_there_after_a_kill(store: SqliteSignInStore) -> None:
     # It may have got a little further than it could say.
     assert kept[0] is True
     assert last <= kept[1] <= last + 1
-    store.keep("a-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
+    store.save("a-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
 
 
 def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
         file.execute("CREATE TABLE theirs (x)")
     file.close()
     with pytest.raises(InterlockError, match="another program's database") as error:
-        SqliteSignInStore(path).keep(*KEY, authed=True, refreshed_at=1.0)
+        SqliteSignInStore(path).save(*KEY, authed=True, refreshed_at=1.0)
     assert error.value.failure is CONFIG
 
 
 def test_a_newer_file_is_left_alone(store: SqliteSignInStore) -> None:
-    store.keep(*KEY, authed=True, refreshed_at=1.0)
+    store.save(*KEY, authed=True, refreshed_at=1.0)
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     file.close()

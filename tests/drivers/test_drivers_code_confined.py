@@ -146,12 +146,12 @@ def test_a_hook_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
             process = node.driver().hooks.process
             assert (await node.call("text.echo", text="hi"))["said"] == "hi"
             pid = process.pid
-            process.hook_within = 0.1
+            process.hook_timeout = 0.1
             error = await node.refused("text.echo", text="hang")
             assert error.failure.name == "deadline_exceeded"
             assert error.data is not None
             assert error.data["hook"] == "build_arguments"
-            process.hook_within = PATIENCE
+            process.hook_timeout = PATIENCE
             assert (await node.call("text.echo", text="hi"))["said"] == "hi"
             assert process.pid != pid
             await node.until(lambda: not _lives(pid), "the end of the process")
@@ -169,10 +169,10 @@ def test_a_call_that_is_cancelled_does_not_leave_a_hook_running(tmp_path: Path) 
             pid = process.pid
             call = node.request("tools/call", "text.echo", {"text": "hang"})
             waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: process.busy, "the hook")
+            await node.until(lambda: process.is_busy, "the hook")
             # The time that it has left is shortened: nobody waits for it.
             (running_now,) = [process._running]
-            process.hook_within = 0.1
+            process.hook_timeout = 0.1
             for timer in running_now.timers.values():
                 timer.cancel()
             running_now.timers.clear()
@@ -200,8 +200,8 @@ def test_a_crash_fails_its_call_and_the_next_one_works(tmp_path: Path) -> None:
 def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_process, "RESTART_FIRST", 10_000.0)
-    monkeypatch.setattr(code_process, "RESTART_AT_MOST", 10_000.0)
+    monkeypatch.setattr(code_process, "MIN_RESTART_SECONDS", 10_000.0)
+    monkeypatch.setattr(code_process, "MAX_RESTART_SECONDS", 10_000.0)
     workspace = coded(tmp_path, TROUBLE)
 
     async def body() -> None:
@@ -221,7 +221,7 @@ def test_code_that_crashes_again_and_again_is_not_started_for_every_call(
 def test_an_answer_that_is_too_long_fails_its_call_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_process, "MOST_BYTES", 4_000)
+    monkeypatch.setattr(code_process, "MAX_MESSAGE_BYTES", 4_000)
     workspace = coded(tmp_path, TROUBLE)
 
     async def body() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from interlock.drivers.health import ProbeError, declared_only
+from interlock.drivers.health import ProbeError, declared_probe_client
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
 from interlock.drivers.sign_in_store import SqliteSignInStore
@@ -186,7 +186,7 @@ def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: P
                 assert other is not None
                 await node.until(lambda: good.passed_at and other.failed_at, "both checks")
                 assert other.failing
-                assert "which is not in its network.egress" in other.why
+                assert "which is not in its network.egress" in other.reason
                 assert asked == ["GET /live HTTP/1.1"]
 
     run(body)
@@ -219,7 +219,7 @@ def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
             )
             for one in found:
                 assert one is not None
-                assert "where this node itself listens" in one.why
+                assert "where this node itself listens" in one.reason
 
     run(body)
 
@@ -238,10 +238,10 @@ def test_no_request_goes_where_a_name_leads_to_this_machine(
             return [(2, 1, 6, "", ("127.0.0.1", port))]
 
         manifest = driver(tmp_path, egress=("orders.example",))
-        ask = declared_only(manifest, local_egress=True)
+        ask = declared_probe_client(manifest, local_egress=True)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
         with pytest.raises(ProbeError, match=r"leads to 127\.0\.0\.1, which no name may"):
-            await ask(HttpProbe("https://orders.example/live"), within=5)
+            await ask(HttpProbe("https://orders.example/live"), timeout=5)
         assert asked == ["orders.example"]
 
     asyncio.run(body())
@@ -273,10 +273,10 @@ def test_what_cannot_be_confined_is_not_run(
             health = node.driver().health
             assert health is not None
             await node.until(lambda: health.failing, "the check")
-            assert "drivers.sandbox: advisory" in health.why
+            assert "drivers.sandbox: advisory" in health.reason
             code, words = "", ""
             try:
-                await node.driver().server.awake()
+                await node.driver().server.ensure_running()
             except Exception as error:
                 code, words = error.failure.name, error.message  # type: ignore[attr-defined]
             assert code == "sandbox_unavailable"
@@ -330,8 +330,8 @@ def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
             async with running(world.workspace, config) as node:
                 assert node.status().state == "refused", why
                 driver = node.driver()
-                driver.look_for_sign_in()
-                assert not await driver.wait_until_ready(10)
+                driver.check_sign_in_soon()
+                assert not await driver.until_ready(10)
                 verifier = node.drivers.verifier.task
                 if verifier is not None:
                     await verifier
@@ -357,6 +357,6 @@ def _signed_in(workspace: Workspace) -> None:
     """Long ago, so that it is to be refreshed."""
     path = driver_states_path(workspace.config(), {}, workspace.folder)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    SqliteSignInStore(path).keep(
+    SqliteSignInStore(path).save(
         "echo-mcp", workspace_id(workspace.folder), NODE_USER, authed=True, refreshed_at=1.0
     )

@@ -131,7 +131,7 @@ def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
             file.write_text("mine, too\n", encoding="utf-8")
             save(other, "still anybody's\n")
             (tmp_path / "its-own.yaml").write_text("new\n", encoding="utf-8")
-            await node.drivers.lifecycle.confinements.end_uncovered()
+            await node.drivers.lifecycle.confinements.end_uncovered_processes()
             assert node.pid("note-mcp") == pid
             assert await _egress(node) == []
 

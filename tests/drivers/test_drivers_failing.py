@@ -309,7 +309,7 @@ def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Path) -> 
             ((entry, row),) = await node.rows("driver.invoked")
             assert (entry.outcome, row["ok"]) == ("cancelled", False)
             # The server goes on, and is not held for busy.
-            assert node.driver().server.free
+            assert node.driver().server.is_idle
 
     run(body)
 
@@ -448,4 +448,4 @@ def test_text_that_a_caller_sends_is_what_the_server_gets(tmp_path: Path) -> Non
 
 
 async def _awake(node: Any) -> None:
-    await node.driver().server.awake()
+    await node.driver().server.ensure_running()

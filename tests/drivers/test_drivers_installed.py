@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config import parse_config
-from interlock.drivers.installation import LOOK_AGAIN, prepare
+from interlock.drivers.installation import RECHECK_SECONDS, prepare
 from interlock.drivers.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.standalone import installed_folder
 from interlock.manifests.model import DriverManifest
@@ -109,7 +109,7 @@ def test_what_came_by_another_way_is_found_after_a_while(
             (programs / "no-such-program-here").symlink_to(
                 tmp_path / ".drivers" / "echo-mcp" / "program"
             )
-            clock.turn(LOOK_AGAIN - 0.1)
+            clock.turn(RECHECK_SECONDS - 0.1)
             await refused(node)
             clock.turn(0.2)
             assert (await node.call("text.echo", text="hi"))["said"] == "hi"

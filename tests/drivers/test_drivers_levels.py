@@ -11,7 +11,7 @@ import pytest
 from interlock.core.call import HiddenToolError
 from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
-from interlock.drivers.limits import may_repeat
+from interlock.drivers.limits import is_repeatable
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import contract
@@ -43,10 +43,10 @@ def test_what_hints_say_that_a_tool_does_at_least(hints: Any, level: EffectLevel
 def test_harm_beyond_the_contract_is_neither_repeated_nor_waved_through() -> None:
     reads = contract()
     assert effect_level(reads) is READ
-    assert may_repeat(reads)
-    assert not may_repeat(reads, CHANGE)
-    assert may_repeat(contract(idempotent=True), CHANGE)
-    assert not may_repeat(contract(idempotent=True), END)
+    assert is_repeatable(reads)
+    assert not is_repeatable(reads, CHANGE)
+    assert is_repeatable(contract(idempotent=True), CHANGE)
+    assert not is_repeatable(contract(idempotent=True), END)
     assert [approval_floor(reads, level) for level in (READ, CHANGE, END)] == [
         "", "confirm", "confirm",
     ]  # fmt: skip

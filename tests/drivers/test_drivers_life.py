@@ -147,7 +147,7 @@ def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
                 "the end of everything",
             )
             assert driver.supervisor is None
-            assert driver._reviving is None
+            assert driver._reconnect_task is None
             assert len(workspace.heard("initialize")) == 1
 
     run(body)

@@ -214,10 +214,10 @@ def test_what_a_driver_can_do_is_known_to_who_introduces_the_node(tmp_path: Path
     async def body() -> None:
         told: list[bool] = []
         async with running(workspace, workspace.config(verify="start")) as node:
-            node.drivers.on_voices = lambda: told.append(True)
+            node.drivers.on_capabilities_changed = lambda: told.append(True)
             await verified(node)
             await node.until(lambda: told, "the word")
-            (voice,) = node.drivers.voices()
+            (voice,) = node.drivers.introductions()
             assert "prompts" in voice.capabilities
             assert "resources" not in voice.capabilities
             page = node.node.catalog.current.page("prompts/list", Era.SESSION, "dotted")

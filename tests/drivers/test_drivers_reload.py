@@ -11,7 +11,7 @@ import pytest
 
 from interlock.app.node import Node
 from interlock.drivers import component as node_drivers
-from interlock.drivers.component import make_driver
+from interlock.drivers.component import create_driver
 from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import PATIENCE, run
@@ -414,7 +414,7 @@ def test_others_are_served_while_many_drivers_come(
     workspace, _ = pair(tmp_path)
     turns = 0
     made_in: list[int] = []
-    make = make_driver
+    make = create_driver
 
     def made(*given: Any, **more: Any) -> Any:
         made_in.append(turns)
@@ -436,7 +436,7 @@ def test_others_are_served_while_many_drivers_come(
                 workspace.driver(id, workspace.echoes(contract))
                 (tmp_path / ".drivers" / id).rename(ahead / id)
             await node.until(lambda: node.tools == ["text.echo", "text.other"])
-            monkeypatch.setattr(node_drivers, "make_driver", made)
+            monkeypatch.setattr(node_drivers, "create_driver", made)
             turning = asyncio.ensure_future(turn())
             for one in ahead.iterdir():
                 one.rename(tmp_path / ".drivers" / one.name)
@@ -444,7 +444,7 @@ def test_others_are_served_while_many_drivers_come(
             turning.cancel()
             assert len(made_in) == 60
             most = max(made_in.count(one) for one in set(made_in))
-            assert most <= node_drivers.MADE_AT_ONCE
+            assert most <= node_drivers.CREATE_BATCH_SIZE
             assert (await node.call("more.n59", text="x"))["said"] == "x"
 
     run(body)
@@ -458,7 +458,7 @@ def test_code_that_changes_while_it_is_read_is_read_again(
     contract = workspace.contract(outputs=ANY)
     code = "from interlock.drivers.sdk import *\ndriver = define_driver(parse_tool_result={})\n"
     first, second = (code.format(f'lambda _: {{"said": "{one}"}}') for one in ("one", "two"))
-    make = make_driver
+    make = create_driver
 
     async def body() -> None:
         async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
@@ -468,13 +468,13 @@ def test_code_that_changes_while_it_is_read_is_read_again(
                 file.with_name("driver.py").write_text(second, encoding="utf-8")
                 return driver
 
-            monkeypatch.setattr(node_drivers, "make_driver", made)
+            monkeypatch.setattr(node_drivers, "create_driver", made)
             file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
             file.parent.mkdir()
             file.with_name("driver.py").write_text(first, encoding="utf-8")
             workspace.driver("echo-mcp", workspace.echoes(contract))
             await node.until(lambda: "text.echo" in node.tools, "the driver")
-            monkeypatch.setattr(node_drivers, "make_driver", make)
+            monkeypatch.setattr(node_drivers, "create_driver", make)
             before = node.driver()
             await node.until(lambda: node.driver() is not before, "the code of now")
             assert (await node.call("text.echo", text="x"))["said"] == "two"

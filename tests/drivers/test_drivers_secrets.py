@@ -440,5 +440,5 @@ async def _signs_in(node: Running, id: str = "echo-mcp") -> None:
     base = node.node.base_dir
     states = SqliteSignInStore(driver_states_path(node.node.config, {}, base))
     await asyncio.to_thread(
-        states.keep, id, workspace_id(base), NODE_USER, authed=True, refreshed_at=time.time()
+        states.save, id, workspace_id(base), NODE_USER, authed=True, refreshed_at=time.time()
     )

@@ -83,7 +83,7 @@ def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str)
         assert await world.health.check() is (fails is None)
         assert world.ping.times == 1
         assert world.health.available is (fails is None)
-        assert why in world.health.why
+        assert why in world.health.reason
 
     on_loop(main)
 
@@ -103,7 +103,7 @@ def test_exec_runs_a_command(tmp_path: Path, cmd: str, expected: int, fine: bool
     (tmp_path / "DRIVER.md").touch()
     found, health = checked(tmp_path, HealthCheck("exec", cmd=cmd, expect_exit=expected))
     assert found is fine
-    assert bool(health.why) is not fine
+    assert bool(health.reason) is not fine
 
 
 @pytest.mark.spec("DR-30.health-3")
@@ -114,12 +114,12 @@ def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
             probe = HttpProbe(one.status(status), method=method, expect_status=204)
             found, health = checked(tmp_path, HealthCheck("http", http=probe))
             assert found is fine
-            assert fine or f"answered HTTP {status}, not 204" in health.why
+            assert fine or f"answered HTTP {status}, not 204" in health.reason
     nobody = HttpProbe(one.status(200))
     assert not checked(tmp_path, HealthCheck("http", http=nobody))[0]
     found, health = checked(tmp_path, HealthCheck("http"))
     assert not found
-    assert "health_check.http is missing" in health.why
+    assert "health_check.http is missing" in health.reason
 
 
 # -- what a result means
@@ -224,11 +224,11 @@ def test_the_time_for_an_answer(tmp_path: Path) -> None:
 
         world.health._ping = hangs
         assert not await within(world.health.check())
-        assert world.health.why == "it did not answer within 100 ms"
+        assert world.health.reason == "it did not answer within 100 ms"
         cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
         world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
         assert not await within(world.health.check())
-        assert "in" in world.health.why
+        assert "in" in world.health.reason
 
     on_loop(main)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.installation import check_version, coerced, matched
+from interlock.drivers.installation import check_version, match_version, normalize_version
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
 from tests.core.upstreams.harness import death, within
@@ -164,13 +164,13 @@ def test_a_command_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_would_never_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.drivers.installation._MATCHED_WITHIN", 0.5)
+    monkeypatch.setattr("interlock.drivers.installation._MATCH_TIMEOUT_SECONDS", 0.5)
 
     async def main() -> None:
-        assert await within(matched(r"(a+)+$", "a" * 60 + "b")) == ""
-        assert await matched(r"\d+\.\d+", "version 1.5") == "1.5"
-        assert await matched(r"(x)?1", "1") == ""
-        assert await matched(r"v(.*)", "") == ""
+        assert await within(match_version(r"(a+)+$", "a" * 60 + "b")) == ""
+        assert await match_version(r"\d+\.\d+", "version 1.5") == "1.5"
+        assert await match_version(r"(x)?1", "1") == ""
+        assert await match_version(r"v(.*)", "") == ""
 
     on_loop(main)
 
@@ -192,10 +192,10 @@ def test_a_pattern_that_would_never_end_is_ended(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_partial_versions_are_made_whole(text: str, version: str) -> None:
-    assert coerced(text) == version
+    assert normalize_version(text) == version
 
 
 @given(st.tuples(*[st.integers(0, 99_999)] * 3), st.integers(1, 3))
 def test_every_number_stays(numbers: tuple[int, int, int], parts: int) -> None:
     whole = [*map(str, numbers[:parts]), *["0"] * (3 - parts)]
-    assert coerced("v" + ".".join(map(str, numbers[:parts]))) == ".".join(whole)
+    assert normalize_version("v" + ".".join(map(str, numbers[:parts]))) == ".".join(whole)

@@ -18,7 +18,7 @@ from interlock.drivers.installation import (
     MARKER,
     Installation,
     installed_bin,
-    npm_words,
+    npm_error,
     package_name,
 )
 from interlock.drivers.processes import CommandResult, run
@@ -276,4 +276,4 @@ def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
     ids=["no-network", "code-only", "not-npm", "silent"],
 )
 def test_why_npm_failed(said: str, told: str) -> None:
-    assert npm_words(CommandResult(1, err=said)) == told
+    assert npm_error(CommandResult(1, err=said)) == told

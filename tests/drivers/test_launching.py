@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.call import UpstreamLostError
-from interlock.drivers.launch import DriverConnector, command_of, is_lasting, marked, server_config
+from interlock.core.call import UpstreamGoneError
+from interlock.drivers.launch import (
+    DriverConnector,
+    is_permanent,
+    marked,
+    server_command,
+    server_config,
+)
 from interlock.errors import (
     AUTH_REQUIRED,
     SANDBOX_UNAVAILABLE,
@@ -27,7 +33,7 @@ REMOTE = ServerBlock("remote", url="https://mcp.acme.example/sse")
 
 def started(folder: Path, server: ServerBlock, **more: Any) -> list[str]:
     driver = manifest(folder / ".drivers" / "x-mcp", server=server)
-    return command_of(driver, workspace=folder, installed=more.pop("installed", None), **more)
+    return server_command(driver, workspace=folder, installed=more.pop("installed", None), **more)
 
 
 @pytest.mark.spec("DR-32.server-2")
@@ -117,7 +123,7 @@ def test_a_remote_server_is_shown_who_calls(
     ],
 )
 def test_what_somebody_has_to_mend_is_not_tried_again(error: InterlockError, lasting: bool) -> None:
-    assert is_lasting(error) is lasting
+    assert is_permanent(error) is lasting
 
 
 secrets = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
@@ -151,7 +157,7 @@ def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
         )  # fmt: skip
         with pytest.raises(InterlockError):
             await connector.connect()
-        assert connector.trouble is not None
+        assert connector.last_error is not None
         assert connector.mark == marked({"KEY": "the-secret-0123456789"})
         kept = {name: one for name, one in vars(connector).items() if name != "mask"}
         assert "the-secret" not in repr(kept)

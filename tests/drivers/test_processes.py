@@ -13,7 +13,7 @@ import pytest
 
 from interlock.core.upstreams.transports.process import Process
 from interlock.drivers import processes
-from interlock.drivers.processes import KEPT, NOT_RUN, CommandResult, argv_of, run
+from interlock.drivers.processes import KEPT, NOT_RUN, CommandResult, run, split_command
 from tests.core.upstreams.harness import LOOPS, alive, death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, hanging, told_by
@@ -43,10 +43,10 @@ def test_status_and_both_outputs(loop: str) -> None:
             timeout=PATIENCE,
         )
         assert (one.status, one.out, one.err) == (3, "out\n", "err\n")
-        assert one.ended_with(3)
-        assert not one.ended_with(0)
-        assert one.how == "it ended with status 3"
-        assert one.last_words == "err"
+        assert one.exited_with(3)
+        assert not one.exited_with(0)
+        assert one.ending == "it ended with status 3"
+        assert one.last_line == "err"
 
     on_loop(main, loop=loop)
 
@@ -74,21 +74,21 @@ def test_a_line_is_split_and_no_shell_reads_it(tmp_path: Path) -> None:
 def test_what_cannot_be_started_says_why(cmd: str | list[str], why: str) -> None:
     one = ran(cmd)
     assert one.status == NOT_RUN
-    assert why in one.trouble
-    assert one.how == one.trouble
-    assert not one.ended_with(NOT_RUN)
+    assert why in one.start_error
+    assert one.ending == one.start_error
+    assert not one.exited_with(NOT_RUN)
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"\0\1\2")
-    assert f"{path} cannot be run (permission denied)" in ran([str(path)]).trouble
+    assert f"{path} cannot be run (permission denied)" in ran([str(path)]).start_error
     path.chmod(0o700)
-    assert f"{path} cannot be run (exec format error)" in ran([str(path)]).trouble
+    assert f"{path} cannot be run (exec format error)" in ran([str(path)]).start_error
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert str(tmp_path / "gone") in ran(["true"], cwd=str(tmp_path / "gone")).trouble
+    assert str(tmp_path / "gone") in ran(["true"], cwd=str(tmp_path / "gone")).start_error
 
 
 @pytest.mark.spec("DR-32.adapter-6")
@@ -111,7 +111,7 @@ def test_what_it_is_told_on_its_input() -> None:
     one = ran([PYTHON, "-c", "import sys; print(len(sys.stdin.buffer.read()))"], stdin=text)
     assert one.out.strip() == "300000"
     # Without any it reads the end at once, and does not wait for a human.
-    assert ran(["cat"]).ended_with(0)
+    assert ran(["cat"]).exited_with(0)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -125,7 +125,7 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
     async def main() -> None:
         monkeypatch.setattr(Process, "connect", late)
         one = await run(["false"], env={}, cwd=None, timeout=PATIENCE, stdin=b"too late")
-        assert one.ended_with(1)
+        assert one.exited_with(1)
         assert not one.timed_out
 
     on_loop(main, loop=loop)
@@ -133,7 +133,7 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
 
 def test_more_output_than_is_kept() -> None:
     one = ran([PYTHON, "-c", f"print('x' * {4 * KEPT})"])
-    assert one.ended_with(0)
+    assert one.exited_with(0)
     assert one.cut
     assert len(one.out) == KEPT
     assert not ran(["echo", "short"]).cut
@@ -144,21 +144,21 @@ def test_what_it_wrote_is_not_shown() -> None:
     assert SECRET in one.out
     assert SECRET not in repr(one)
     assert SECRET not in f"{one}"
-    assert SECRET not in one.how
+    assert SECRET not in one.ending
 
 
 def test_last_words_fit_into_a_sentence() -> None:
-    assert CommandResult(1, err="first\n\x1b[31mlast\n\n").last_words == "\ufffd[31mlast"
-    assert CommandResult(1, out="only out\n").last_words == "only out"
-    assert CommandResult(1).last_words == ""
-    assert len(CommandResult(1, err="y" * 5000).last_words) == 200
+    assert CommandResult(1, err="first\n\x1b[31mlast\n\n").last_line == "\ufffd[31mlast"
+    assert CommandResult(1, out="only out\n").last_line == "only out"
+    assert CommandResult(1).last_line == ""
+    assert len(CommandResult(1, err="y" * 5000).last_line) == 200
 
 
 def test_when_its_time_is_up_everything_it_started_ends() -> None:
     async def main() -> None:
         one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
         assert one.timed_out
-        assert one.how == "it did not end in time"
+        assert one.ending == "it did not end in time"
         await death(int(one.out))
 
     on_loop(main)
@@ -167,7 +167,7 @@ def test_when_its_time_is_up_everything_it_started_ends() -> None:
 def test_what_it_leaves_behind_ends_with_it() -> None:
     async def main() -> None:
         one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=PATIENCE)
-        assert one.ended_with(0)
+        assert one.exited_with(0)
         await death(int(one.out))
 
     on_loop(main)
@@ -181,7 +181,7 @@ def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
             """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
         )
         one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=PATIENCE)
-        assert one.ended_with(0)
+        assert one.exited_with(0)
         assert alive(int(one.out))
         os.kill(int(one.out), 9)
         await death(int(one.out))
@@ -204,8 +204,8 @@ def test_who_gives_up_takes_it_all_along(tmp_path: Path, loop: str) -> None:
 
 
 def test_words_of_a_line() -> None:
-    assert argv_of("npx @scope/pkg --flag 'a b'") == ["npx", "@scope/pkg", "--flag", "a b"]
-    assert argv_of(("a", "b c")) == ["a", "b c"]
+    assert split_command("npx @scope/pkg --flag 'a b'") == ["npx", "@scope/pkg", "--flag", "a b"]
+    assert split_command(("a", "b c")) == ["a", "b c"]
 
 
 # -- with a human at a terminal
@@ -275,7 +275,7 @@ def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch)
     async def main() -> None:
         one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
         assert one.status == NOT_RUN
-        assert "no terminal" in one.trouble
+        assert "no terminal" in one.start_error
 
     monkeypatch.setattr(os, "isatty", lambda fd: False)
     on_loop(main)

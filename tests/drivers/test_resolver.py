@@ -12,8 +12,8 @@ from interlock.drivers.resolver import (
     DriverCondition,
     Machine,
     SelectionPolicy,
-    believed_tags,
     tag_warnings,
+    trusted_policy_tags,
 )
 from interlock.manifests.model import DriverConstraints, HealthCheck, MachineRequirements
 from tests.drivers.making import (
@@ -83,7 +83,9 @@ def test_a_narrow_driver_serves_calls_that_do_not_need_what_it_lacks() -> None:
 
 
 def test_a_driver_that_was_refused_is_not_taken() -> None:
-    refused = candidate("a-mcp", condition=DriverCondition(refused="the server has no tool 'make'"))
+    refused = candidate(
+        "a-mcp", condition=DriverCondition(rejection="the server has no tool 'make'")
+    )
     decision = decide(refused, candidate("b-mcp"))
     assert ids(decision) == ["b-mcp"]
     assert decision.rejected[0].reason == "the server has no tool 'make'"
@@ -226,7 +228,7 @@ def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
     workspace = SelectionPolicy(require=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
     liar, known = (candidate(id, policy_tags=("pii-safe",)) for id in ("liar-mcp", "known-mcp"))
     assert ids(decide(liar, known, workspace=workspace)) == ["known-mcp"]
-    assert believed_tags(liar.driver, workspace) == ()
+    assert trusted_policy_tags(liar.driver, workspace) == ()
     assert "liar-mcp" in tag_warnings(liar.driver, workspace)[0]
     assert tag_warnings(known.driver, workspace) == []
     # What it says against itself is believed.

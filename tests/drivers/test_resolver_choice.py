@@ -197,7 +197,7 @@ def test_inputs_that_no_driver_takes_are_named() -> None:
         (DriverCondition(authed=False), errors.AUTH_REQUIRED),
         (DriverCondition(install_failed="no npm"), errors.INSTALL_FAILED),
         (DriverCondition(version_problem="too old"), errors.VERSION_MISMATCH),
-        (DriverCondition(refused="no such tool"), errors.TOOL_UNAVAILABLE),
+        (DriverCondition(rejection="no such tool"), errors.TOOL_UNAVAILABLE),
         (DriverCondition(circuit_open=True), errors.TOOL_UNAVAILABLE),
     ],
 )
@@ -273,7 +273,7 @@ def test_the_showcase_of_the_specification() -> None:
 
 standings = st.builds(
     DriverCondition,
-    refused=st.sampled_from(["", "", "", "broken"]),
+    rejection=st.sampled_from(["", "", "", "broken"]),
     install_failed=st.sampled_from(["", "", "", "no npm"]),
     version_problem=st.sampled_from(["", "", "", "old"]),
     authed=st.sampled_from([True, True, True, False]),
@@ -350,7 +350,7 @@ def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: A
         assert decision.selected is decision.order[0]
     for one in decision.order:
         assert one.condition.authed or one.condition.login_only
-        assert not one.condition.refused
+        assert not one.condition.rejection
         assert not set(one.driver.policy_tags) & set(workspace.forbid)
         assert "seed" not in given_ or "seed" not in one.entry.drop_inputs
     if decision.failure is not None:

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from interlock.drivers.sign_in import POLL, sign_in
+from interlock.drivers.sign_in import POLL_SECONDS, sign_in
 from interlock.drivers.sign_in_state import DriverSignIn
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
@@ -167,7 +167,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
     async def main() -> None:
         brought: list[Mapping[str, str]] = []
 
-        async def came_back(said: Mapping[str, str]) -> None:
+        async def on_callback(said: Mapping[str, str]) -> None:
             brought.append(said)
 
         for status in (200, 403):
@@ -179,9 +179,9 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
                 completes_when=Completion(http=HttpProbe(one.status(status))),
             )
             if status == 200:
-                await within(sign_in(manifest, open_url=human, came_back=came_back))
+                await within(sign_in(manifest, open_url=human, on_callback=on_callback))
             else:
-                error = await failed(manifest, open_url=human, came_back=came_back)
+                error = await failed(manifest, open_url=human, on_callback=on_callback)
                 assert "answered HTTP 403, not 200" in error.message
                 assert "c0de" not in error.message
             assert human.statuses == [200]
@@ -218,7 +218,7 @@ def test_nobody_comes_back(tmp_path: Path) -> None:
             """The human is away."""
 
         manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
-        error = await failed(manifest, open_url=ignored, within=0.01)
+        error = await failed(manifest, open_url=ignored, timeout=0.01)
         assert "nobody came back" in error.message
 
     on_loop(main)
@@ -233,22 +233,22 @@ def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
         async def show(page: str) -> None:
             shown.append(page)
 
-        async def ask(probe: HttpProbe, *, within: float) -> int:
+        async def ask(probe: HttpProbe, *, timeout: float) -> int:
             return 200 if len(naps.taken) >= 3 else 401
 
         done = Completion(http=HttpProbe("https://auth.example.com/me"))
         manifest = with_login(tmp_path, url=PAGE, completes_when=done)
         await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
         assert shown == [PAGE]
-        assert naps.taken == [POLL] * 3
+        assert naps.taken == [POLL_SECONDS] * 3
         # Not for ever.
         naps.taken.clear()
 
-        async def never(probe: HttpProbe, *, within: float) -> int:
+        async def never(probe: HttpProbe, *, timeout: float) -> int:
             return 401
 
         error = await failed(
-            manifest, open_url=show, ask=never, sleep=naps, clock=clock, within=10.0
+            manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0
         )
         assert "not complete within 10 s" in error.message
         assert "HTTP 401" in error.message

@@ -44,8 +44,8 @@ async def knock(
 def opened(body: Callable[[CallbackListener, Clock, str], Awaitable[None]]) -> None:
     async def main() -> None:
         clock = Clock()
-        async with CallbackListener(within=60.0, clock=clock) as callback:
-            await body(callback, clock, state_of(callback.added_to(PAGE)))
+        async with CallbackListener(timeout=60.0, clock=clock) as callback:
+            await body(callback, clock, state_of(callback.login_url(PAGE)))
 
     on_loop(main)
 
@@ -53,7 +53,7 @@ def opened(body: Callable[[CallbackListener, Clock, str], Awaitable[None]]) -> N
 @pytest.mark.spec("DR-30.auth-7")
 def test_one_visit_and_no_second_one() -> None:
     async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
-        coming = asyncio.ensure_future(callback.came())
+        coming = asyncio.ensure_future(callback.wait_for_callback())
         assert await knock(callback, f"code=c0de&state={state}") == 200
         assert await within(coming) == {"code": "c0de"}
         assert await knock(callback, f"code=c0de&state={state}") == 410
@@ -75,9 +75,9 @@ def test_who_comes_late_is_refused() -> None:
 
 def test_nobody_comes() -> None:
     async def main() -> None:
-        async with CallbackListener(within=0.01) as callback:
+        async with CallbackListener(timeout=0.01) as callback:
             with pytest.raises(SignInTimeout):
-                await callback.came()
+                await callback.wait_for_callback()
 
     on_loop(main)
 
@@ -147,7 +147,7 @@ def test_what_is_no_request() -> None:
 
 def test_the_page_is_told_where_to_come_back_to() -> None:
     async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
-        page = urlsplit(callback.added_to(PAGE))
+        page = urlsplit(callback.login_url(PAGE))
         assert page.netloc == "auth.example.com"
         query = parse_qs(page.query)
         # What the manifest had there is not ours.
@@ -155,14 +155,14 @@ def test_the_page_is_told_where_to_come_back_to() -> None:
         assert query["state"] == [state]
         assert query["client_id"] == ["me"]
         assert callback.address.startswith("http://127.0.0.1:")
-        async with CallbackListener(within=1.0) as another:
-            assert state_of(another.added_to(PAGE)) != state
+        async with CallbackListener(timeout=1.0) as another:
+            assert state_of(another.login_url(PAGE)) != state
 
     opened(body)
 
 
 def test_only_loopback_is_listened_on() -> None:
     async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
-        assert callback._way_back.hosts() == {"127.0.0.1"}
+        assert callback._callback.hosts() == {"127.0.0.1"}
 
     opened(body)

@@ -28,29 +28,29 @@ def doubling(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[
 @pytest.mark.parametrize("how", ["#/$defs/a{}", "#a{}", "a{}", "#/%24defs/a{}"])
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_what_grows_without_end_is_too_large(word: str, how: str) -> None:
-    assert SchemaSize(doubling(30, word, how)).too_large
-    assert not SchemaSize(doubling(5, word, how)).too_large
+    assert SchemaSize(doubling(30, word, how)).is_too_large
+    assert not SchemaSize(doubling(5, word, how)).is_too_large
 
 
 def test_it_is_found_below_any_member() -> None:
     grown = doubling(30)
     parts = grown.pop("$defs")
     for name in ("enum", "const", "a"):
-        assert SchemaSize({"$defs": parts, "properties": {name: grown}}).too_large
+        assert SchemaSize({"$defs": parts, "properties": {name: grown}}).is_too_large
 
 
 def test_what_refers_to_itself_is_walked_once() -> None:
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
-    assert not SchemaSize(tree).too_large
-    assert not SchemaSize({"$ref": "#"}).too_large
-    assert not SchemaSize(READ.inputs).too_large
+    assert not SchemaSize(tree).is_too_large
+    assert not SchemaSize({"$ref": "#"}).is_too_large
+    assert not SchemaSize(READ.inputs).is_too_large
 
 
 def test_what_lies_too_deep_is_too_large() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"not": deep}
-    assert SchemaSize(deep).too_large
+    assert SchemaSize(deep).is_too_large
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def listed(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
 
 
 def granted_by(
-    entry: SecretEntry, operation: AccessOperation, asker: SecretRequester
+    entry: SecretEntry, operation: AccessOperation, requester: SecretRequester
 ) -> str | None:
-    found = access_to(entry, operation, asker.context)
+    found = access_to(entry, operation, requester.context)
     assert found.granted is bool(found.words)
     return found.words or None
 
@@ -64,14 +64,14 @@ def bound(
     having: SecretsInventory,
     spy: Spy,
     rows: list[dict[str, Any]],
-    asker: SecretRequester = ASKER,
+    requester: SecretRequester = ASKER,
 ) -> SecretValues:
     return asyncio.run(
         bind(
             names,
             inventory=having,
             vault=Vault([spy]),
-            asker=asker,
+            requester=requester,
             record=rows.append,
             now=Clock(0.0),
         )
@@ -229,7 +229,7 @@ def test_what_could_not_be_bound_now() -> None:
         secret("e-key", env="TWICE"),
     )
     names = ["A_KEY", "B_KEY", "C_KEY", "TWICE", "UNKNOWN", "A_KEY"]
-    left = asyncio.run(unresolved(names, inventory=having, vault=Vault([spy]), asker=ASKER))
+    left = asyncio.run(unresolved(names, inventory=having, vault=Vault([spy]), requester=ASKER))
     assert left == ["B_KEY", "C_KEY", "TWICE", "UNKNOWN"]
     assert "b-key" not in spy.asked
 
@@ -262,7 +262,7 @@ def test_a_child_has_the_value_and_nobody_else(
             names,
             inventory=having,
             vault=Vault([MemoryBackend({"postgres-url": VALUE})]),
-            asker=ASKER,
+            requester=ASKER,
             record=rows.append,
         )
         env = {name: placeholders.fill(text, values) for name, text in declared.items()}

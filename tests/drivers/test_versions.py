@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from interlock import errors
-from interlock.drivers.contract_versions import WINDOW, ContractVersions, MajorDeprecation, names_of
+from interlock.drivers.contract_versions import (
+    WINDOW,
+    ContractVersions,
+    MajorDeprecation,
+    offered_names,
+)
 from interlock.errors import InterlockError
 from tests.drivers.making import contract
 
@@ -14,8 +19,8 @@ END = MajorDeprecation(deprecated_at=100.0, sunset_at=200.0, migration_uri="http
 
 
 def test_one_major_has_its_own_name() -> None:
-    assert names_of([ONE]) == {"image.create": ONE}
-    assert names_of([]) == {}
+    assert offered_names([ONE]) == {"image.create": ONE}
+    assert offered_names([]) == {}
     only_two = ContractVersions([TWO])
     assert only_two.names == {"image.create": TWO}
     # It answers to its full name, and not to another's.
@@ -27,14 +32,14 @@ def test_one_major_has_its_own_name() -> None:
 @pytest.mark.spec("DR-14.fields-8")
 def test_every_major_has_a_name_and_the_bare_one_is_the_oldests() -> None:
     for given in ([ONE, TWO], [TWO, ONE]):
-        assert names_of(given) == {
+        assert offered_names(given) == {
             "image.create": ONE,
             "v1.image.create": ONE,
             "v2.image.create": TWO,
         }
     newer = contract(version="1.10.0")
-    assert names_of([newer, ONE])["image.create"] is newer
-    assert names_of([ONE, newer])["image.create"] is newer
+    assert offered_names([newer, ONE])["image.create"] is newer
+    assert offered_names([ONE, newer])["image.create"] is newer
 
 
 def test_before_its_sunset_a_major_is_served_and_says_so() -> None:
@@ -86,8 +91,8 @@ def test_a_contract_that_ended_altogether() -> None:
 
 def test_half_a_year_unless_somebody_says_otherwise() -> None:
     ends = {"image.create@1": MajorDeprecation(1000.0)}
-    assert "image.create" in names_of([ONE], ends, now=1000.0 + WINDOW - 1)
-    assert names_of([ONE], ends, now=1000.0 + WINDOW) == {}
+    assert "image.create" in offered_names([ONE], ends, now=1000.0 + WINDOW - 1)
+    assert offered_names([ONE], ends, now=1000.0 + WINDOW) == {}
     assert WINDOW == 180 * 24 * 3600
 
 

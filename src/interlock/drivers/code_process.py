@@ -40,20 +40,20 @@ from interlock.protocol.lines import LineDecoder, OversizeLine
 _log = logging.getLogger("interlock.drivers")
 
 ENTRY: Final = "driver.py"
-LOAD_WITHIN: Final = 30.0
+LOAD_TIMEOUT_SECONDS: Final = 30.0
 """Seconds for loading a driver.py."""
-HOOK_WITHIN: Final = 10.0
+HOOK_TIMEOUT_SECONDS: Final = 10.0
 """Seconds for one hook but `execute`, whose time is the call's; and for one that was cancelled."""
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Of one message, in either direction."""
-MOST_CALLS: Final = 256
+MAX_CALLS: Final = 256
 """That one process has at a time."""
-MOST_UNSENT: Final = 32 * 1024 * 1024
+MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
 """Bytes that a process has not read yet; beyond it, no further call is sent."""
-RESTART_FIRST: Final = 0.5
-RESTART_AT_MOST: Final = 30.0
+MIN_RESTART_SECONDS: Final = 0.5
+MAX_RESTART_SECONDS: Final = 30.0
 """Pause before the process is started again, when it crashed twice and more without an answer."""
-_END_WITHIN: Final = 30.0
+_END_TIMEOUT_SECONDS: Final = 30.0
 _LINE_SHOWN: Final = 2_000
 _MOST_WORDS: Final = 4_000
 _PROGRAM: Final = (
@@ -125,7 +125,7 @@ class HookResponse(Struct, frozen=True):
     raised: str = ""
     error: _Error | None = None
 
-    def own_error(self) -> InterlockError | None:
+    def raised_error(self) -> InterlockError | None:
         """The error that a hook raised on purpose, in the words of the specification."""
         if self.error is None:
             return None
@@ -159,7 +159,7 @@ async def inspect_code(
     open_confinement: ConfinementOpener,
     *,
     env: Mapping[str, str],
-    within: float = LOAD_WITHIN,
+    timeout: float = LOAD_TIMEOUT_SECONDS,
 ) -> CodeDescription | None:
     """What a driver.py brings; None: it defines no driver. Raises InterlockError when it cannot be
     confined here, or cannot be used."""
@@ -169,13 +169,13 @@ async def inspect_code(
         argv, full = command(), minimal_environment(env)
         if confinement is not None:
             argv, full = confinement.argv(argv), confinement.environment(full)
-        ran = await processes.run(argv, env=full, cwd=code.folder, timeout=within, stdin=message)
+        ran = await processes.run(argv, env=full, cwd=code.folder, timeout=timeout, stdin=message)
     finally:
         if confinement is not None:
             await confinement.close()
     if ran.timed_out:
-        raise unusable(code.driver, f"it was not loaded within {within:g} s")
-    return _loaded(code, ran.out.encode(), ran.how)
+        raise unusable(code.driver, f"it was not loaded within {timeout:g} s")
+    return _loaded(code, ran.out.encode(), ran.ending)
 
 
 def _loaded(code: DriverCode, line: bytes, how: str) -> CodeDescription | None:
@@ -188,7 +188,7 @@ def _loaded(code: DriverCode, line: bytes, how: str) -> CodeDescription | None:
         raise unusable(code.driver, found.unusable[:_MOST_WORDS].rstrip("."))
     if found.raised:
         where = f" in line {found.line}" if found.line else ""
-        raise unusable(code.driver, f"it raised {processes.in_a_sentence(found.raised)}{where}")
+        raise unusable(code.driver, f"it raised {processes.printable_excerpt(found.raised)}{where}")
     return found.loaded
 
 
@@ -199,7 +199,7 @@ class _Running:
         self._owner = owner
         self.confinement = confinement
         self.process: Process | None = None
-        self._lines = LineDecoder(MOST_BYTES)
+        self._lines = LineDecoder(MAX_MESSAGE_BYTES)
         self._stderr_lines = LineDecoder(64 * 1024)
         self.loading: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.pending: dict[int, asyncio.Future[HookResponse]] = {}
@@ -219,7 +219,7 @@ class _Running:
             return
         for line in self._lines.feed(data):
             if isinstance(line, OversizeLine):
-                self.kill(f"it wrote more than {MOST_BYTES} bytes at once")
+                self.kill(f"it wrote more than {MAX_MESSAGE_BYTES} bytes at once")
             elif not self.loading.done():
                 self.loading.set_result(line)
             else:
@@ -300,12 +300,12 @@ class CodeProcess:
         self,
         code: DriverCode,
         *,
-        hook_within: float = HOOK_WITHIN,
-        load_within: float = LOAD_WITHIN,
+        hook_timeout: float = HOOK_TIMEOUT_SECONDS,
+        load_timeout: float = LOAD_TIMEOUT_SECONDS,
     ) -> None:
         self._code = code
-        self.hook_within = hook_within
-        self._load_within = load_within
+        self.hook_timeout = hook_timeout
+        self._load_timeout = load_timeout
         self.open_confinement: ConfinementOpener | None = None
         """Set by the node, before the first call."""
         self.env: Mapping[str, str] = {}
@@ -324,7 +324,7 @@ class CodeProcess:
         return None if running is None or running.process is None else running.process.pid
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return self._running is not None and bool(self._running.pending)
 
     # -- calls
@@ -338,21 +338,23 @@ class CodeProcess:
         if running.over:
             # It ended between its start and now: nobody would answer.
             raise self.unavailable(running.why or "it ended")
-        if len(running.pending) >= MOST_CALLS or running.unsent > MOST_UNSENT:
+        if len(running.pending) >= MAX_CALLS or running.unsent > MAX_UNSENT_BYTES:
             raise InterlockError(TOO_BUSY, f"{ENTRY} of {self._code.driver} has too many calls.")
         self._last_id += 1
         id = self._last_id
         line = _encode({"id": id, "hook": hook, **message})
-        if len(line) > MOST_BYTES:
+        if len(line) > MAX_MESSAGE_BYTES:
             raise InterlockError(
                 PAYLOAD_TOO_LARGE,
-                f"{hook} in {ENTRY} of {self._code.driver} takes at most {MOST_BYTES} bytes.",
+                f"{hook} in {ENTRY} of {self._code.driver} takes at most {MAX_MESSAGE_BYTES} bytes.",
             )
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[HookResponse] = loop.create_future()
         running.pending[id] = waiting
         if bounded:
-            running.timers[id] = loop.call_later(self.hook_within, self._overdue, running, id, hook)
+            running.timers[id] = loop.call_later(
+                self.hook_timeout, self._overdue, running, id, hook
+            )
         running.send(line + b"\n")
         try:
             return await waiting
@@ -374,17 +376,17 @@ class CodeProcess:
         running.send(_encode({"cancel": id}) + b"\n")
         if id not in running.timers:
             running.timers[id] = asyncio.get_running_loop().call_later(
-                self.hook_within, self._overdue, running, id, hook
+                self.hook_timeout, self._overdue, running, id, hook
             )
 
     def _overdue(self, running: _Running, id: int, hook: str) -> None:
         waiting = running.pending.pop(id, None)
         running.timers.pop(id, None)
-        why = f"{hook} in {ENTRY} of {self._code.driver} took longer than {self.hook_within:g} s"
+        why = f"{hook} in {ENTRY} of {self._code.driver} took longer than {self.hook_timeout:g} s"
         if waiting is not None and not waiting.done():
             waiting.set_exception(InterlockError(DEADLINE_EXCEEDED, f"{why}.", {"hook": hook}))
         # Nothing else ends a function that runs.
-        running.kill(f"{hook} took longer than {self.hook_within:g} s")
+        running.kill(f"{hook} took longer than {self.hook_timeout:g} s")
         self._let_go(running)
 
     # -- its life
@@ -433,11 +435,11 @@ class CodeProcess:
                     running.process.close()
             running.send(message)
             try:
-                async with asyncio.timeout(self._load_within):
+                async with asyncio.timeout(self._load_timeout):
                     line = await running.loading
             except TimeoutError:
                 raise self.unavailable(
-                    f"it was not loaded within {self._load_within:g} s"
+                    f"it was not loaded within {self._load_timeout:g} s"
                 ) from None
             if _loaded(self._code, line, "") is None:
                 raise self.unavailable("it defines no driver")
@@ -446,7 +448,7 @@ class CodeProcess:
             if running.process is None:
                 running.end()
             else:
-                await running.process.wait_gone(_END_WITHIN)
+                await running.process.gone_within(_END_TIMEOUT_SECONDS)
             self._crashed()
             raise
         self._running = running
@@ -458,7 +460,7 @@ class CodeProcess:
     def _crashed(self) -> None:
         self._crashes += 1
         if self._crashes > 1:
-            pause = exponential_delay(self._crashes - 2, RESTART_FIRST, RESTART_AT_MOST)
+            pause = exponential_delay(self._crashes - 2, MIN_RESTART_SECONDS, MAX_RESTART_SECONDS)
             self._again_at = asyncio.get_running_loop().time() + pause
 
     def _let_go(self, running: _Running) -> None:
@@ -498,14 +500,14 @@ class CodeProcess:
             running.kill(why)
             self._let_go(running)
             if running.process is not None:
-                await running.process.wait_gone(_END_WITHIN)
+                await running.process.gone_within(_END_TIMEOUT_SECONDS)
 
-    async def close(self, *, at_once: Callable[[], bool] = lambda: True) -> None:
+    async def close(self, *, immediately: Callable[[], bool] = lambda: True) -> None:
         """End it for good. Calls under way are waited for, unless it is to be `at_once`."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _END_WITHIN
+        until = loop.time() + _END_TIMEOUT_SECONDS
         # Two ends of the wait, of which one is nobody's event.
-        while self.busy and not at_once() and loop.time() < until:  # noqa: ASYNC110
+        while self.is_busy and not immediately() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._closed = True
         starting = self._starting

@@ -41,18 +41,18 @@ from interlock.drivers.contract_upstream import ContractUpstream, ServedContract
 from interlock.drivers.driver import Driver, DriverBinding
 from interlock.drivers.driver_journal import DriverJournal
 from interlock.drivers.driver_server import DriverHost
-from interlock.drivers.hooks import Hooks, code_mark, make_hooks, read_code
+from interlock.drivers.hooks import Hooks, code_fingerprint, make_hooks, read_code
 from interlock.drivers.lifecycle import DriverLifecycle, workspace_id
 from interlock.drivers.limits import override_warnings
 from interlock.drivers.publication import (
     ContractRecorder,
     DeprecationLookup,
     DriverPublisher,
-    voice_of,
+    introduction_of,
 )
-from interlock.drivers.registrations import keep_registrations, read_registrations
+from interlock.drivers.registrations import read_registrations, write_registrations
 from interlock.drivers.resolver import Machine, SelectionPolicy, tag_warnings
-from interlock.drivers.signature_check import refusal, signature_mark
+from interlock.drivers.signature_check import refusal, signature_fingerprint
 from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of, status_of
 from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
 from interlock.errors import InterlockError
@@ -68,7 +68,7 @@ from interlock.trust.authorization import MinimumActions
 _log = logging.getLogger("interlock.drivers")
 
 
-def tell_begin(drivers: Mapping[str, Driver]) -> None:
+def log_start(drivers: Mapping[str, Driver]) -> None:
     """The node has read its drivers for the first time."""
     used = [driver for driver in drivers.values() if not driver.condition.refused]
     if used:
@@ -76,7 +76,7 @@ def tell_begin(drivers: Mapping[str, Driver]) -> None:
         _log.info("%s: %s", format_count(len(used), "driver"), ids)
 
 
-def tell_changes(
+def log_changes(
     before: Mapping[str, Driver], now: Mapping[str, Driver], unusable: Collection[Path]
 ) -> None:
     """Files have changed. `unusable`: those that cannot be used as they are; what is wrong with
@@ -94,7 +94,7 @@ def tell_changes(
         _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, ": it serves"))
 
 
-def tell_kept(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
+def log_kept_versions(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
     """Name the drivers that stay in use although their files have become `invalid`."""
     for driver in drivers.values():
         manifest = driver.manifest
@@ -105,13 +105,13 @@ def tell_kept(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
             )  # fmt: skip
 
 
-def tell_verified(driver: Driver) -> None:
+def log_ready(driver: Driver) -> None:
     """Its server was asked, and has listed its tools."""
     _log.info("driver %s is ready%s", driver.manifest.id, _served(driver, ": it serves"))
 
 
 def _served(driver: Driver, words: str) -> str:
-    ids = sorted(binding.contract.id for binding in driver.bindings.values() if binding.counts)
+    ids = sorted(binding.contract.id for binding in driver.bindings.values() if binding.is_usable)
     return f"{words} {', '.join(ids)}" if ids else ""
 
 
@@ -168,7 +168,7 @@ class ContractAcceptance:
             sentence = self._broken[key].sentence
             driver.warn(sentence)
             if self._holds:
-                driver.bindings[key].wrong += (sentence,)
+                driver.bindings[key].file_problems += (sentence,)
 
     def sentences(self) -> dict[str, str]:
         """By the keys of contracts."""
@@ -194,14 +194,14 @@ CodeInspector = Callable[[DriverCode], CodeDescription | None]
 """Says what a driver.py brings; None: it defines no driver. Raises InterlockError."""
 
 
-def make_driver(
+def create_driver(
     manifest: DriverManifest,
     workspace: files.Workspace,
     *,
     config: Config,
     base_dir: Path,
     allowed: SelectionPolicy,
-    around: DriverHost,
+    host: DriverHost,
     shape_of: ShapeLookup,
     inspect: CodeInspector,
 ) -> Driver:
@@ -210,7 +210,7 @@ def make_driver(
     settings = config.section(DriversConfig)
     hooks: Hooks | None = None
     warnings: list[str] = []
-    refused = refused_by_files(manifest, workspace, config, base_dir, allowed)
+    refused = file_rejection(manifest, workspace, config, base_dir, allowed)
     if not refused:
         try:
             code, warnings = read_code(manifest, allowed=settings.allow_code)
@@ -226,7 +226,7 @@ def make_driver(
     driver = Driver(
         manifest,
         bindings,
-        around,
+        host,
         strict=settings.strict,
         hooks=hooks,
         digest=_digest(manifest, hooks),
@@ -246,7 +246,7 @@ def make_driver(
     return driver
 
 
-def refused_by_files(
+def file_rejection(
     manifest: DriverManifest,
     workspace: files.Workspace,
     config: Config,
@@ -262,7 +262,7 @@ def refused_by_files(
     return refused
 
 
-def allowed_by(config: Config) -> SelectionPolicy:
+def selection_policy(config: Config) -> SelectionPolicy:
     """What the config has to say about which drivers serve a call."""
     settings = config.section(DriversConfig)
     return SelectionPolicy(
@@ -341,7 +341,7 @@ def this_machine(base_dir: Path) -> Machine:
     machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-        disk = shutil.disk_usage(base_dir).free // 2**20
+        disk = shutil.disk_usage(base_dir).is_idle // 2**20
     except (OSError, ValueError):
         memory = disk = 0
     return Machine(
@@ -374,8 +374,8 @@ class DriverVerifier:
                 self._verify_all(min(AT_ONCE, most_processes)), name="drivers:verify"
             )
 
-    async def _verify_all(self, at_once: int) -> None:
-        places = asyncio.Semaphore(at_once)
+    async def _verify_all(self, immediately: int) -> None:
+        places = asyncio.Semaphore(immediately)
 
         async def look(driver: Driver) -> None:
             async with places:
@@ -400,7 +400,7 @@ class DriverVerifier:
         if driver.verified or self._drivers.get(driver.key) is not driver:
             return
         try:
-            await driver.server.awake()
+            await driver.server.ensure_running()
         except InterlockError as error:
             # It is unverified, and looked at again when somebody needs it.
             _log.warning("%s: %s", driver.manifest.id, error.message)
@@ -411,20 +411,20 @@ class DriverVerifier:
 
 
 LOOK_EVERY: Final = 0.25
-LOOK_COSTS: Final = 20
+WATCH_COST_FACTOR: Final = 20
 """A look at all files may take one part in so many of the time."""
-CHANGE_COSTS: Final = 4
+CHANGE_COST_FACTOR: Final = 4
 """And one that finds something new, which has to be read."""
-INSPECTED_AT_ONCE: Final = 4
+MAX_CONCURRENT_INSPECTIONS: Final = 4
 """So many processes at a time look at the code of drivers."""
-MADE_AT_ONCE: Final = 10
+CREATE_BATCH_SIZE: Final = 10
 """So many drivers are made of their files before others are served again."""
 
 T = TypeVar("T")
 Shapes = dict[str, ContractShape]
 LoadedDrivers = dict[str, tuple[Driver, tuple[object, object]]]
 """Drivers and the marks of their files, by the keys of their manifests."""
-FileMarks = dict[str, object]
+FileFingerprints = dict[str, object]
 """By the keys of drivers."""
 
 
@@ -446,7 +446,7 @@ class Drivers:
         breakers: Breakers,
         declare: ContractRecorder,
         deprecations: DeprecationLookup,
-        on_voices: Callable[[], None],
+        on_capabilities_changed: Callable[[], None],
     ) -> None:
         """Args:
         declare: records every contract that is offered, for its history.
@@ -490,7 +490,7 @@ class Drivers:
             declare=declare,
             deprecations=deprecations,
         )
-        self.on_voices = on_voices
+        self.on_capabilities_changed = on_capabilities_changed
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Driver] = {}
@@ -511,7 +511,7 @@ class Drivers:
         workspace = self._load()
         if self._config.section(DriversConfig).allow_code:
             # Nobody is served yet who could be held up.
-            _run_apart(self._inspect_code(workspace))
+            _run_in_thread(self._inspect_code(workspace))
         self._take(workspace)
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
@@ -529,11 +529,11 @@ class Drivers:
             if not isinstance(found, InterlockError)
         }
         for driver in list(self.lifecycle.drivers.values()):
-            self._end(driver, at_once=True)
+            self._end(driver, immediately=True)
         self.contracts.served = {}
-        self.publisher.take_away()
+        self.publisher.withdraw_all()
         for driver in self._ending.values():
-            driver.server.hurry()
+            driver.server.stop_waiting()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def configure(self, config: Config) -> None:
@@ -542,7 +542,7 @@ class Drivers:
         self.publisher.configure(config)
         self._acceptance.configure(config)
         self.lifecycle.configure(config)
-        await self.lifecycle.confinements.end_uncovered(configured=True)
+        await self.lifecycle.confinements.end_uncovered_processes(configured=True)
         if config.section(DriversConfig) == before.section(DriversConfig):
             if (
                 config.section(ContractsConfig) != before.section(ContractsConfig)
@@ -576,27 +576,29 @@ class Drivers:
                 continue
             try:
                 after, signed, cost = await asyncio.to_thread(self._look, workspace)
-                news = self._is_news(workspace, after, signed)
+                news = self._has_changes(workspace, after, signed)
                 if news:
                     await self._inspect_code(after)
-                    self._take(after, await self._make_ahead(after))
-                self._look_at_installs()
-                await self.lifecycle.confinements.end_uncovered()
+                    self._take(after, await self._create_changed(after))
+                self._recheck_installations()
+                await self.lifecycle.confinements.end_uncovered_processes()
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             else:
                 # Where something changed, something else is about to: who waits for it is a human.
-                pause = max(LOOK_EVERY, cost * (CHANGE_COSTS if news else LOOK_COSTS))
+                pause = max(LOOK_EVERY, cost * (CHANGE_COST_FACTOR if news else WATCH_COST_FACTOR))
 
-    def _look_at_installs(self) -> None:
+    def _recheck_installations(self) -> None:
         """Somebody may have installed what a driver could not be used without."""
-        mended = [driver for driver in self.lifecycle.drivers.values() if driver.look_at_install()]
+        mended = [
+            driver for driver in self.lifecycle.drivers.values() if driver.recheck_installation()
+        ]
         for driver in mended:
             self._changed(driver)
         if mended:
             self._verify()
 
-    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, FileMarks, float]:
+    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, FileFingerprints, float]:
         """What the files say now, by what signatures are known, and what it cost to look. In a
         thread of its own."""
         began = time.thread_time()
@@ -605,23 +607,27 @@ class Drivers:
         return after, signed, time.thread_time() - began
 
     def _signed(self, manifest: DriverManifest) -> object:
-        return signature_mark(manifest) if self._config.section(DriversConfig).trust else None
+        return (
+            signature_fingerprint(manifest) if self._config.section(DriversConfig).trust else None
+        )
 
     def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
         """Of the files beside a manifest that are read, of the server that one of them may say, and
         of what its contracts break."""
         keys = {binding.contract.key for binding in workspace.bindings[manifest.key]}
         broken, held = self._acceptance.mark_of(keys)
-        return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
+        return code_fingerprint(manifest), self._signed(manifest), broken, held, manifest.server
 
-    def _is_news(self, before: files.Workspace, after: files.Workspace, signed: FileMarks) -> bool:
+    def _has_changes(
+        self, before: files.Workspace, after: files.Workspace, signed: FileFingerprints
+    ) -> bool:
         # Code that comes, changes or goes is seen there, too.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
         if after.refused != before.refused or self._acceptance.is_out_of_date():
             return True
         return any(
-            driver.marks[1] != signed.get(driver.manifest.key)
+            driver.fingerprints[1] != signed.get(driver.manifest.key)
             for driver in self.lifecycle.drivers.values()
         )
 
@@ -645,7 +651,7 @@ class Drivers:
         for key in [*kept]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
             if manifest is None or not self._is_same(kept[key], manifest, workspace):
-                self._end(kept[key], at_once=False)
+                self._end(kept[key], immediately=False)
         shapes: Shapes = {}
         made = ahead or {}
         for manifest in workspace.drivers.values():
@@ -653,11 +659,11 @@ class Drivers:
                 one = made.get(manifest.key) or self._make(manifest, workspace, shapes)
                 self._begin(manifest, workspace, one)
         if begins:
-            tell_begin(kept)
+            log_start(kept)
         else:
-            tell_changes(were, kept, workspace.refused)
-            tell_kept(kept, fresh)
-        keep_registrations(self._registrations, workspace.registered)
+            log_changes(were, kept, workspace.refused)
+            log_kept_versions(kept, fresh)
+        write_registrations(self._registrations, workspace.registered)
         self._gather()
         if ahead is None:
             self.publisher.now()
@@ -671,10 +677,14 @@ class Drivers:
         allowed, known = self._config.section(DriversConfig).allow_code, self._inspected
         found: list[DriverCode] = []
         for manifest in workspace.drivers.values():
-            if manifest.id not in allowed or manifest.server is None or not code_mark(manifest):
+            if (
+                manifest.id not in allowed
+                or manifest.server is None
+                or not code_fingerprint(manifest)
+            ):
                 continue
-            if refused_by_files(
-                manifest, workspace, self._config, self._base_dir, allowed_by(self._config)
+            if file_rejection(
+                manifest, workspace, self._config, self._base_dir, selection_policy(self._config)
             ):
                 continue
             try:
@@ -687,7 +697,7 @@ class Drivers:
         # Code that is there no more is forgotten.
         keys = [(code.name, code.digest) for code in found]
         self._inspected = {key: known[key] for key in keys if key in known}
-        several = asyncio.Semaphore(INSPECTED_AT_ONCE)
+        several = asyncio.Semaphore(MAX_CONCURRENT_INSPECTIONS)
 
         async def inspect(code: DriverCode) -> None:
             async with several:
@@ -701,7 +711,7 @@ class Drivers:
         try:
             return await inspect_code(
                 code,
-                lambda: self.lifecycle.confinements.open_alone(code.driver),
+                lambda: self.lifecycle.confinements.open_without_network(code.driver),
                 env=self.lifecycle.code_environment(),
             )
         except InterlockError as error:
@@ -712,7 +722,7 @@ class Drivers:
         key = code.name, code.digest
         if key not in self._inspected:
             # It was changed since it was looked at: rare, and others wait for the moment it takes.
-            self._inspected[key] = _run_apart(self._inspect(code))
+            self._inspected[key] = _run_in_thread(self._inspect(code))
         found = self._inspected[key]
         if isinstance(found, InterlockError):
             raise found
@@ -728,9 +738,9 @@ class Drivers:
             for binding in workspace.bindings[manifest.key]
         }
         then = {key: binding.contract.digest for key, binding in driver.bindings.items()}
-        return now == then and driver.marks == self._marks(manifest, workspace)
+        return now == then and driver.fingerprints == self._marks(manifest, workspace)
 
-    async def _make_ahead(self, workspace: files.Workspace) -> LoadedDrivers:
+    async def _create_changed(self, workspace: files.Workspace) -> LoadedDrivers:
         """The drivers whose files are new, a few at a time: others are served in between."""
         made: LoadedDrivers = {}
         shapes: Shapes = {}
@@ -739,7 +749,7 @@ class Drivers:
             same = known is not None and known.manifest.digest == manifest.digest
             if manifest.server is not None and not same:
                 made[manifest.key] = self._make(manifest, workspace, shapes)
-                if len(made) % MADE_AT_ONCE == 0:
+                if len(made) % CREATE_BATCH_SIZE == 0:
                     await asyncio.sleep(0)
         return made
 
@@ -747,14 +757,14 @@ class Drivers:
         self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes
     ) -> tuple[Driver, tuple[object, object]]:
         # Marked before anything is read: what changes meanwhile is news.
-        marks = code_mark(manifest), self._signed(manifest)
-        driver = make_driver(
+        marks = code_fingerprint(manifest), self._signed(manifest)
+        driver = create_driver(
             manifest,
             workspace,
             config=self._config,
             base_dir=self._base_dir,
-            allowed=allowed_by(self._config),
-            around=self.lifecycle,
+            allowed=selection_policy(self._config),
+            host=self.lifecycle,
             shape_of=lambda contract: self._shape(contract, shapes),
             inspect=self._described,
         )
@@ -767,10 +777,10 @@ class Drivers:
         made: tuple[Driver, tuple[object, object]],
     ) -> None:
         driver, marks = made
-        driver.marks = (*marks, *self._marks(manifest, workspace)[len(marks) :])
+        driver.fingerprints = (*marks, *self._marks(manifest, workspace)[len(marks) :])
         self._acceptance.tell(driver)
         self.lifecycle.drivers[driver.key] = self._upstreams[driver.key] = driver
-        self.lifecycle.look_after(driver)
+        self.lifecycle.monitor(driver)
 
     def _shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
         """One for all drivers that serve it. Raises InterlockError."""
@@ -782,13 +792,13 @@ class Drivers:
             shapes[contract.key] = found
         return found
 
-    def _end(self, driver: Driver, *, at_once: bool) -> None:
+    def _end(self, driver: Driver, *, immediately: bool) -> None:
         self.lifecycle.drivers.pop(driver.key, None)
         # From this moment on nobody starts it any more.
         driver.server.closed = True
         self.publisher.withdraw(driver)
         task = asyncio.get_running_loop().create_task(
-            self.lifecycle.forget(driver, at_once=at_once), name=f"end:{driver.key}"
+            self.lifecycle.remove(driver, immediately=immediately), name=f"end:{driver.key}"
         )
         self._ending[task] = driver
         task.add_done_callback(self._ending.pop)
@@ -804,7 +814,7 @@ class Drivers:
         for contract in served.values():
             contract.drivers.sort(key=lambda driver: driver.key)
         self.contracts.served = served
-        self.contracts.workspace = allowed_by(self._config)
+        self.contracts.workspace = selection_policy(self._config)
 
     # -- what is offered
 
@@ -818,18 +828,20 @@ class Drivers:
         if self.lifecycle.drivers.get(driver.key) is not driver:
             return
         first = not driver.verified
-        driver.listed(supervisor.offer.tools)
+        driver.on_tools_listed(supervisor.offer.tools)
         if first:
-            tell_verified(driver)
+            log_ready(driver)
         before = driver.capabilities
         self.publisher.offered(driver, supervisor, others=self.lifecycle.drivers.values())
         if driver.capabilities != before:
-            self.on_voices()
+            self.on_capabilities_changed()
 
-    def voices(self) -> list[UpstreamIntroduction]:
+    def introductions(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts, for whoever introduces the node."""
         return [
-            voice_of(driver) for driver in self.lifecycle.drivers.values() if driver.capabilities
+            introduction_of(driver)
+            for driver in self.lifecycle.drivers.values()
+            if driver.capabilities
         ]
 
     def _verify(self) -> None:
@@ -888,7 +900,7 @@ def _problems(workspace: files.Workspace, path: Path) -> list[str]:
     return [] if refused is None else [str(problem) for problem in refused.problems]
 
 
-def _run_apart(work: Coroutine[Any, Any, T]) -> T:
+def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine, on a loop of its own in another thread, which is waited for."""
     with ThreadPoolExecutor(1, thread_name_prefix="driver-code") as thread:
         return thread.submit(asyncio.run, work).result()

@@ -25,7 +25,7 @@ from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.driver import Driver
 from interlock.drivers.errors import aip_code
-from interlock.drivers.limits import CallAttempts, may_repeat
+from interlock.drivers.limits import CallAttempts, is_repeatable
 from interlock.drivers.resolver import Candidate
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import (
@@ -68,7 +68,7 @@ _DRIVER_FAILURES: Final = frozenset(
 that was, these names say nothing: a hook may say of an answer whatever it likes."""
 _UNAUTHORIZED: Final = 401
 _log = logging.getLogger("interlock.drivers")
-_PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
+_RETRYABLE_ERROR: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
 """What it is worth trying again after: a server that went away may be back."""
 
 
@@ -106,7 +106,7 @@ class ContractExchange:
         self._inputs = inputs
         self._context = context
         self._order = order
-        self._extra = words_for(call, request_state)
+        self._extra = extra_params(call, request_state)
         self._place = 0
         self._attempts: CallAttempts | None = None
         """Those of the driver of now."""
@@ -147,7 +147,7 @@ class ContractExchange:
             self._execute(driver, binding)
             return
         try:
-            _must_be_judged(call, binding)
+            _require_allowed_level(call, binding)
             check_uris(served.contract, self._inputs, driver.roots, resolve=os.path.realpath)
             if driver.hooks is None or not driver.hooks.makes_arguments(binding):
                 self._dispatch(driver, binding, binding.bound.arguments(self._inputs))
@@ -164,12 +164,12 @@ class ContractExchange:
                 if error is not None:
                     raise error
                 # What its server listed meanwhile may say something else.
-                _must_be_judged(self._call, binding)
+                _require_allowed_level(self._call, binding)
                 self._dispatch(driver, binding, arguments)
             except InterlockError as failed:
                 self._failed(failed)
 
-        self._exchange = BodyExchange(
+        self._exchange = CodeRequest(
             driver.hooks.arguments(binding, self._inputs, self._context, call.caller), over
         )
 
@@ -209,9 +209,9 @@ class ContractExchange:
 
     def _hand_over(self, binding: DriverBinding) -> None:
         """The server is there, and is about to hear of the call. Raises InterlockError."""
-        _must_serve(binding)
-        _must_be_judged(self._call, binding)
-        self._dispatched = self._call.is_dispatched = True
+        _require_usable(binding)
+        _require_allowed_level(self._call, binding)
+        self._dispatched = self._call.dispatched = True
 
     def _limit(self, end: float) -> None:
         """However much progress there is: the contract's time is a ceiling."""
@@ -234,7 +234,7 @@ class ContractExchange:
                 made = self._result({}, value)
                 self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
 
-        self._exchange = BodyExchange(
+        self._exchange = CodeRequest(
             driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), over
         )
 
@@ -247,24 +247,24 @@ class ContractExchange:
         self._child = None
         self._dispatched = call.is_dispatched
         if error is not None:
-            if isinstance(error, UpstreamLostError):
-                if driver.on_sign(error):
+            if isinstance(error, UpstreamGoneError):
+                if driver.needs_sign_in(error):
                     self._sign_in(driver, error)
                     return
-                driver.unreachable(error.message)
+                driver.on_unreachable(error.message)
             self._failed(error)
             return
         assert outcome is not None
-        self._begun = self._call.is_dispatched = True
-        driver.answered()
-        glance = outcome.summary
+        self._begun = self._call.dispatched = True
+        driver.on_response()
+        glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # It wants to know something first: that is between it and the caller, and what comes
             # then is a call of the contract again, which goes to it and to nobody else.
             self._record(None)
             self.is_open = False
             self._exchange = None
-            self._back.on_result(self._call, signed_by(driver, outcome), None)
+            self._back.settled(self._call, with_request_state(driver, outcome), None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:
@@ -291,7 +291,7 @@ class ContractExchange:
             made = self._result(result, value, parsed=True)
             self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
 
-        self._exchange = BodyExchange(driver.hooks.value(binding, result, self._context), over)
+        self._exchange = CodeRequest(driver.hooks.value(binding, result, self._context), over)
 
     def _sign_in(self, driver: Driver, refused: UpstreamLostError) -> None:
         """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
@@ -310,7 +310,7 @@ class ContractExchange:
                 self._record(refused)
                 self.begin()
 
-        self._exchange = BodyExchange(driver.signed_in(), over)
+        self._exchange = CodeRequest(driver.ensure_signed_in(), over)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if self.is_open and call is self._child:
@@ -362,11 +362,11 @@ class ContractExchange:
         gone = isinstance(error, UpstreamLostError)
         # What is wrong with the call itself is wrong for every driver.
         untouched = not dispatched and (gone or error.failure.name in _DRIVER_FAILURES)
-        pause = self._attempts.again(_PASSING if gone else error, executed=not untouched)
+        pause = self._attempts.again(_RETRYABLE_ERROR if gone else error, executed=not untouched)
         if pause is not None:
             self._retries += 1
             self._pause = self._upstream.call_later(pause, self._again)
-        elif self._goes_elsewhere(error, untouched=untouched):
+        elif self._can_try_next(error, untouched=untouched):
             self._place += 1
             self._attempts = None
             self._retries += 1
@@ -374,7 +374,7 @@ class ContractExchange:
         else:
             self._end(error)
 
-    def _goes_elsewhere(self, error: InterlockError, *, untouched: bool) -> bool:
+    def _can_try_next(self, error: InterlockError, *, untouched: bool) -> bool:
         """Whether the next driver is asked: it must not be done twice, and a server that answered
         has answered."""
         if self._place + 1 >= len(self._order):
@@ -382,7 +382,7 @@ class ContractExchange:
         if untouched:
             return True
         served = self._served
-        return isinstance(error, UpstreamLostError) and may_repeat(served.contract, served.level)
+        return isinstance(error, UpstreamGoneError) and is_repeatable(served.contract, served.level)
 
     def _again(self) -> None:
         self._pause = None
@@ -390,10 +390,10 @@ class ContractExchange:
             self.begin()
 
     def _end(self, error: InterlockError) -> None:
-        if self.is_open:
-            self.is_open = False
-            self._name_driver()
-            self._record_whole(ok=False)
+        if self.open:
+            self.open = False
+            self._set_call_upstream()
+            self._record_call(ok=False)
             # Where it may go once more was decided here; the pipeline would send the contract's own
             # words to the server of a driver.
             self._call.is_retry = True
@@ -414,9 +414,9 @@ class ContractExchange:
         self.is_open = False
         # It and its request point at each other: taken apart, they are freed at once.
         self._exchange = None
-        self._name_driver()
-        self._record_whole(ok=True)
-        self._back.on_result(self._call, outcome, error)
+        self._set_call_upstream()
+        self._record_call(ok=True)
+        self._back.settled(self._call, outcome, error)
 
     def _record(self, error: InterlockError | None) -> None:
         assert self._driver is not None
@@ -426,8 +426,8 @@ class ContractExchange:
             self._inputs, took, error,
         )  # fmt: skip
 
-    def _record_whole(self, *, ok: bool) -> None:
-        took = self._upstream.clock() - self._call.started_at
+    def _record_call(self, *, ok: bool) -> None:
+        took = self._upstream.clock() - self._call.started
         self._upstream.journal.tool(
             self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
             ok=ok,
@@ -440,8 +440,8 @@ class ContractExchange:
             self.is_open = False
             if self._exchange is not None:
                 self._record(InterlockError(CANCELLED, reason))
-            self._name_driver()
-            self._record_whole(ok=False)
+            self._set_call_upstream()
+            self._record_call(ok=False)
         self._stop_waiting()
         if self._exchange is not None:
             self._exchange.abandon(reason)
@@ -463,14 +463,14 @@ class ContractExchange:
         self._call, self._back = call, back
         self._dispatched_before = True
 
-    def _name_driver(self) -> None:
+    def _set_call_upstream(self) -> None:
         """The call is over: it was this driver's. Not before: what its server asks on the way is
         asked in a call of the contract."""
         if self._driver is not None:
             self._call.upstream = self._driver.key
 
 
-class BodyExchange(PendingRequestBase):
+class CodeRequest(PendingRequestBase):
     """A call that a driver's own code serves."""
 
     def __init__(
@@ -516,18 +516,18 @@ def _is_no_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") != "text"
 
 
-def _must_serve(binding: DriverBinding) -> None:
+def _require_usable(binding: DriverBinding) -> None:
     """The server is there, and may have listed something else than is needed. Raises
     InterlockError."""
-    if not binding.counts:
+    if not binding.is_usable:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            " ".join((*binding.wrong, *binding.problems)),
+            " ".join((*binding.file_problems, *binding.problems)),
             {"contract": binding.contract.id},
         )
 
 
-def _must_be_judged(call: Call, binding: DriverBinding) -> None:
+def _require_allowed_level(call: Call, binding: DriverBinding) -> None:
     """The rules let the call through as what it was known to be; what its tool says of itself since
     it was listed may be worse. Raises InterlockError."""
     judged = LEVELS.get(call.effect)
@@ -556,11 +556,11 @@ class InputRequestState(msgspec.Struct, frozen=True):
     digest: str
     state: str | None = None
 
-    def is_still(self, driver: Driver) -> bool:
+    def matches(self, driver: Driver) -> bool:
         return self.driver == driver.manifest.key and self.digest == driver.digest
 
 
-def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
+def with_request_state(driver: Driver, outcome: Outcome) -> Outcome:
     """A result that asks for input, with a state that says who asks. What cannot be read is left as
     it is: whoever passes it on says so."""
     glance = outcome.summary
@@ -587,7 +587,7 @@ def read_request_state(call: Call) -> InputRequestState | None:
         raise gone() from None
 
 
-def words_for(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
+def extra_params(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
     """What beside the arguments is passed on to the server: its own state, as it gave it."""
     if request_state is None or call.extra is None:
         return call.extra

@@ -27,20 +27,20 @@ from interlock.protocol.schema_cost import (
 # small file can ask for more of them than anybody can wait for. They are counted here, each part
 # of the schema once, before a schema is used.
 
-MOST_VISITS: Final = 100_000
+MAX_SCHEMA_PARTS: Final = 100_000
 
 
 class SchemaSize:
     """Counts the parts of one document."""
 
-    def __init__(self, document: Any, most: int = MOST_VISITS) -> None:
+    def __init__(self, document: Any, most: int = MAX_SCHEMA_PARTS) -> None:
         self._document = document
         self._most = most
         self._known: dict[int, int] = {}
         self._references = References(document)
 
     @property
-    def too_large(self) -> bool:
+    def is_too_large(self) -> bool:
         """Whether it has more parts than anybody should visit, or lies too deep to be walked."""
         try:
             return self._count(self._document) > self._most
@@ -74,13 +74,13 @@ class SchemaSize:
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
-_TOO_MUCH: Final = "to check it by this schema would take too long; make it smaller"
+_TOO_EXPENSIVE: Final = "to check it by this schema would take too long; make it smaller"
 
 
 class ContractShape:
     """What is needed of a contract with every call."""
 
-    __slots__ = ("_context", "_inputs", "_outputs", "contract", "only_output", "text_output")
+    __slots__ = ("_context", "_inputs", "_outputs", "contract", "has_text_output", "single_output")
 
     def __init__(self, contract: ToolContract) -> None:
         self.contract = contract
@@ -89,12 +89,12 @@ class ContractShape:
         schema = contract.context_schema
         self._context = None if schema is None else _compiled(contract, "contextSchema", schema)
         outputs = SchemaView.of(contract.outputs)
-        self.text_output = outputs.types == {"string"}
+        self.has_text_output = outputs.types == {"string"}
         """Whether its value is a text."""
-        self.only_output: str | None = None
+        self.single_output: str | None = None
         """The one member that its value must have, when it is an object with exactly one such."""
         if "object" in outputs.types and len(outputs.required) == 1:
-            self.only_output = next(iter(outputs.required))
+            self.single_output = next(iter(outputs.required))
 
     def check_inputs(self, inputs: Any) -> None:
         """Raises InterlockError (AIP: input_invalid) that says where, as JSON pointers."""
@@ -117,7 +117,7 @@ class ContractShape:
         return self._outputs.problems(value, "")
 
 
-class _Check:
+class _SchemaValidator:
     """One schema of a contract. A stranger wrote it, and values are a stranger's as well: the work
     of checking one by the other is bounded."""
 
@@ -134,18 +134,18 @@ class _Check:
 
     def problems(self, value: Any, below: str) -> list[dict[str, str]]:
         """What is wrong with a value, `below` a pointer. None: it is valid."""
-        if not self._work.can_validate_value(value):
-            return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_MUCH}]
+        if not self._work.allows_unwritten(value):
+            return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_EXPENSIVE}]
         if self._validator.is_valid(value):
             return []
         return _problems(self._validator, self._schema, value, below)
 
 
-def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _Check:
-    if SchemaSize(schema).too_large:
+def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _SchemaValidator:
+    if SchemaSize(schema).is_too_large:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: `{word}` unfolds to more than {MOST_VISITS} parts when its references "
+            f"{contract.id}: `{word}` unfolds to more than {MAX_SCHEMA_PARTS} parts when its references "
             "are followed; refer to less, or from fewer places.",
             {"contract": contract.id},
         )
@@ -174,7 +174,7 @@ def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _Che
             f"{contract.id}: `{word}` cannot be used as a JSON Schema: {why}.",
             {"contract": contract.id},
         ) from None
-    return _Check(schema, work, validator)
+    return _SchemaValidator(schema, work, validator)
 
 
 def _work_of(schema: dict[str, Any]) -> SchemaWork:

@@ -122,21 +122,21 @@ class ContractUpstream:
         request_state = None if call.extra_params is None else read_request_state(call)
         decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
         if decision.selected is None:
-            unsigned = _unsigned(served, decision)
+            unsigned = _drivers_without_sign_in(served, decision)
             if unsigned:
                 # Somebody may have signed in meanwhile, or may be at it.
                 return DeferredRequest(
-                    call, back, not_ready(), partial(self._sign_in_first, unsigned)
+                    call, back, not_ready(), partial(self._start_after_sign_in, unsigned)
                 )
         return self._send(call, back, served, inputs, context, decision, request_state)
 
-    async def _sign_in_first(
+    async def _start_after_sign_in(
         self, unsigned: list[Driver], call: Call, back: ResponseHandler
     ) -> UpstreamRequest:
         required: InterlockError | None = None
         for driver in unsigned:
             try:
-                await driver.signed_in()
+                await driver.ensure_signed_in()
             except InterlockError as error:
                 required = required or error
         served = self._served(call)
@@ -201,8 +201,8 @@ class ContractUpstream:
         condition = driver.condition
         condition.circuit_open = self._circuit_open(driver.key)
         if not condition.authed:
-            driver.look_for_sign_in()
-        driver.may_be_installed()
+            driver.check_sign_in_soon()
+        driver.allow_install_retry()
         failed, passed = condition.health_failed_at, condition.health_passed_at
         return (
             condition.authed,
@@ -228,7 +228,7 @@ class ContractUpstream:
         served = None if contract is None else self.served.get(contract.key)
         if served is None:
             raise InterlockError(UNKNOWN_TOOL, f"No contract is called {name[:100]!r} here.")
-        _must_be_what_was_judged(call, served)
+        _require_unchanged(call, served)
         return served
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
@@ -249,7 +249,7 @@ class ContractUpstream:
         return True
 
 
-def _must_be_what_was_judged(call: Call, served: ServedContract) -> None:
+def _require_unchanged(call: Call, served: ServedContract) -> None:
     """A call is judged, written down and, where its server asks something, made again: meanwhile
     files may have changed. Raises InterlockError."""
     route = call.route
@@ -274,12 +274,14 @@ def _must_be_what_was_judged(call: Call, served: ServedContract) -> None:
 
 def _candidate(driver: Driver, contract: str) -> Candidate:
     binding, condition = driver.bindings[contract], driver.condition
-    if not binding.counts and not condition.refused:
-        condition = replace(condition, refused=" ".join((*binding.wrong, *binding.problems)))
+    if not binding.is_usable and not condition.rejection:
+        condition = replace(
+            condition, rejection=" ".join((*binding.file_problems, *binding.problems))
+        )
     return Candidate(driver.manifest, binding.entry, condition)
 
 
-def _unsigned(served: ServedContract, decision: DriverChoice) -> list[Driver]:
+def _drivers_without_sign_in(served: ServedContract, decision: DriverChoice) -> list[Driver]:
     """The drivers that are not taken because nobody is signed in with them."""
     keys = {
         rejection.driver for rejection in decision.rejected if rejection.code == AUTH_REQUIRED.name
@@ -292,7 +294,7 @@ def _pinned(
 ) -> str | None:
     """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
     if request_state is not None:
-        if not any(request_state.is_still(driver) for driver in served.drivers):
+        if not any(request_state.matches(driver) for driver in served.drivers):
             raise gone()
         return request_state.driver
     value = _meta(call, META_DRIVER)

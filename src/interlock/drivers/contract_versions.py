@@ -44,7 +44,7 @@ class MajorDeprecation(Struct, frozen=True):
         return {**told, "migration_uri": self.migration_uri} if self.migration_uri else told
 
 
-NEVER: Final[Mapping[str, MajorDeprecation]] = {}
+NO_DEPRECATIONS: Final[Mapping[str, MajorDeprecation]] = {}
 
 
 def registered_deprecations(
@@ -68,7 +68,7 @@ class ContractVersions:
     def __init__(
         self,
         contracts: Iterable[ToolContract],
-        deprecations: Mapping[str, MajorDeprecation] = NEVER,
+        deprecations: Mapping[str, MajorDeprecation] = NO_DEPRECATIONS,
         now: float = 0.0,
     ) -> None:
         """`deprecations`: by `id@major`."""
@@ -84,7 +84,7 @@ class ContractVersions:
         # The own id of a contract may look like a major of another: it was there first.
         for id in majors:
             for major, contract in majors[id].items():
-                name = prefixed(id, major)
+                name = versioned_name(id, major)
                 if len(majors[id]) > 1 and name in majors:
                     self.clashes.append(
                         f"{name} is a contract's id and the name of {contract.key}: rename one."
@@ -122,7 +122,7 @@ class ContractVersions:
         for major in sorted(majors):
             contract = majors[major]
             end = self._deprecations.get(contract.key)
-            name = prefixed(id, major)
+            name = versioned_name(id, major)
             if end is not None and end.ends_at <= now:
                 self._ended[name] = contract, end
             else:
@@ -136,16 +136,16 @@ class ContractVersions:
             self._ended[id] = newest_ended, self._deprecations[newest_ended.key]
 
 
-def names_of(
+def offered_names(
     contracts: Iterable[ToolContract],
-    deprecations: Mapping[str, MajorDeprecation] = NEVER,
+    deprecations: Mapping[str, MajorDeprecation] = NO_DEPRECATIONS,
     now: float = 0.0,
 ) -> dict[str, ToolContract]:
     """What is offered, by name: see Versions."""
     return ContractVersions(contracts, deprecations, now).names
 
 
-def prefixed(id: str, major: int) -> str:
+def versioned_name(id: str, major: int) -> str:
     """The name of one major."""
     return f"v{major}.{id}"
 

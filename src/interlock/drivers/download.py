@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 LARGEST: Final = 1024 * 1024 * 1024
 LARGEST_UNPACKED: Final = 4 * LARGEST
 MOST_FILES: Final = 100_000
-WITHIN: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 """How long a server may be silent."""
 _CHUNK: Final = 256 * 1024
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
@@ -71,7 +71,7 @@ def fetch(url: str, file: IO[bytes]) -> str:
     opener = urllib.request.build_opener(*handlers)
     digest, size = hashlib.sha256(), 0
     try:
-        with opener.open(url, timeout=WITHIN) as answer:
+        with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:
             while chunk := answer.read(_CHUNK):
                 size += len(chunk)
                 if size > LARGEST:

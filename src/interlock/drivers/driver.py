@@ -20,14 +20,14 @@ from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.binding import check_listed
 from interlock.drivers.driver_server import (
-    RETRY_AT_MOST,
+    MAX_RETRY_SECONDS,
     DriverHost,
     DriverServer,
     DriverSupervisor,
 )
 from interlock.drivers.health import Health
 from interlock.drivers.installation import InstallFailure
-from interlock.drivers.launch import is_lasting
+from interlock.drivers.launch import is_permanent
 from interlock.drivers.offers import DeclaredUris
 from interlock.drivers.resolver import DriverCondition
 from interlock.drivers.translation import BoundEntry
@@ -38,7 +38,7 @@ from interlock.protocol.mcp import RESOURCE_METHODS
 
 _log = logging.getLogger("interlock.drivers")
 
-LOOK_AGAIN: Final = 1.0
+SIGN_IN_CHECK_SECONDS: Final = 1.0
 """So often it is looked whether somebody signed in meanwhile."""
 _MOST_WARNINGS: Final = 50
 
@@ -49,7 +49,7 @@ class DriverBinding(Struct):
     contract: ToolContract
     entry: ImplementedContract
     bound: BoundEntry
-    wrong: tuple[str, ...] = ()
+    file_problems: tuple[str, ...] = ()
     """What is wrong by the files alone."""
     problems: tuple[str, ...] = ()
     """What is wrong by what the server lists. Empty: it will do, as far as is known."""
@@ -60,8 +60,8 @@ class DriverBinding(Struct):
     """What the server's tool does at least, by its own words, once it was listed."""
 
     @property
-    def counts(self) -> bool:
-        return not self.wrong and not self.problems
+    def is_usable(self) -> bool:
+        return not self.file_problems and not self.problems
 
 
 class Driver:
@@ -73,7 +73,7 @@ class Driver:
         self,
         manifest: DriverManifest,
         bindings: Mapping[str, DriverBinding],
-        around: DriverHost,
+        host: DriverHost,
         *,
         strict: bool = False,
         hooks: Any = None,
@@ -96,12 +96,12 @@ class Driver:
         """Whether its server has been asked for its tools."""
         self.problem = ""
         """Why its server could not be reached when it was last tried."""
-        self.failed_install: InstallFailure | None = None
+        self.install_failure: InstallFailure | None = None
         """Of the last attempt, if that failed."""
         self.hooks = hooks
         """What its driver.py brings, if that may be run."""
         self.health: Health | None = None
-        self.on_sign: Callable[[UpstreamLostError], bool] = lambda _: False
+        self.needs_sign_in: Callable[[UpstreamGoneError], bool] = lambda _: False
         """Told of failures; says whether somebody has to sign in again."""
         self.warnings: dict[str, None] = {}
         """What the operator should look at, in the order in which it came up."""
@@ -109,17 +109,17 @@ class Driver:
         """How many calls of contracts it was given."""
         self.requests = 0
         """How much was asked of its server, by whomever."""
-        self.marks: tuple[object, ...] = (None, None)
+        self.fingerprints: tuple[object, ...] = (None, None)
         """By what it is seen that its code, or its signature, changed."""
         self.capabilities: Mapping[str, Any] = {}
         """What of its server is offered beside contracts; also while that sleeps."""
-        self.server = DriverServer(self, around)
+        self.server = DriverServer(self, host)
         self.roots = _folders(manifest)
         """The folders that its server was given, when it was given any: no file elsewhere may be
         named to it."""
         self._uris = DeclaredUris(manifest, self.roots, os.path.realpath)
-        self._around = around
-        self._reviving: asyncio.Task[None] | None = None
+        self._host = host
+        self._reconnect_task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = float("-inf")
 
@@ -135,8 +135,8 @@ class Driver:
     ) -> UpstreamRequest:
         """Send a request to its server, which is started for it if need be. `check` is asked when
         the server is there, before it hears of the request. Raises InterlockError."""
-        if call.method in RESOURCE_METHODS:
-            self._uris.put_right(call)
+        if call.verb in ABOUT_RESOURCES:
+            self._uris.rewrite_request(call)
         self.requests += 1
         return self.server.start(call, back, check)
 
@@ -149,13 +149,13 @@ class Driver:
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
         own = self._uris.own(uri)
-        await (await self.server.awake()).subscribe(own, call)
+        await (await self.server.ensure_running()).watch(own, call)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
         if self.supervisor is not None:
             await self.supervisor.unsubscribe(self._uris.own(uri), call)
 
-    def own_uris(self, uris: Iterable[str]) -> list[str]:
+    def server_uris(self, uris: Iterable[str]) -> list[str]:
         """What its server calls resources that are followed."""
         found = []
         for uri in uris:
@@ -169,7 +169,7 @@ class Driver:
     async def wait_until_ready(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self.server.awake()
+                await self.server.ensure_running()
         except (TimeoutError, InterlockError):
             return False
         return True
@@ -182,102 +182,102 @@ class Driver:
             self.warnings[text] = None
             _log.warning("%s: %s", self.manifest.id, text)
 
-    def note_health(self) -> None:
+    def update_health(self) -> None:
         """Take over what its health is now."""
         if self.health is not None:
             self.condition.health_failed_at = self.health.failed_at
             self.condition.health_passed_at = self.health.passed_at
 
-    def answered(self) -> None:
+    def on_response(self) -> None:
         """Its server has answered a call, whatever it said."""
-        self.server.used()
+        self.server.touch()
         if self.health is not None:
             self.health.passed()
-            self.note_health()
+            self.update_health()
 
-    def unreachable(self, why: str) -> None:
+    def on_unreachable(self, why: str) -> None:
         """A call did not reach its server, or no answer came. Whether that lasts is found out now,
         so that a driver that is back is used again at once."""
         if self.health is not None:
             self.health.failed(why)
-            self.note_health()
-        if self._reviving is None and not self.server.closed:
-            self._reviving = asyncio.get_running_loop().create_task(
-                self._revive(), name=f"revive:{self.key}"
+            self.update_health()
+        if self._reconnect_task is None and not self.server.closed:
+            self._reconnect_task = asyncio.get_running_loop().create_task(
+                self._reconnect(), name=f"revive:{self.key}"
             )
 
-    async def _revive(self) -> None:
+    async def _reconnect(self) -> None:
         try:
             # After a while the failure does not count any more, and the next call tries.
             while self.health is None or not self.health.available:
                 try:
-                    await self.server.awake()
+                    await self.server.ensure_running()
                 except InterlockError as error:
-                    if is_lasting(error) or self.server.closed:
+                    if is_permanent(error) or self.server.closed:
                         return
                 else:
-                    self.answered()
-                    self._around.changed(self)
+                    self.on_response()
+                    self._host.on_change(self)
                     return
-                await self._around.sleep(RETRY_AT_MOST)
+                await self._host.sleep(MAX_RETRY_SECONDS)
         finally:
-            self._reviving = None
+            self._reconnect_task = None
 
-    def look_at_install(self) -> bool:
+    def recheck_installation(self) -> bool:
         """Forget that it could not be installed when somebody has installed it since; whether that
         is so."""
-        failed = self.failed_install
+        failed = self.install_failure
         if failed is None or not failed.is_outdated():
             return False
-        self._forget_install()
+        self._clear_install_failure()
         self.problem = ""
         return True
 
-    def may_be_installed(self) -> None:
+    def allow_install_retry(self) -> None:
         """The same, for a call: it may also find out by itself, after a while."""
-        failed = self.failed_install
-        if not self.look_at_install() and failed and self._around.clock() >= failed.again_at:
-            self._forget_install()
+        failed = self.install_failure
+        if not self.recheck_installation() and failed and self._host.clock() >= failed.again_at:
+            self._clear_install_failure()
 
-    def _forget_install(self) -> None:
-        self.failed_install = None
+    def _clear_install_failure(self) -> None:
+        self.install_failure = None
         self.condition.install_failed = self.condition.version_problem = ""
 
-    async def signed_in(self) -> None:
+    async def ensure_signed_in(self) -> None:
         """Be signed in, as far as that can be done without a human. Raises InterlockError."""
-        await self._around.ready(self)
+        await self._host.ensure_ready(self)
 
-    def look_for_sign_in(self) -> None:
+    def check_sign_in_soon(self) -> None:
         """Find out, soon, whether somebody signed in since it was last looked."""
-        now = self._around.clock()
-        if self._looking is None and now - self._looked_at >= LOOK_AGAIN:
+        now = self._host.clock()
+        if self._looking is None and now - self._looked_at >= SIGN_IN_CHECK_SECONDS:
             self._looked_at = now
             self._looking = asyncio.get_running_loop().create_task(
-                self._look_for_sign_in(), name=f"signed-in:{self.key}"
+                self._check_sign_in(), name=f"signed-in:{self.key}"
             )
 
-    async def _look_for_sign_in(self) -> None:
+    async def _check_sign_in(self) -> None:
         try:
-            await self.signed_in()
+            await self.ensure_signed_in()
         except InterlockError as error:
             _log.debug("%s: %s", self.key, error.message)
         finally:
             self._looking = None
 
-    async def close(self, *, at_once: bool) -> None:
+    async def close(self, *, immediately: bool) -> None:
         """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
         self.server.closed = True
-        tasks = [task for task in (self._reviving, self._looking) if task is not None]
+        tasks = [task for task in (self._reconnect_task, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.server.close(at_once=at_once)
+        await self.server.close(immediately=immediately)
         if self.hooks is not None:
-            await self.hooks.process.close(at_once=lambda: self.server.hurries)
+            await self.hooks.process.close(immediately=lambda: self.server.is_immediate)
 
     # -- what its server lists
 
-    def listed(self, tools: list[Raw]) -> None:
+    def on_tools_listed(self, tools: list[Raw]) -> None:
         """Hold what its server offers against what the driver promises."""
         definitions = _by_name(tools)
         builds = self.hooks is not None and self.hooks.builds_arguments
@@ -296,12 +296,12 @@ class Driver:
             binding.problems, binding.warnings = problems, warnings
             binding.level = _level(binding, definitions)
         self.verified = True
-        self._around.changed(self)
+        self._host.on_change(self)
 
     def serves(self, contract: str) -> bool:
         """Whether it can be asked for a contract, as far as is known."""
         binding = self.bindings.get(contract)
-        return binding is not None and binding.counts and not self.condition.refused
+        return binding is not None and binding.is_usable and not self.condition.rejection
 
 
 def _level(binding: DriverBinding, definitions: Mapping[str, Mapping[str, Any]]) -> EffectLevel:

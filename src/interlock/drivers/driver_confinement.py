@@ -16,7 +16,7 @@ from interlock.drivers.driver import Driver
 from interlock.drivers.launch import ConfinementFactory
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
 from interlock.drivers.processes import ConfinementOpener
-from interlock.drivers.sandbox.confinement import Confinement, RefusalRecorder
+from interlock.drivers.sandbox.confinement import Confinement, EgressRefusalRecorder
 from interlock.drivers.sandbox.self_test import confinement_problem
 
 _log = logging.getLogger("interlock.drivers")
@@ -34,7 +34,7 @@ class DriverConfinements:
         self._environ = environ
         self._base_dir = base_dir
         self._audit = audit
-        self.own_places = [(config.host, config.port)]
+        self.node_addresses = [(config.host, config.port)]
         """Where this node listens: no driver gets there, nor sends the node there."""
         self._around: dict[Confinement, tuple[Driver, Callable[[], Awaitable[None]]]] = {}
         """Those of what runs, and what ends that. A driver may have several: old servers stay for
@@ -49,7 +49,7 @@ class DriverConfinements:
         """The node has opened its door, perhaps at a port that the kernel chose."""
         place = urlsplit(url)
         if place.hostname and place.port:
-            self.own_places.append((place.hostname, place.port))
+            self.node_addresses.append((place.hostname, place.port))
 
     def _guarded(self) -> tuple[Path, ...]:
         return guarded_from_drivers(self._config, self._environ, self._base_dir)
@@ -64,7 +64,7 @@ class DriverConfinements:
             on_refused=lambda host, port: self._refused(driver, host, port),
         )
 
-    async def open_alone(self, key: str) -> Confinement | None:
+    async def open_without_network(self, key: str) -> Confinement | None:
         """A confinement without any network, for code of a driver that is not made yet. Raises
         InterlockError."""
         return await self._open(key, (), warn=lambda _: None)
@@ -75,7 +75,7 @@ class DriverConfinements:
         egress: Sequence[str],
         *,
         warn: Callable[[str], None],
-        on_refused: RefusalRecorder | None = None,
+        on_refused: EgressRefusalRecorder | None = None,
     ) -> Confinement | None:
         settings = self._config.section(DriversConfig)
         if settings.sandbox == "advisory":
@@ -90,7 +90,7 @@ class DriverConfinements:
             read_only=self._guarded(),
             any_egress=settings.any_egress,
             local_egress=settings.local_egress,
-            never=self.own_places,
+            never=self.node_addresses,
             on_refused=on_refused,
         )
 
@@ -100,19 +100,19 @@ class DriverConfinements:
 
     # -- around servers
 
-    def around_server(self, driver: Driver, afterwards: Cleanups) -> ConfinementFactory:
+    def server_confinement(self, driver: Driver, cleanups: Cleanups) -> ConfinementFactory:
         """Makes the confinement for the first start of a driver's server, and reuses it for all
         others."""
         made: list[Confinement | None] = []
 
         async def confine() -> Confinement | None:
             if not made:
-                made.append(await self._open_around(driver, afterwards))
+                made.append(await self._open_around(driver, cleanups))
             return made[0]
 
         return confine
 
-    async def _open_around(self, driver: Driver, afterwards: Cleanups) -> Confinement | None:
+    async def _open_around(self, driver: Driver, cleanups: Cleanups) -> Confinement | None:
         server = driver.manifest.server
         if server is None or server.kind == "docker":
             # The engine confines it; its client has to reach the engine.
@@ -126,12 +126,12 @@ class DriverConfinements:
             self._around.pop(confinement, None)
             await confinement.close()
 
-        afterwards.append(close)
+        cleanups.append(close)
         return confinement
 
     # -- around code
 
-    def around_code(self, driver: Driver) -> ConfinementOpener:
+    def code_confinement(self, driver: Driver) -> ConfinementOpener:
         """Makes the confinement for each start of the process of a driver's code."""
 
         async def end() -> None:
@@ -146,7 +146,7 @@ class DriverConfinements:
 
         return open_confinement
 
-    async def end_uncovered(self, *, configured: bool = False) -> None:
+    async def end_uncovered_processes(self, *, configured: bool = False) -> None:
         """End servers that are not kept any more from what they were to be kept from: somebody
         outside replaced it. `configured`: also those that are to be kept from more by now."""
         if not self._around:

@@ -19,7 +19,7 @@ from interlock.core.deferred_request import DeferredRequest
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.errors import not_ready
-from interlock.drivers.launch import DriverConnector, is_lasting
+from interlock.drivers.launch import DriverConnector, is_permanent
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.backoff import exponential_delay
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("interlock.drivers")
 
-RETRY_FIRST: Final = 0.5
-RETRY_AT_MOST: Final = 30.0
+MIN_RETRY_SECONDS: Final = 0.5
+MAX_RETRY_SECONDS: Final = 30.0
 """Between two attempts to reach a server, from the first to the longest pause."""
-_GLANCE: Final = 0.05
-_BUSY: Final = 1.0
+_DRAIN_POLL_SECONDS: Final = 0.05
+_BUSY_CHECK_SECONDS: Final = 1.0
 """When a server that is at work is looked at again."""
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -50,11 +50,11 @@ class DriverSupervisor(Supervisor):
         self.attempts = 0
         """Those that failed since it was last ready."""
         self.on_attempt: Callable[[], None] = lambda: None
-        self.afterwards: list[Callable[[], Awaitable[None]]] = []
+        self.cleanups: list[Callable[[], Awaitable[None]]] = []
         """What is done when it has ended."""
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether anybody waits for an answer of its server."""
         peer = self.peer
         return peer is not None and any(
@@ -74,8 +74,8 @@ class DriverSupervisor(Supervisor):
 
     async def end(self) -> None:
         await super().end()
-        while self.afterwards:
-            await self.afterwards.pop()()
+        while self.cleanups:
+            await self.cleanups.pop()()
 
 
 class DriverHost(Protocol):
@@ -88,7 +88,7 @@ class DriverHost(Protocol):
     async def prepare(self, driver: Driver) -> None:
         """Have it installed, of the right version and signed in. Raises InterlockError."""
 
-    async def ready(self, driver: Driver) -> None:
+    async def ensure_ready(self, driver: Driver) -> None:
         """Have it signed in; a server with secrets that are no more is let go. Raises
         InterlockError."""
 
@@ -96,90 +96,90 @@ class DriverHost(Protocol):
         """A supervisor for its server, not begun yet. Raises InterlockError."""
         ...
 
-    def looks_again_at(self, driver: Driver) -> float:
+    def next_check_at(self, driver: Driver) -> float:
         """When `ready` is to be asked before the next call, on the clock."""
         ...
 
-    def make_room(self, driver: Driver) -> Awaitable[None]:
+    def free_slot(self, driver: Driver) -> Awaitable[None]:
         """Another server is about to run. Raises InterlockError when there are too many."""
         ...
 
     def call_later(self, seconds: float, then: Callable[[], None]) -> Any: ...
 
-    def changed(self, driver: Driver) -> None:
+    def on_change(self, driver: Driver) -> None:
         """What is known about it is something else now."""
 
 
 class DriverServer:
     """The server of a driver, there or not."""
 
-    def __init__(self, driver: Driver, around: DriverHost) -> None:
+    def __init__(self, driver: Driver, host: DriverHost) -> None:
         self.supervisor: DriverSupervisor | None = None
-        self.last_used = around.clock()
+        self.last_used = host.clock()
         self.closed = False
         """It is not started any more."""
         self._driver = driver
-        self._around = around
+        self._host = host
         self._look_at = -inf
-        self._waking: asyncio.Task[DriverSupervisor] | None = None
-        self._idling: Any = None
-        self._news = asyncio.Event()
-        self._going: dict[asyncio.Task[None], DriverSupervisor] = {}
+        self._start_task: asyncio.Task[DriverSupervisor] | None = None
+        self._idle_timer: Any = None
+        self._attempt_event = asyncio.Event()
+        self._end_tasks: dict[asyncio.Task[None], DriverSupervisor] = {}
         """Those that are to go, and only stay for the calls that they have."""
-        self._in_a_hurry = False
+        self._immediate = False
 
     @property
-    def free(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether it runs, and nobody needs it now."""
         supervisor = self.supervisor
-        return supervisor is not None and self._waking is None and not supervisor.busy
+        return supervisor is not None and self._start_task is None and not supervisor.is_busy
 
-    def used(self) -> None:
-        self.last_used = self._around.clock()
+    def touch(self) -> None:
+        self.last_used = self._host.clock()
 
     def start(
         self, call: Call, back: ResponseHandler, check: Callable[[], None] | None = None
     ) -> UpstreamRequest:
         """Send a request to it; it is started for that if need be. `check` is asked when it is
         there, before it hears of the request. Raises InterlockError."""
-        self.used()
+        self.touch()
         supervisor = self.supervisor
         if (
             supervisor is not None
             and supervisor.peer is not None
-            and self._around.clock() < self._look_at
+            and self._host.clock() < self._look_at
         ):
             return supervisor.start(call, back)
-        return DeferredRequest(call, back, not_ready(), partial(self._woken, check))
+        return DeferredRequest(call, back, not_ready(), partial(self._start_when_ready, check))
 
-    async def _woken(
+    async def _start_when_ready(
         self, check: Callable[[], None] | None, call: Call, back: ResponseHandler
     ) -> UpstreamRequest:
-        supervisor = await self.awake()
+        supervisor = await self.ensure_running()
         if check is not None:
             check()
         return supervisor.start(call, back)
 
     # -- coming
 
-    async def awake(self) -> DriverSupervisor:
+    async def ensure_running(self) -> DriverSupervisor:
         """Its supervisor, with the server ready to be asked. Raises InterlockError."""
         supervisor = self.supervisor
         if supervisor is not None and supervisor.peer is not None:
-            if self._around.clock() < self._look_at:
+            if self._host.clock() < self._look_at:
                 return supervisor
-            await self._around.ready(self._driver)
-            self._look_at = self._around.looks_again_at(self._driver)
+            await self._host.ensure_ready(self._driver)
+            self._look_at = self._host.next_check_at(self._driver)
             if self.supervisor is supervisor and supervisor.peer is not None:
                 return supervisor
         if self.closed:
             raise self._gone("the driver is no more")
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().create_task(
-                self._wake(), name=f"wake:{self._driver.key}"
+        if self._start_task is None:
+            self._start_task = asyncio.get_running_loop().create_task(
+                self._start_server(), name=f"wake:{self._driver.key}"
             )
-            self._waking.add_done_callback(self._wake_over)
-        waking = self._waking
+            self._start_task.add_done_callback(self._on_started)
+        waking = self._start_task
         try:
             # Many may wait for the same: one who leaves must not end it for the others.
             return await asyncio.shield(waking)
@@ -189,40 +189,40 @@ class DriverServer:
                 raise
             raise self._gone("the driver is no more") from None
 
-    def _wake_over(self, task: asyncio.Task[DriverSupervisor]) -> None:
-        self._waking = None
+    def _on_started(self, task: asyncio.Task[DriverSupervisor]) -> None:
+        self._start_task = None
         if not task.cancelled() and task.exception() is not None:
             _log.debug("%s did not get ready", self._driver.key)
 
-    async def _wake(self) -> DriverSupervisor:
-        driver, around = self._driver, self._around
-        self.used()
+    async def _start_server(self) -> DriverSupervisor:
+        driver, host = self._driver, self._host
+        self.touch()
         try:
-            await around.prepare(driver)
+            await host.prepare(driver)
             supervisor = self.supervisor
             if supervisor is None:
-                await around.make_room(driver)
-                supervisor = self.supervisor = around.supervise(driver, self._pause)
-                supervisor.on_attempt = self._news.set
+                await host.free_slot(driver)
+                supervisor = self.supervisor = host.supervise(driver, self._pause)
+                supervisor.on_attempt = self._attempt_event.set
                 supervisor.begin()
-            await self._until_tried(supervisor)
+            await self._wait_until_ready(supervisor)
         except InterlockError as error:
             driver.problem = error.message
-            around.changed(driver)
+            host.on_change(driver)
             raise
         driver.problem = ""
-        self._look_at = around.looks_again_at(driver)
-        self._look_later()
+        self._look_at = host.next_check_at(driver)
+        self._schedule_idle_check()
         return supervisor
 
-    async def _until_tried(self, supervisor: DriverSupervisor) -> None:
+    async def _wait_until_ready(self, supervisor: DriverSupervisor) -> None:
         """Wait until it is ready, or has been tried often enough. Raises InterlockError."""
         most = self._driver.manifest.connection.max_retries
         while supervisor.peer is None:
             if self.supervisor is not supervisor:
                 raise self._gone("it was ended")
-            trouble = supervisor.connector.trouble
-            lasting = trouble is not None and is_lasting(trouble)
+            trouble = supervisor.connector.last_error
+            lasting = trouble is not None and is_permanent(trouble)
             if supervisor.attempts > most or (supervisor.attempts and lasting):
                 problem = supervisor.problem or "it does not get ready"
                 await self.end()
@@ -230,8 +230,8 @@ class DriverServer:
                     raise trouble
                 status = trouble.status if isinstance(trouble, UpstreamLostError) else 0
                 raise self._gone(problem, status)
-            self._news.clear()
-            await self._news.wait()
+            self._attempt_event.clear()
+            await self._attempt_event.wait()
 
     def _gone(self, why: str, status: int = 0) -> UpstreamLostError:
         return UpstreamLostError(
@@ -244,89 +244,89 @@ class DriverServer:
     async def _pause(self, seconds: float) -> None:
         """Between two attempts. `seconds` is what a supervisor thinks right."""
         attempts = 0 if self.supervisor is None else max(self.supervisor.attempts - 1, 0)
-        least = exponential_delay(attempts, RETRY_FIRST, RETRY_AT_MOST)
-        await self._around.sleep(min(max(seconds, least), RETRY_AT_MOST))
+        least = exponential_delay(attempts, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        await self._host.sleep(min(max(seconds, least), MAX_RETRY_SECONDS))
 
     # -- going
 
-    def _let_loose(self) -> DriverSupervisor | None:
+    def _detach(self) -> DriverSupervisor | None:
         """From now on there is none: the next call starts another one."""
         supervisor, self.supervisor = self.supervisor, None
-        if self._idling is not None:
-            self._idling.cancel()
-            self._idling = None
-        self._news.set()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._attempt_event.set()
         return supervisor
 
     async def end(self) -> None:
         """End it now. Calls that it has not answered fail."""
-        supervisor = self._let_loose()
+        supervisor = self._detach()
         if supervisor is not None:
             # It ends also when whoever wanted that is gone before it has.
-            await asyncio.shield(self._begin_to_go(supervisor, patient=False))
+            await asyncio.shield(self._begin_end(supervisor, patient=False))
 
     async def end_all(self) -> None:
         """The same, also for those that were to go when their last call is answered."""
         await self.end()
-        await asyncio.gather(*(supervisor.end() for supervisor in self._going.values()))
+        await asyncio.gather(*(supervisor.end() for supervisor in self._end_tasks.values()))
 
     def retire(self) -> None:
         """End it as soon as nobody waits for it, or nobody has to wait any longer."""
-        supervisor = self._let_loose()
+        supervisor = self._detach()
         if supervisor is not None:
-            self._begin_to_go(supervisor, patient=True)
+            self._begin_end(supervisor, patient=True)
 
-    def _begin_to_go(self, supervisor: DriverSupervisor, *, patient: bool) -> asyncio.Task[None]:
+    def _begin_end(self, supervisor: DriverSupervisor, *, patient: bool) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(
-            self._go(supervisor, patient=patient), name=f"go:{self._driver.key}"
+            self._end_when_unused(supervisor, patient=patient), name=f"go:{self._driver.key}"
         )
-        self._going[task] = supervisor
-        task.add_done_callback(self._going.pop)
+        self._end_tasks[task] = supervisor
+        task.add_done_callback(self._end_tasks.pop)
         return task
 
-    async def _go(self, supervisor: DriverSupervisor, *, patient: bool) -> None:
+    async def _end_when_unused(self, supervisor: DriverSupervisor, *, patient: bool) -> None:
         # Each call has a deadline of its own, and the server stays for as long as the last of them.
-        while patient and supervisor.busy and not self._in_a_hurry:
-            await self._around.sleep(_GLANCE)
+        while patient and supervisor.is_busy and not self._immediate:
+            await self._host.sleep(_DRAIN_POLL_SECONDS)
         await supervisor.end()
-        self._around.changed(self._driver)
+        self._host.on_change(self._driver)
 
-    async def close(self, *, at_once: bool) -> None:
+    async def close(self, *, immediately: bool) -> None:
         """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
         self.closed = True
-        self._in_a_hurry |= at_once
-        waking = self._waking
+        self._immediate |= immediately
+        waking = self._start_task
         if waking is not None:
             waking.cancel()
             await asyncio.gather(waking, return_exceptions=True)
         self.retire()
-        await asyncio.gather(*self._going, return_exceptions=True)
+        await asyncio.gather(*self._end_tasks, return_exceptions=True)
 
     @property
-    def hurries(self) -> bool:
+    def is_immediate(self) -> bool:
         """Whether nobody's call is waited for."""
-        return self._in_a_hurry
+        return self._immediate
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Whoever still waits for a server that is to go has waited long enough."""
-        self._in_a_hurry = True
+        self._immediate = True
 
     # -- while nobody uses it
 
-    def _look_later(self) -> None:
-        if self._idling is None and self.supervisor is not None:
-            left = self.last_used + self._patience - self._around.clock()
-            if not self.free:
-                left = max(left, _BUSY)
-            self._idling = self._around.call_later(max(left, 0.0), self._look)
+    def _schedule_idle_check(self) -> None:
+        if self._idle_timer is None and self.supervisor is not None:
+            left = self.last_used + self._idle_timeout - self._host.clock()
+            if not self.is_idle:
+                left = max(left, _BUSY_CHECK_SECONDS)
+            self._idle_timer = self._host.call_later(max(left, 0.0), self._look)
 
     @property
-    def _patience(self) -> float:
-        return self._around.idle if self._driver.manifest.connection.keepalive else 0.0
+    def _idle_timeout(self) -> float:
+        return self._host.idle if self._driver.manifest.connection.keepalive else 0.0
 
     def _look(self) -> None:
-        self._idling = None
-        if not self.free or self._around.clock() - self.last_used < self._patience:
-            self._look_later()
+        self._idle_timer = None
+        if not self.is_idle or self._host.clock() - self.last_used < self._idle_timeout:
+            self._schedule_idle_check()
         else:
             self.retire()

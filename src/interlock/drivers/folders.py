@@ -46,7 +46,7 @@ class DriverFolders(FeatureComponent):
         audit: Audit,
         breakers: Breakers,
         contracts: Contracts,
-        on_voices: Callable[[], None],
+        on_capabilities_changed: Callable[[], None],
     ) -> None:
         """`floors`: where contracts say what their calls wait for at least. `on_voices`: what the
         servers of drivers can do beside contracts has changed."""
@@ -62,7 +62,7 @@ class DriverFolders(FeatureComponent):
         self._breakers = breakers
         self._contracts = contracts
         contracts.also_changed = self._broken_contracts
-        self._on_voices = on_voices
+        self._on_capabilities_changed = on_capabilities_changed
         self._made: Drivers | None = None
         self._begun = False
         self._url: str | None = None
@@ -96,7 +96,7 @@ class DriverFolders(FeatureComponent):
             breakers=self._breakers,
             declare=contracts.declare,
             deprecations=lambda served: registered_deprecations(served, contracts.deprecations),
-            on_voices=self._on_voices,
+            on_capabilities_changed=self._on_capabilities_changed,
         )
         # A real cycle: contracts exist before drivers do, and drivers read their deprecations.
         contracts.on_ends = made.refresh
@@ -110,13 +110,13 @@ class DriverFolders(FeatureComponent):
 
     def introductions(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts."""
-        return [] if self._made is None else self._made.voices()
+        return [] if self._made is None else self._made.introductions()
 
     def start(self) -> None:
         self._begun = True
         if not self._config.section(DriversConfig).enabled:
             return
-        if self._made is not None or self._are_there():
+        if self._made is not None or self._has_folder():
             self.drivers.start()
         elif self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="drivers")
@@ -124,12 +124,12 @@ class DriverFolders(FeatureComponent):
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if self._are_there():
+            if self._has_folder():
                 break
         self._looking = None
         self.drivers.start()
 
-    def _are_there(self) -> bool:
+    def _has_folder(self) -> bool:
         return any(
             (self._base_dir / name).is_dir() for name in self._config.section(DriversConfig).folders
         )
@@ -176,5 +176,5 @@ def create(context: NodeContext) -> DriverFolders:
         audit=context.audit,
         breakers=context.breakers,
         contracts=context.component(Contracts),
-        on_voices=context.introduction_changed,
+        on_capabilities_changed=context.introduction_changed,
     )

@@ -35,10 +35,10 @@ class ProbeError(Exception):
 class ProbeClient(Protocol):
     """Makes the request; the status of its answer. Raises ProbeError."""
 
-    async def __call__(self, probe: HttpProbe, *, within: float) -> int: ...
+    async def __call__(self, probe: HttpProbe, *, timeout: float) -> int: ...
 
 
-def declared_only(
+def declared_probe_client(
     manifest: DriverManifest,
     *,
     any_egress: bool = False,
@@ -50,7 +50,7 @@ def declared_only(
 
     reach = reachable(resolve_outside, never=never, local=local_egress)
 
-    async def ask_declared(probe: HttpProbe, *, within: float) -> int:
+    async def probe_declared(probe: HttpProbe, *, timeout: float) -> int:
         try:
             check_remote(
                 probe.url,
@@ -64,31 +64,33 @@ def declared_only(
             )
             place = parse_url(probe.url)
             port = place.port or (443 if place.scheme == "https" else 80)
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 # Where a name leads is its owner's to say, and may be here.
                 await reach(normal_host(place.hostname or ""), port)
         except InterlockError as error:
             raise ProbeError(error.message.rstrip(".")) from None
         except TimeoutError:
-            raise ProbeError(f"the host of {probe.url} was not found within {within:g} s") from None
+            raise ProbeError(
+                f"the host of {probe.url} was not found within {timeout:g} s"
+            ) from None
         except OSError as error:
             raise ProbeError(f"{probe.url} cannot be asked: {error.strerror or error}") from None
-        return await ask_server(probe, within=within)
+        return await probe_server(probe, timeout=timeout)
 
-    return ask_declared
+    return probe_declared
 
 
-async def ask_server(
-    probe: HttpProbe, *, within: float, headers: Mapping[str, str] | None = None
+async def probe_server(
+    probe: HttpProbe, *, timeout: float, headers: Mapping[str, str] | None = None
 ) -> int:
     """The status of the answer. Raises ProbeError."""
     if not is_secure(probe.url):
         raise ProbeError(f"{probe.url} is neither https nor on this machine")
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout):
             answer = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
     except TimeoutError:
-        raise ProbeError(f"{probe.url} did not answer within {within:g} s") from None
+        raise ProbeError(f"{probe.url} did not answer within {timeout:g} s") from None
     except SignInProblem as trouble:
         raise ProbeError(trouble.reason.rstrip(".")) from None
     return answer.status
@@ -109,7 +111,7 @@ class Health:
         *,
         ping: Ping,
         run: CommandRunner = processes.run,
-        ask: ProbeClient = ask_server,
+        ask: ProbeClient = probe_server,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -120,7 +122,7 @@ class Health:
         self.failed_at: float | None = None
         """When it was last found not to work, on `clock`."""
         self.passed_at: float | None = None
-        self.why = ""
+        self.reason = ""
         """Why the last failure, as the rest of a sentence."""
         self._check = manifest.health_check
         self._ping = ping
@@ -151,12 +153,12 @@ class Health:
 
     def passed(self) -> None:
         """It works: a check says so, or a call that was answered."""
-        self.passed_at, self.why = self._clock(), ""
+        self.passed_at, self.reason = self._clock(), ""
         self._turn(failing=False)
 
     def failed(self, why: str) -> None:
         """It does not: a check says so, or a call that never arrived."""
-        self.failed_at, self.why = self._clock(), why
+        self.failed_at, self.reason = self._clock(), why
         self._turn(failing=True)
 
     def _turn(self, *, failing: bool) -> None:
@@ -203,7 +205,9 @@ class Health:
                 except InterlockError as error:
                     # It is not run where it cannot be confined.
                     return f"health_check.cmd: {error.message.rstrip('.')}"
-                return "" if ran.ended_with(check.expect_exit) else f"health_check.cmd: {ran.how}"
+                return (
+                    "" if ran.exited_with(check.expect_exit) else f"health_check.cmd: {ran.ending}"
+                )
             case "http":
                 return await self._problem_of_request(check)
 
@@ -220,7 +224,7 @@ class Health:
         if check.http is None:
             return "health_check.http is missing"
         try:
-            status = await self._ask(check.http, within=check.timeout_ms / 1000)
+            status = await self._ask(check.http, timeout=check.timeout_ms / 1000)
         except ProbeError as why:
             return str(why)
         wanted = check.http.expect_status

@@ -23,7 +23,7 @@ from interlock.drivers.code_process import (
 )
 from interlock.drivers.driver import DriverBinding
 from interlock.drivers.errors import ToolFault, aip_code, is_namespaced
-from interlock.drivers.processes import in_a_sentence
+from interlock.drivers.processes import printable_excerpt
 from interlock.drivers.translation import transformer_failed
 from interlock.errors import (
     EXECUTE_BINDING_MISMATCH,
@@ -36,7 +36,7 @@ from interlock.manifests.document import ManifestError
 from interlock.manifests.hook_types import HookArguments
 from interlock.manifests.model import DriverManifest
 
-_OTHER_ENTRY: Final = "driver.ts"
+_TYPESCRIPT_ENTRY: Final = "driver.ts"
 
 
 class HookFault(InterlockError):
@@ -63,7 +63,7 @@ class Hooks:
         self.process = CodeProcess(code)
         self._described = described
         self.transforms: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(
-            described.transforms, _run_elsewhere
+            described.transforms, _run_in_process
         )
         self.refresh: Callable[[], Awaitable[None]] | None = (
             self._refresh if "refresh" in described.hooks else None
@@ -105,11 +105,11 @@ class Hooks:
 
         def take(_: Any) -> Any:
             (transform, name), found = next(made, ((needed[-1]), HookResponse(raised="no value")))
-            own = found.own_error()
+            own = found.raised_error()
             if own is not None:
                 raise own
             if found.raised:
-                why = in_a_sentence(found.raised)
+                why = printable_excerpt(found.raised)
                 raise transformer_failed(binding.contract.id, transform, name, why)
             return found.value
 
@@ -141,11 +141,11 @@ class Hooks:
     ) -> HookResponse:
         """Raises InterlockError, also for what the hook raises."""
         made = await self.process.call(hook, message, bounded=bounded)
-        own = made.own_error()
+        own = made.raised_error()
         if own is not None:
             raise own
         if made.raised:
-            raise self._wrong(hook, in_a_sentence(made.raised))
+            raise self._wrong(hook, printable_excerpt(made.raised))
         return made
 
     def _asked(
@@ -189,11 +189,11 @@ def _unwrapped(made: HookResponse) -> Any:
     raise HookFault(_failure_of(envelope.code), message, retryable=envelope.retryable)
 
 
-def _run_elsewhere(_: Any) -> Any:
+def _run_in_process(_: Any) -> Any:
     raise RuntimeError("transformers run in the process of their driver.py")
 
 
-def code_mark(manifest: DriverManifest) -> tuple[int, ...]:
+def code_fingerprint(manifest: DriverManifest) -> tuple[int, ...]:
     """By what it is seen that a driver's code changed; empty when it has none."""
     try:
         status = os.stat(_beside(manifest, ENTRY))
@@ -213,8 +213,8 @@ def read_code(
     """The code of a driver, where it may be run, and what the operator should know. Raises
     InterlockError."""
     if not os.path.isfile(_beside(manifest, ENTRY)):
-        if os.path.isfile(_beside(manifest, _OTHER_ENTRY)):
-            return None, [f"{_OTHER_ENTRY} is ignored: this node runs {ENTRY} only."]
+        if os.path.isfile(_beside(manifest, _TYPESCRIPT_ENTRY)):
+            return None, [f"{_TYPESCRIPT_ENTRY} is ignored: this node runs {ENTRY} only."]
         return None, []
     if manifest.id not in allowed:
         note = f"{ENTRY} is not run: name {manifest.id} under drivers.allow_code to trust it."
@@ -254,7 +254,7 @@ def make_hooks(
     try:
         # Checked once more: what the process says of itself is a stranger's word.
         definition = define_driver(
-            described.values, execute=dict.fromkeys(described.execute, _run_elsewhere)
+            described.values, execute=dict.fromkeys(described.execute, _run_in_process)
         )
         check_execute(definition, contracts)
         merged, warnings = merge(manifest, definition)

@@ -31,7 +31,7 @@ from interlock.core.config.problems import BadValue
 from interlock.core.upstreams.oauth.urls import is_secure
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.drivers import processes
-from interlock.drivers.processes import CommandResult, CommandRunner, in_a_sentence
+from interlock.drivers.processes import CommandResult, CommandRunner, printable_excerpt
 from interlock.drivers.sandbox.docker import is_image
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
@@ -154,7 +154,7 @@ def _content(path: Path) -> bytes | None:
 # cannot. What an entry names is a stranger's text: packages go by their names in a registry or
 # are files beside the manifest, and nothing of it is taken for an option.
 
-WITHIN: Final = 600.0
+INSTALL_TIMEOUT_SECONDS: Final = 600.0
 """How long one installer may take."""
 _NPM: Final = re.compile(
     r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z.^~<>=*+ -]+)?"
@@ -168,9 +168,11 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # Where packages come from is a matter of the machine: its operator's settings hold for installers,
 # which run nothing of what they install.
 _SETTINGS: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "DOCKER_")
-_NPM_PATIENCE: Final = {"fetch-retries": 1, "fetch-timeout": 20000}
-_NPM_SAYS: Final = re.compile(r"npm (?:error|ERR!) (?:(?:404|network) +)?(\S.*)")
-_NPM_MARKS: Final = frozenset({"code", "syscall", "errno", "path", "dest", "command", "signal"})
+_NPM_TIMEOUTS: Final = {"fetch-retries": 1, "fetch-timeout": 20000}
+_NPM_ERROR_LINE: Final = re.compile(r"npm (?:error|ERR!) (?:(?:404|network) +)?(\S.*)")
+_NPM_MACHINE_FIELDS: Final = frozenset(
+    {"code", "syscall", "errno", "path", "dest", "command", "signal"}
+)
 """Lines of npm's that are for programs begin with one of these."""
 _CHUNK: Final = 1024 * 1024
 _DOWNLOADER: Final = Path(__file__).with_name("download.py")
@@ -201,11 +203,11 @@ class InstallSite(Struct, frozen=True):
             argv,
             env=child_environment(settings),
             cwd=str(cwd or self.folder),
-            timeout=WITHIN,
+            timeout=INSTALL_TIMEOUT_SECONDS,
         )
-        if not ran.ended_with(0):
-            words = ran.last_words if why is None else why(ran)
-            raise InstallStepError(redact(f"{ran.how}: {words}" if words else ran.how))
+        if not ran.exited_with(0):
+            words = ran.last_line if why is None else why(ran)
+            raise InstallStepError(redact(f"{ran.ending}: {words}" if words else ran.ending))
         return ran
 
     def beside(self, path: str) -> Path:
@@ -230,39 +232,39 @@ async def npm(site: InstallSite, settings: Mapping[str, Any]) -> None:
         packed = site.folder / "packed"
         packed.mkdir()
         await site.ran(
-            ["npm", "pack", *_patience(os.environ), "--loglevel=error", "--pack-destination",
+            ["npm", "pack", *_npm_timeouts(os.environ), "--loglevel=error", "--pack-destination",
              str(packed), "--", what],
-            why=npm_words,
+            why=npm_error,
         )  # fmt: skip
         what = str(_only_file(packed))
     if wanted:
         require_hash(Path(what), wanted)
     await site.ran(
         ["npm", "install", "--prefix", str(site.folder), "--ignore-scripts", "--no-audit",
-         "--no-fund", "--no-update-notifier", "--loglevel=error", *_patience(os.environ), "--",
+         "--no-fund", "--no-update-notifier", "--loglevel=error", *_npm_timeouts(os.environ), "--",
          what],
-        why=npm_words,
+        why=npm_error,
     )  # fmt: skip
 
 
-def _patience(environ: Mapping[str, str]) -> list[str]:
+def _npm_timeouts(environ: Mapping[str, str]) -> list[str]:
     """npm waits for minutes where there is no network. Who set it up otherwise knows why."""
     known = {name.lower() for name in environ}
     return [
         f"--{name}={value}"
-        for name, value in _NPM_PATIENCE.items()
+        for name, value in _NPM_TIMEOUTS.items()
         if f"npm_config_{name.replace('-', '_')}" not in known
     ]
 
 
-def npm_words(ran: CommandResult) -> str:
+def npm_error(ran: CommandResult) -> str:
     """What npm says went wrong. It ends with advice and with where its log is; why is said at the
     beginning: a code, such as E404 or ENOTFOUND, and a sentence after it."""
-    said = [found[1] for line in ran.err.splitlines() if (found := _NPM_SAYS.fullmatch(line))]
+    said = [found[1] for line in ran.err.splitlines() if (found := _NPM_ERROR_LINE.fullmatch(line))]
     code = next((line[5:] for line in said if line.startswith("code ")), "")
-    told = next((line for line in said if line.split(" ")[0] not in _NPM_MARKS), "")
+    told = next((line for line in said if line.split(" ")[0] not in _NPM_MACHINE_FIELDS), "")
     words = ": ".join(part for part in (code, told) if part)
-    return in_a_sentence(words) if words else ran.last_words
+    return printable_excerpt(words) if words else ran.last_line
 
 
 async def pip(site: InstallSite, settings: Mapping[str, Any]) -> None:
@@ -403,9 +405,9 @@ def _only_file(folder: Path) -> Path:
 # The pattern that finds the version in the command's output is a stranger's: it is matched in a
 # process of its own, which is ended when it takes too long.
 
-_MATCHED_WITHIN: Final = 5.0
-_LOOKED_AT: Final = 16 * 1024
-_VERSIONS_VERSION: Final = re.compile(
+_MATCH_TIMEOUT_SECONDS: Final = 5.0
+_MAX_VERSION_OUTPUT: Final = 16 * 1024
+_LOOSE_VERSION: Final = re.compile(
     r"[v=\s]*(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?"
     r"(-[0-9A-Za-z][0-9A-Za-z.-]*)?(\+[0-9A-Za-z.-]+)?\s*"
 )
@@ -470,15 +472,19 @@ async def _look(
         return VersionResult(problem=f"version_check.cmd: {bad}")
     ran = await run(cmd, env=env, cwd=str(manifest.folder), timeout=check.timeout_ms / 1000)
     told = ""
-    if not ran.trouble and not ran.timed_out:
+    if not ran.start_error and not ran.timed_out:
         for text in (ran.out, ran.err):
-            told = told or await matched(check.parse, text[:_LOOKED_AT])
+            told = told or await match_version(check.parse, text[:_MAX_VERSION_OUTPUT])
     known = "" if otherwise is None else otherwise()
     # What failed may have told the version of something else, such as its runtime.
     first, then = (told, known) if ran.status == 0 else (known, told)
-    version = coerced(first) or coerced(then)
+    version = normalize_version(first) or normalize_version(then)
     if not version:
-        how = ran.how if ran.trouble or ran.timed_out else "it told no version that parse finds"
+        how = (
+            ran.ending
+            if ran.start_error or ran.timed_out
+            else "it told no version that parse finds"
+        )
         return VersionResult(problem=f"version_check.cmd: {how}")
     try:
         fits = in_range(version, check.range)
@@ -489,7 +495,7 @@ async def _look(
     return VersionResult(version)
 
 
-async def matched(pattern: str, text: str) -> str:
+async def match_version(pattern: str, text: str) -> str:
     """What the first group of a pattern finds in a text; without a group, what all of it finds.
     Empty when it finds nothing, is no pattern, or takes too long."""
     if not text.strip():
@@ -498,18 +504,18 @@ async def matched(pattern: str, text: str) -> str:
         [sys.executable, "-I", "-S", "-c", _MATCHER],
         env={},
         cwd=None,
-        timeout=_MATCHED_WITHIN,
+        timeout=_MATCH_TIMEOUT_SECONDS,
         stdin=msgspec.json.encode([pattern, text]),
     )
-    if not ran.ended_with(0):
+    if not ran.exited_with(0):
         return ""
     found = msgspec.json.decode(ran.out)
     return found if isinstance(found, str) else ""
 
 
-def coerced(text: str) -> str:
+def normalize_version(text: str) -> str:
     """`v0.4` → `0.4.0`. Empty for what is no version."""
-    found = _VERSIONS_VERSION.fullmatch(text)
+    found = _LOOSE_VERSION.fullmatch(text)
     if found is None:
         return ""
     numbers = ".".join(str(int(found[part] or 0)) for part in (1, 2, 3))
@@ -526,9 +532,9 @@ def _mismatch(
     )
 
 
-ALLOW: Final = "drivers: {allow_install: true}"
+ALLOW_INSTALL_SETTING: Final = "drivers: {allow_install: true}"
 """The line that lets a node install."""
-_LOOK_AGAIN: Final = 0.2
+_LOCK_POLL_SECONDS: Final = 0.2
 
 _log = logging.getLogger("interlock.drivers")
 
@@ -551,7 +557,7 @@ def not_installed(id: str) -> str:
     Also when what is there is too old."""
     return (
         f"What {id} needs is not installed here. Run `interlock drivers install {id}`, or let the "
-        f"node do it: add `{ALLOW}` to interlock.yaml."
+        f"node do it: add `{ALLOW_INSTALL_SETTING}` to interlock.yaml."
     )
 
 
@@ -560,7 +566,7 @@ def driver_folder(state: Path, manifest: DriverManifest) -> Path:
     return state / "drivers" / manifest.key.replace(os.sep, "_").lstrip(".")
 
 
-def _unheard(step: int, of: int, text: str) -> None:
+def _ignore_progress(step: int, of: int, text: str) -> None:
     """Nobody looks."""
 
 
@@ -572,7 +578,7 @@ async def prepare(
     run: CommandRunner = processes.run,
     check: CommandRunner | None = None,
     env: Mapping[str, str] | None = None,
-    progress: Progress = _unheard,
+    progress: Progress = _ignore_progress,
     warn: Callable[[str], None] = _log.warning,
     again: bool = False,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -587,7 +593,7 @@ async def prepare(
         if manifest.install:
             warn(f"{manifest.id}: its server is remote, so what it says under install is ignored")
         return Installation()
-    desk = _Desk(
+    desk = _Preparation(
         manifest, folder, allowed, run, check or run, dict(env or {}), progress, warn, sleep
     )
     if not manifest.install:
@@ -606,7 +612,7 @@ async def prepare(
     return Installation(installed_bin(manifest, folder), version, desk.installed)
 
 
-class _Desk:
+class _Preparation:
     """One driver that is being prepared."""
 
     def __init__(
@@ -656,7 +662,7 @@ class _Desk:
         if server is not None and server.kind == "docker" and is_image(server.image):
             asked = ["docker", "image", "inspect", server.image]
             ran = await self._run(asked, env={}, cwd=None, timeout=30.0)
-            return ran.ended_with(0)
+            return ran.exited_with(0)
         return False
 
     async def version(self, reinstall: Callable[[], Awaitable[None]] | None = None) -> str:
@@ -673,7 +679,7 @@ class _Desk:
     def _command(self, cmd: str) -> list[str]:
         """A command of the manifest, which must not fetch anything: `npx` only knows what is
         installed, and of the driver's own package that is the copy in its folder."""
-        words = processes.argv_of(cmd)
+        words = processes.split_command(cmd)
         if Path(words[0]).name != "npx":
             return words
         rest = [word for word in words[1:] if word not in ("-y", "--yes", "--no-install")]
@@ -691,14 +697,14 @@ class _Desk:
         if not self._allowed:
             raise self._error(not_installed(self._manifest.id))
         before = read_marker(self._folder)
-        async with self._alone():
+        async with self._install_lock():
             if self.is_installed() and read_marker(self._folder) != before:
                 # Somebody else did it while we waited.
                 return
-            await self._first_that_works()
+            await self._try_steps()
         self.installed = True
 
-    async def _first_that_works(self) -> None:
+    async def _try_steps(self) -> None:
         for step in self._manifest.install:
             if step.method not in STEPS:
                 self._warn(
@@ -742,7 +748,7 @@ class _Desk:
         return InterlockError(INSTALL_FAILED, message, data)
 
     @contextlib.asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _install_lock(self) -> AsyncIterator[None]:
         """Be the only process that installs this driver."""
         try:
             self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -761,7 +767,7 @@ class _Desk:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    await self._sleep(_LOOK_AGAIN)
+                    await self._sleep(_LOCK_POLL_SECONDS)
             yield
         finally:
             # Closing gives the lock back.
@@ -788,29 +794,29 @@ def _write(path: Path, content: bytes) -> None:
 # -- When a driver that could not be installed, or whose version would not do, is looked at again:
 # as soon as somebody installed something in its folder, and otherwise after a while.
 
-LOOK_AGAIN: Final = 5.0
+RECHECK_SECONDS: Final = 5.0
 """It may have come onto this machine by another way."""
-INSTALL_AGAIN: Final = 60.0
+INSTALL_RETRY_SECONDS: Final = 60.0
 """Where the node installs by itself: an attempt without a network takes its time."""
 
-InstallMark = tuple[int, int, int] | None
+InstallFingerprint = tuple[int, int, int] | None
 
 
 class InstallFailure(Struct, frozen=True):
     """An attempt that failed."""
 
     folder: Path
-    seen: InstallMark
+    seen: InstallFingerprint
     """By what a change of the folder is seen."""
     again_at: float
     """On the clock of whoever tried."""
 
     def is_outdated(self) -> bool:
         """Whether somebody has installed something since."""
-        return install_mark(self.folder) != self.seen
+        return install_fingerprint(self.folder) != self.seen
 
 
-def install_mark(folder: Path) -> InstallMark:
+def install_fingerprint(folder: Path) -> InstallFingerprint:
     """Another one after each install; None when nothing is installed."""
     try:
         found = os.stat(folder / MARKER)

@@ -43,8 +43,8 @@ from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.protocol import mcp
 
 _REFUSALS: Final = range(400, 500)
-_WHO_ARE_YOU: Final = (401, 403)
-_LASTING: Final = frozenset(
+_UNAUTHORIZED_STATUSES: Final = (401, 403)
+_PERMANENT: Final = frozenset(
     failure.name
     for failure in (
         AUTH_REQUIRED, AUTH_FAILED, CONFIG, INSTALL_FAILED, POLICY_VIOLATION, SANDBOX_UNAVAILABLE,
@@ -52,7 +52,7 @@ _LASTING: Final = frozenset(
     )
 )  # fmt: skip
 _TAKEN: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
-_MARKING: Final = os.urandom(32)
+_FINGERPRINT_KEY: Final = os.urandom(32)
 """With this key values are marked: a mark says nothing to who does not have it."""
 
 SecretSource = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
@@ -89,13 +89,13 @@ def server_config(
             f"{manifest.id}: a container that is spoken to over {manifest.transport} is not run by "
             "this node; use transport: stdio, or start it yourself and use server.kind: remote.",
         )
-    argv = command_of(manifest, workspace=workspace, installed=installed, confined=confined)
+    argv = server_command(manifest, workspace=workspace, installed=installed, confined=confined)
     # Without arguments the config takes a command for a whole line.
     command = argv[0] if len(argv) > 1 else shlex.quote(argv[0])
     return replace(base, command=command, args=argv[1:], env=dict(server.env), transport="stdio")
 
 
-def command_of(
+def server_command(
     manifest: DriverManifest, *, workspace: Path, installed: Path | None, confined: bool = True
 ) -> list[str]:
     """What is started for a manifest whose server is a process of this machine."""
@@ -141,16 +141,16 @@ def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
     return {}
 
 
-def is_lasting(error: InterlockError) -> bool:
+def is_permanent(error: InterlockError) -> bool:
     """Whether the next attempt would come to the same: somebody has to do something first."""
-    if isinstance(error, UpstreamLostError) and error.status in _WHO_ARE_YOU:
+    if isinstance(error, UpstreamGoneError) and error.status in _UNAUTHORIZED_STATUSES:
         return True
-    return error.failure.name in _LASTING
+    return error.failure.name in _PERMANENT
 
 
 def marked(values: Mapping[str, str]) -> bytes:
     """A mark of secrets, by which it is seen whether they are others now. They are not kept."""
-    mark = hmac.new(_MARKING, digestmod=hashlib.sha256)
+    mark = hmac.new(_FINGERPRINT_KEY, digestmod=hashlib.sha256)
     for name in sorted(values):
         for text in (name, values[name]):
             encoded = text.encode("utf-8", "surrogatepass")
@@ -158,7 +158,7 @@ def marked(values: Mapping[str, str]) -> bytes:
     return mark.digest()
 
 
-def passed_on(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+def inherited_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of the node's own environment that every server is started with. What a secret
     of drivers is taken from is for whom that secret is for, whatever fits its name; and what the
     config takes for somebody else is not meant by a pattern."""
@@ -201,7 +201,7 @@ class DriverConnector(Connector):
         clock: Clock,
         secrets: SecretSource,
         confine: ConfinementFactory,
-        passed_on: Mapping[str, str] | None = None,
+        inherited_environment: Mapping[str, str] | None = None,
     ) -> None:
         """`passed_on`: variables of the node's own environment that the server may have."""
         super().__init__(
@@ -210,7 +210,7 @@ class DriverConnector(Connector):
         self._declared = server
         self._give_secrets = secrets
         self._confine = confine
-        self._passed_on = dict(passed_on or {})
+        self._inherited = dict(inherited_environment or {})
         self._container = manifest.server is not None and manifest.server.kind == "docker"
         self._filled = server
         texts = {**server.env, **server.headers}.values()
@@ -218,7 +218,7 @@ class DriverConnector(Connector):
         """The secrets that it needs."""
         self.mark = b""
         """Of the secrets that the last connection was opened with."""
-        self.trouble: InterlockError | None = None
+        self.last_error: InterlockError | None = None
         """Why the last attempt failed. None: it did not."""
         version = manifest.protocol_version
         self._pinned = version in mcp.SESSION_REVISIONS
@@ -228,11 +228,11 @@ class DriverConnector(Connector):
     async def connect(
         self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
-        self.trouble = None
+        self.last_error = None
         try:
             return await self._connected(client_capabilities, session_first=session_first)
         except InterlockError as error:
-            self.trouble = error
+            self.last_error = error
             raise
         finally:
             # What was given is in its place: here it is not kept.
@@ -267,9 +267,9 @@ class DriverConnector(Connector):
             },
         )
 
-    async def _start_process(self, server: ServerConfig) -> StdioTransport:
-        argv = self._split_command(server)
-        env = minimal_environment({**self._passed_on, **server.env})
+    async def _start(self, server: ServerConfig) -> StdioTransport:
+        argv = self._argv(server)
+        env = minimal_environment({**self._inherited, **server.env})
         if self._container:
             # It goes unconfined, so which program it is, is the node's choice alone. What it heeds
             # of its environment is, too: see `docker.env_problem`.

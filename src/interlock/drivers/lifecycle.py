@@ -19,17 +19,21 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers import installation as installing
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.driver import LOOK_AGAIN, Driver
+from interlock.drivers.driver import SIGN_IN_CHECK_SECONDS, Driver
 from interlock.drivers.driver_confinement import Cleanups, DriverConfinements
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
-from interlock.drivers.health import Health, ProbeClient, declared_only
-from interlock.drivers.installation import INSTALL_AGAIN, InstallFailure, install_mark
-from interlock.drivers.installation import LOOK_AGAIN as INSTALLED_SINCE
-from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
+from interlock.drivers.health import Health, ProbeClient, declared_probe_client
+from interlock.drivers.installation import (
+    INSTALL_RETRY_SECONDS,
+    InstallFailure,
+    install_fingerprint,
+)
+from interlock.drivers.installation import SIGN_IN_CHECK_SECONDS as INSTALL_CHECK_SECONDS
+from interlock.drivers.launch import DriverConnector, inherited_environment, marked, server_config
 from interlock.drivers.paths import driver_states_path, installed_drivers_path
 from interlock.drivers.processes import CommandRunner, confined
 from interlock.drivers.sandbox.remote import check_remote
-from interlock.drivers.sign_in_state import DriverSignIn, refresher
+from interlock.drivers.sign_in_state import DriverSignIn, create_refresher
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.drivers.vault import (
     ConfigBackend,
@@ -78,7 +82,7 @@ class DriverLifecycle:
         self._own_info = node_info
         self._audit = audit
         self._pipeline = pipeline
-        self.changed = on_changed
+        self.on_change = on_changed
         self._on_offer = on_offer
         self.clock = time.monotonic
         self.sleep: Sleep = asyncio.sleep
@@ -119,10 +123,13 @@ class DriverLifecycle:
         _require_allowed(driver)
         await self._signed_in(driver)
         condition.install_failed = condition.version_problem = ""
-        driver.failed_install = None
+        driver.install_failure = None
         manifest = driver.manifest
         folder = installing.driver_folder(self._installed, manifest)
-        allowed, before = self._config.section(DriversConfig).allow_install, install_mark(folder)
+        allowed, before = (
+            self._config.section(DriversConfig).allow_install,
+            install_fingerprint(folder),
+        )
         try:
             prepared = await installing.prepare(
                 manifest,
@@ -137,20 +144,20 @@ class DriverLifecycle:
             elif error.failure is not SANDBOX_UNAVAILABLE:
                 condition.install_failed = error.message
             # What the node itself did there is no news.
-            seen = install_mark(folder) if allowed else before
-            pause = INSTALL_AGAIN if allowed else INSTALLED_SINCE
-            driver.failed_install = InstallFailure(folder, seen, self.clock() + pause)
+            seen = install_fingerprint(folder) if allowed else before
+            pause = INSTALL_RETRY_SECONDS if allowed else INSTALL_CHECK_SECONDS
+            driver.install_failure = InstallFailure(folder, seen, self.clock() + pause)
             raise
         self._programs[driver] = prepared.program
 
     async def _signed_in(self, driver: Driver) -> None:
         auth = self.auth(driver)
         try:
-            await auth.ready()
+            await auth.ensure_ready()
         finally:
             self._take_over(driver, auth)
 
-    async def ready(self, driver: Driver) -> None:
+    async def ensure_ready(self, driver: Driver) -> None:
         """What has to be true of a driver whose server runs already. Raises InterlockError."""
         _require_allowed(driver)
         await self._signed_in(driver)
@@ -176,13 +183,13 @@ class DriverLifecycle:
                 values[name] = value
         return marked(values)
 
-    def looks_again_at(self, driver: Driver) -> float:
+    def next_check_at(self, driver: Driver) -> float:
         supervisor = driver.supervisor
-        if self.auth(driver).always and (
+        if self.auth(driver).needs_no_sign_in and (
             supervisor is None or not supervisor.connector.secret_names
         ):
             return inf
-        return self.clock() + LOOK_AGAIN
+        return self.clock() + SIGN_IN_CHECK_SECONDS
 
     def auth(self, driver: Driver) -> DriverSignIn:
         """Whether somebody is signed in with it."""
@@ -193,7 +200,10 @@ class DriverLifecycle:
 
             async def missing() -> list[str]:
                 return await unresolved(
-                    names, inventory=self.inventory, vault=self._vault, asker=self._asker(driver)
+                    names,
+                    inventory=self.inventory,
+                    vault=self._vault,
+                    requester=self._requester(driver),
                 )
 
             hook = None if driver.hooks is None else driver.hooks.refresh
@@ -203,7 +213,7 @@ class DriverLifecycle:
                 user=NODE_USER,
                 store=self._states,
                 missing=missing,
-                refresh=refresher(
+                refresh=create_refresher(
                     manifest, run=self._runs(driver, "auth.refresh.cmd"), ask=self._asks(driver),
                     env={}, hook=hook, warn=lambda text: driver.warn(text),
                 ),
@@ -219,14 +229,14 @@ class DriverLifecycle:
             driver.server.retire()
 
     def _take_over(self, driver: Driver, state: DriverSignIn) -> None:
-        condition, told = driver.condition, state.what_to_do
+        condition, told = driver.condition, state.instruction
         if condition.authed is not state.authed or condition.auth_problem != told:
             condition.authed, condition.auth_problem = state.authed, told
             # Why it could not be used is out of date.
             driver.problem = ""
-            self.changed(driver)
+            self.on_change(driver)
 
-    def _asker(self, driver: Driver) -> SecretRequester:
+    def _requester(self, driver: Driver) -> SecretRequester:
         return SecretRequester(
             driver=driver.manifest.id,
             tools=frozenset(binding.contract.id for binding in driver.bindings.values()),
@@ -239,7 +249,7 @@ class DriverLifecycle:
             sorted(names),
             inventory=self.inventory,
             vault=self._vault,
-            asker=self._asker(driver),
+            requester=self._requester(driver),
             record=self._reveal,
         )
 
@@ -265,16 +275,16 @@ class DriverLifecycle:
 
     def _asks(self, driver: Driver) -> ProbeClient:
         settings = self._config.section(DriversConfig)
-        return declared_only(
+        return declared_probe_client(
             driver.manifest,
             any_egress=settings.any_egress,
             local_egress=settings.local_egress,
-            never=self.confinements.own_places,
+            never=self.confinements.node_addresses,
         )
 
     def code_environment(self) -> dict[str, str]:
         """What the process of a driver.py is started with: as its server, without secrets."""
-        return passed_on(self._config, self._environ)
+        return inherited_environment(self._config, self._environ)
 
     # -- its server
 
@@ -288,7 +298,7 @@ class DriverLifecycle:
                 manifest.egress,
                 any_egress=settings.any_egress,
                 local_egress=settings.local_egress,
-                never=self.confinements.own_places,
+                never=self.confinements.node_addresses,
                 key=manifest.id,
             )
         config = server_config(
@@ -297,7 +307,7 @@ class DriverLifecycle:
             installed=self._programs.get(driver),
             confined=settings.sandbox == "enforce",
         )
-        afterwards: Cleanups = []
+        cleanups: Cleanups = []
         connector = DriverConnector(
             driver.key,
             manifest,
@@ -305,8 +315,8 @@ class DriverLifecycle:
             node_info=self._own_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
-            confine=self.confinements.around_server(driver, afterwards),
-            passed_on=passed_on(self._config, self._environ),
+            confine=self.confinements.server_confinement(driver, cleanups),
+            inherited=inherited_environment(self._config, self._environ),
         )
         subscriptions = self._pipeline.subscriptions
         supervisor = DriverSupervisor(
@@ -315,24 +325,24 @@ class DriverLifecycle:
             connector,
             on_offer=lambda supervisor: self._on_offer(driver, supervisor),
             on_withdrawn=lambda _: None,
-            on_state=lambda _: self.changed(driver),
+            on_state=lambda _: self.on_change(driver),
             on_updated=lambda supervisor, uri, whose: subscriptions.updated(
                 supervisor.key, uri, whose
             ),
-            watched=lambda key, whose: driver.own_uris(subscriptions.active_uris(key, whose)),
+            watched=lambda key, whose: driver.server_uris(subscriptions.watched(key, whose)),
             back=self._pipeline,
             sleep=sleep,
         )
-        supervisor.afterwards = afterwards
+        supervisor.cleanups = cleanups
         return supervisor
 
-    async def make_room(self, driver: Driver) -> None:
+    async def free_slot(self, driver: Driver) -> None:
         """End the server that was unused for longest, where there are too many."""
         while True:
             running = [driver for driver in self.drivers.values() if driver.supervisor is not None]
             if len(running) < self._config.section(DriversConfig).most_processes:
                 return
-            free = [driver for driver in running if driver.server.free]
+            free = [driver for driver in running if driver.server.is_idle]
             if not free:
                 raise InterlockError(
                     TOO_BUSY,
@@ -346,15 +356,15 @@ class DriverLifecycle:
 
     # -- its health
 
-    def look_after(self, driver: Driver) -> None:
+    def monitor(self, driver: Driver) -> None:
         """Begin to look whether it works. Of one that is refused nothing is run, checks neither."""
-        if driver.condition.refused:
+        if driver.condition.rejection:
             return
         if driver.hooks is not None:
             process = driver.hooks.process
-            process.open_confinement = self.confinements.around_code(driver)
+            process.open_confinement = self.confinements.code_confinement(driver)
             process.env = self.code_environment()
-        driver.on_sign = lambda gone: self._sign(driver, gone)
+        driver.needs_sign_in = lambda gone: self._sign(driver, gone)
         driver.health = health = Health(
             driver.manifest,
             ping=lambda: self._ping(driver),
@@ -370,14 +380,14 @@ class DriverLifecycle:
 
     def _sign(self, driver: Driver, gone: UpstreamLostError) -> bool:
         """Why a call failed: perhaps somebody has to sign in again."""
-        seen = self.auth(driver).saw(http_status=gone.status or None, exception=gone)
+        seen = self.auth(driver).detect_expiry(http_status=gone.status or None, exception=gone)
         if seen:
             _log.info("%s has to be signed in again", driver.manifest.id)
         return seen
 
     def _health_changed(self, driver: Driver, health: Health) -> None:
-        driver.note_health()
-        self.changed(driver)
+        driver.update_health()
+        self.on_change(driver)
 
     async def _ping(self, driver: Driver) -> None:
         """A sign of life of a server that runs. One that sleeps is not woken for it."""
@@ -386,22 +396,22 @@ class DriverLifecycle:
         if peer is not None:
             await peer.request(PING if peer.era is Era.SESSION else TOOLS_LIST)
 
-    async def forget(self, driver: Driver, *, at_once: bool) -> None:
+    async def remove(self, driver: Driver, *, immediately: bool) -> None:
         """It is no more. Calls under way may still be answered, unless that is to be `at_once`."""
         watching = self._watching.pop(driver, None)
         if watching is not None:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        await driver.close(at_once=at_once)
+        await driver.close(immediately=immediately)
         self._auth.pop(driver, None)
         self._programs.pop(driver, None)
 
 
 def _require_allowed(driver: Driver) -> None:
     """Raises InterlockError for a driver that is not used: nothing of it runs, whoever asks."""
-    if driver.condition.refused:
+    if driver.condition.rejection:
         raise InterlockError(
-            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.condition.refused}"
+            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.condition.rejection}"
         )
 
 

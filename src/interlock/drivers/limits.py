@@ -15,7 +15,7 @@ from interlock.errors import InterlockError
 from interlock.manifests.model import Cost, DriverManifest, ImplementedContract, Retry, ToolContract
 from interlock.primitives.backoff import exponential_delay
 
-LONGEST_PAUSE_MS: Final = 60_000
+MAX_PAUSE_MS: Final = 60_000
 _ONCE: Final = Retry()
 
 
@@ -74,7 +74,7 @@ def effective_retry(
     return entry.retry or driver.retry or contract.retry or _ONCE
 
 
-def may_repeat(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> bool:
+def is_repeatable(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> bool:
     """Whether a call that may have been executed can be made once more without harm. `level`: what
     it does at least, by those who serve it."""
     if contract.risk_level >= 3 or level is EffectLevel.IRREVERSIBLE:
@@ -96,7 +96,7 @@ class CallAttempts:
         level: EffectLevel = EffectLevel.READ_ONLY,
     ) -> None:
         self._retry = effective_retry(contract, driver, entry)
-        self._repeatable = may_repeat(contract, level)
+        self._repeatable = is_repeatable(contract, level)
         self._made = 1
 
     @property
@@ -116,9 +116,9 @@ class CallAttempts:
             return None
         pause: float = self._retry.initial_ms
         if self._retry.backoff == "exponential":
-            pause = exponential_delay(self._made - 1, pause, LONGEST_PAUSE_MS)
+            pause = exponential_delay(self._made - 1, pause, MAX_PAUSE_MS)
         self._made += 1
-        return min(pause, LONGEST_PAUSE_MS) / 1000
+        return min(pause, MAX_PAUSE_MS) / 1000
 
 
 def _repeats(contract: ToolContract, driver: DriverManifest, entry: ImplementedContract) -> bool:

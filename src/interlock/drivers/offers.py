@@ -54,7 +54,7 @@ def declared_resources(
     missing = []
     concrete, general = _entries(resources), _entries(templates)
     for resource in manifest.resources:
-        pattern = _lenient(resource.uri_template)
+        pattern = _compile_template(resource.uri_template)
         covered = [
             entry
             for entry in concrete
@@ -67,7 +67,7 @@ def declared_resources(
         kept += [encode_value(entry) for entry in covered]
         found += [encode_value(entry) for entry in same]
         if resource.integrate_as == "ref_kind":
-            found.append(_as_reference(resource))
+            found.append(_reference_template(resource))
     return kept, found, missing
 
 
@@ -82,7 +82,9 @@ class DeclaredUris:
     ) -> None:
         """`roots`: the folders that its server was given; None: it was given none."""
         self._declared = manifest.resources
-        self._patterns = [_lenient(resource.uri_template) for resource in manifest.resources]
+        self._patterns = [
+            _compile_template(resource.uri_template) for resource in manifest.resources
+        ]
         self._kinds = {
             resource.ref_kind_id for resource in manifest.resources if resource.ref_kind_id
         }
@@ -112,7 +114,7 @@ class DeclaredUris:
         check_uris(self._asked, {"uri": own}, self._roots, resolve=self._resolve)
         return own
 
-    def put_right(self, call: Call) -> None:
+    def rewrite_request(self, call: Call) -> None:
         """Have a request about a resource speak of it in the server's words. Raises
         InterlockError."""
         extra = call.extra_params or {}
@@ -122,7 +124,7 @@ class DeclaredUris:
             call.extra_params = {**extra, "uri": Raw(encode_value(own))}
 
 
-def _as_reference(resource: DeclaredResource) -> bytes:
+def _reference_template(resource: DeclaredResource) -> bytes:
     """The template of references to a resource."""
     entry = {
         "uriTemplate": f"{resource.ref_kind_id}:{with_slashes(resource.uri_template)}",
@@ -133,7 +135,7 @@ def _as_reference(resource: DeclaredResource) -> bytes:
     return encode_value(entry)
 
 
-def _lenient(template: str) -> UriTemplate | None:
+def _compile_template(template: str) -> UriTemplate | None:
     return read_template(with_slashes(template))
 
 

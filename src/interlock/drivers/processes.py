@@ -42,24 +42,24 @@ class CommandResult(Struct, frozen=True):
     timed_out: bool = False
     cut: bool = False
     """It wrote more than is kept."""
-    trouble: str = ""
+    start_error: str = ""
     """Why it could not be started, as the rest of a sentence."""
 
     def __repr__(self) -> str:
         return (
             f"CommandResult(status={self.status}, timed_out={self.timed_out}, "
-            f"trouble={self.trouble!r})"
+            f"trouble={self.start_error!r})"
         )
 
-    def ended_with(self, status: int = 0) -> bool:
+    def exited_with(self, status: int = 0) -> bool:
         """Whether it came to its own end, with this status."""
-        return not self.trouble and not self.timed_out and self.status == status
+        return not self.start_error and not self.timed_out and self.status == status
 
     @property
-    def how(self) -> str:
+    def ending(self) -> str:
         """How it ended, as the rest of a sentence; not a word of what it wrote."""
-        if self.trouble:
-            return self.trouble
+        if self.start_error:
+            return self.start_error
         if self.timed_out:
             return "it did not end in time"
         if self.status < 0:
@@ -67,16 +67,16 @@ class CommandResult(Struct, frozen=True):
         return f"it ended with status {self.status}"
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line that it wrote. Only for commands that were told no secret."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         # npm ends with where its log is, which says nothing of why.
         lines = [line for line in lines if "A complete log of this run" not in line] or lines
         text = lines[-1] if lines else ""
-        return in_a_sentence(text)
+        return printable_excerpt(text)
 
 
-def in_a_sentence(text: str) -> str:
+def printable_excerpt(text: str) -> str:
     """What a command wrote, so that it can stand in a sentence of ours."""
     return "".join(
         character if character.isprintable() else "\ufffd" for character in text[:_SHOWN]
@@ -103,7 +103,7 @@ def minimal_environment(given: Mapping[str, str], *more: str) -> dict[str, str]:
     return {**inherited, **given}
 
 
-def argv_of(cmd: str | Sequence[str]) -> list[str]:
+def split_command(cmd: str | Sequence[str]) -> list[str]:
     """A command as words. Raises ValueError for one that has none."""
     try:
         words = shlex.split(cmd) if isinstance(cmd, str) else list(cmd)
@@ -116,7 +116,7 @@ def argv_of(cmd: str | Sequence[str]) -> list[str]:
     return words
 
 
-class _Heard:
+class _OutputCollector:
     """What a command writes."""
 
     def __init__(self) -> None:
@@ -153,12 +153,12 @@ async def run(
     stdin: bytes | None = None,
 ) -> CommandResult:
     """Run a command to its end, or to the end of its time (seconds)."""
-    heard = _Heard()
+    heard = _OutputCollector()
     try:
-        argv = argv_of(cmd)
+        argv = split_command(cmd)
         process = Process(argv, env=minimal_environment(env), cwd=cwd, owner=heard)
     except (OSError, ValueError) as error:
-        return CommandResult(NOT_RUN, trouble=_why_not(error))
+        return CommandResult(NOT_RUN, start_error=_start_error(error))
     try:
         await process.connect()
         # One that ended already has closed its input, and uvloop raises for a write to it.
@@ -195,11 +195,11 @@ async def run_in_terminal(
     """Run a command that speaks with the human at this terminal: it gets it until it ends."""
     terminal = 0
     if not os.isatty(terminal):
-        return CommandResult(NOT_RUN, trouble="it asks a human, and there is no terminal here")
+        return CommandResult(NOT_RUN, start_error="it asks a human, and there is no terminal here")
     try:
-        child = _beside_us(argv_of(cmd), minimal_environment(env, "TERM"), cwd)
+        child = _start_in_session(split_command(cmd), minimal_environment(env, "TERM"), cwd)
     except (OSError, ValueError) as error:
-        return CommandResult(NOT_RUN, trouble=_why_not(error))
+        return CommandResult(NOT_RUN, start_error=_start_error(error))
     ours = os.getpgrp()
     ending = asyncio.ensure_future(asyncio.to_thread(child.wait))
     try:
@@ -218,7 +218,7 @@ async def run_in_terminal(
     )
 
 
-def _beside_us(
+def _start_in_session(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None
 ) -> subprocess.Popen[bytes]:
     """A process with a group of its own, in the session that has the terminal."""
@@ -253,7 +253,7 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _why_not(error: OSError | ValueError) -> str:
+def _start_error(error: OSError | ValueError) -> str:
     """Why a command could not be started, as the rest of a sentence."""
     if isinstance(error, FileNotFoundError):
         return f"there is no {error.filename}"
@@ -309,9 +309,9 @@ def confined(
         stdin: bytes | None = None,
     ) -> CommandResult:
         try:
-            argv = argv_of(cmd)
+            argv = split_command(cmd)
         except ValueError as bad:
-            return CommandResult(NOT_RUN, trouble=str(bad))
+            return CommandResult(NOT_RUN, start_error=str(bad))
         word, row = "refused", {"command": what, "confined": True, "ended": "it was not run"}
         confinement: CommandConfinement | None = None
         try:
@@ -328,7 +328,7 @@ def confined(
                     timeout=timeout,
                     stdin=stdin,
                 )
-            word, row["ended"] = ("ok" if ran.ended_with(0) else "error"), ran.how
+            word, row["ended"] = ("ok" if ran.exited_with(0) else "error"), ran.ending
             return ran
         finally:
             tell(word, row)

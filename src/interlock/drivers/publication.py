@@ -24,7 +24,7 @@ from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_tool import approval_floor, definition
 from interlock.drivers.contract_upstream import KEY, ContractUpstream
-from interlock.drivers.contract_versions import ContractVersions, MajorDeprecation, prefixed
+from interlock.drivers.contract_versions import ContractVersions, MajorDeprecation, versioned_name
 from interlock.drivers.driver import Driver
 from interlock.drivers.offers import declared_prompts, declared_resources
 from interlock.manifests.model import ToolContract
@@ -37,7 +37,7 @@ _log = logging.getLogger("interlock.drivers")
 
 ENDED: Final = ENDED_CONTRACTS
 """The upstream of names that were served once: a call of one is told where to go on."""
-LONGEST_WAIT: Final = 86_400.0
+MAX_WAIT_SECONDS: Final = 86_400.0
 
 ContractRecorder = Callable[[str, str, bytes, str], object]
 """Takes the name of a contract, its version, its definition and where it was written."""
@@ -104,7 +104,7 @@ class DriverPublisher:
         now = self.wall_clock()
         for contract in served.values():
             contract.deprecation = ends.get(contract.contract.key)
-        self._look_at_next_end(ends, now)
+        self._schedule_next_end(ends, now)
         made_of = (
             self._config.root_segment,
             tuple(
@@ -135,7 +135,7 @@ class DriverPublisher:
         names = {
             name
             for contract in gone
-            for name in (contract.id, prefixed(contract.id, contract.major))
+            for name in (contract.id, versioned_name(contract.id, contract.major))
         }
         self._post_ended(sorted(names - versions.names.keys()))
 
@@ -202,10 +202,12 @@ class DriverPublisher:
         self._upstreams[ENDED] = self._contracts
         self._catalog.publish(offering)
 
-    def _look_at_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
+    def _schedule_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
         left = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
         if left is not None:
-            self._later = asyncio.get_running_loop().call_later(min(left, LONGEST_WAIT), self.now)
+            self._later = asyncio.get_running_loop().call_later(
+                min(left, MAX_WAIT_SECONDS), self.now
+            )
 
     def _rest(self) -> None:
         if self._soon is not None:
@@ -214,7 +216,7 @@ class DriverPublisher:
             self._later.cancel()
         self._soon = self._later = None
 
-    def take_away(self) -> None:
+    def withdraw_all(self) -> None:
         """Offer no contract any more."""
         self._rest()
         if self._posted is not None:
@@ -274,7 +276,7 @@ class DriverPublisher:
         self._withdraw(driver.key)
 
 
-def voice_of(driver: Driver) -> UpstreamIntroduction:
+def introduction_of(driver: Driver) -> UpstreamIntroduction:
     """What a driver's server can do beside contracts, for whoever introduces the node."""
     return UpstreamIntroduction(default_segment(driver.manifest.id), driver.capabilities)
 

@@ -41,7 +41,7 @@ def read_registrations(path: Path) -> dict[str, DriverManifest]:
         return {}
 
 
-def keep_registrations(path: Path, registered: Mapping[str, DriverManifest]) -> None:
+def write_registrations(path: Path, registered: Mapping[str, DriverManifest]) -> None:
     """Keep them, whole or not at all."""
     try:
         content = _encode(dict(registered))

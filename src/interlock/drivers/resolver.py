@@ -106,9 +106,9 @@ class Rejection(Struct, frozen=True):
     """The error that it would be if nobody else could serve the call."""
 
 
-def believed_tags(driver: DriverManifest, workspace: SelectionPolicy) -> tuple[str, ...]:
+def trusted_policy_tags(driver: DriverManifest, workspace: SelectionPolicy) -> tuple[str, ...]:
     """The tags of a driver that count in its favour."""
-    return tuple(tag for tag in driver.policy_tags if _is_believed(tag, driver, workspace))
+    return tuple(tag for tag in driver.policy_tags if _is_trusted(tag, driver, workspace))
 
 
 def tag_warnings(driver: DriverManifest, workspace: SelectionPolicy) -> list[str]:
@@ -117,11 +117,11 @@ def tag_warnings(driver: DriverManifest, workspace: SelectionPolicy) -> list[str
         f"driver {driver.id}: it says that it is {tag!r}, and is not among those that are believed "
         "to be (trusted_tags): the tag does not count."
         for tag in driver.policy_tags
-        if not _is_believed(tag, driver, workspace)
+        if not _is_trusted(tag, driver, workspace)
     ]
 
 
-def _is_believed(tag: str, driver: DriverManifest, workspace: SelectionPolicy) -> bool:
+def _is_trusted(tag: str, driver: DriverManifest, workspace: SelectionPolicy) -> bool:
     trusted = workspace.trusted_tags.get(tag)
     return trusted is None or driver.id in trusted or driver.key in trusted
 
@@ -193,7 +193,7 @@ def _currency(cost: Cost) -> str:
     return cost.currency.upper() or CURRENCY
 
 
-HEALTH_WINDOW: Final = 300.0
+DEFAULT_HEALTH_SECONDS: Final = 300.0
 """So long a failure counts against a driver that has no `health_check.every` of its own."""
 NOT_PINNED: Final = "not_pinned"
 _CLOSEST: Final = 5
@@ -291,18 +291,20 @@ def route(
 ) -> DriverChoice:
     """Choose a driver for a call with these inputs, of which only the names matter."""
     rejected: list[Rejection] = []
-    fitting = _keep(candidates, 1, rejected, lambda candidate: _misfit(contract, candidate, inputs))
-    able = _keep(fitting, 2, rejected, lambda candidate: _unable(candidate, machine, now))
-    allowed = _keep(able, 3, rejected, lambda candidate: _forbidden(candidate.driver, workspace))
+    fitting = _keep(
+        candidates, 1, rejected, lambda candidate: _check_contract(contract, candidate, inputs)
+    )
+    able = _keep(fitting, 2, rejected, lambda candidate: _check_ability(candidate, machine, now))
+    allowed = _keep(able, 3, rejected, lambda candidate: _check_policy(candidate.driver, workspace))
     fixed = workspace.pins.get(contract.key) or workspace.pins.get(contract.id)
-    pin = _narrower(fixed, pinned) if fixed and pinned else fixed or pinned
+    pin = _narrower_pin(fixed, pinned) if fixed and pinned else fixed or pinned
     contradicted = pin is None and pinned is not None
     pin = pin or fixed
     left = allowed
     if pin is not None:
         # What was pinned must serve the call: nobody else takes its place, not even in need.
         left = _keep(
-            allowed, 4, rejected, lambda candidate: _unpinned(candidate.driver, pin, contradicted)
+            allowed, 4, rejected, lambda candidate: _check_pin(candidate.driver, pin, contradicted)
         )
     order = tuple(ranked(contract, left))
     rejected.sort(key=lambda rejection: (rejection.phase, rejection.driver, rejection.reason))
@@ -359,7 +361,7 @@ def _keep(
 # -- the phases
 
 
-def _misfit(
+def _check_contract(
     contract: ToolContract, candidate: Candidate, inputs: Collection[str]
 ) -> _Refusal | None:
     driver, constraints = candidate.driver, contract.driver_constraints
@@ -385,7 +387,7 @@ def _dropped(candidate: Candidate, inputs: Collection[str]) -> list[str]:
     return [name for name in candidate.entry.drop_inputs if name in inputs]
 
 
-def _unable(candidate: Candidate, machine: Machine, now: float) -> _Refusal | None:
+def _check_ability(candidate: Candidate, machine: Machine, now: float) -> _Refusal | None:
     condition = candidate.condition
     if condition.install_failed:
         return condition.install_failed, errors.INSTALL_FAILED.name
@@ -421,17 +423,17 @@ def _unhealthy_until(candidate: Candidate, now: float) -> float | None:
     if failed is None or (passed is not None and passed >= failed):
         return None
     check = candidate.driver.health_check
-    until = failed + (HEALTH_WINDOW if check is None else check.every)
+    until = failed + (DEFAULT_HEALTH_SECONDS if check is None else check.every)
     return until if now < until else None
 
 
-def _forbidden(driver: DriverManifest, workspace: SelectionPolicy) -> _Refusal | None:
+def _check_policy(driver: DriverManifest, workspace: SelectionPolicy) -> _Refusal | None:
     violation = errors.POLICY_VIOLATION.name
     # Against a driver everything counts that it says of itself; for it only what is believed.
     hits = [tag for tag in driver.policy_tags if tag in workspace.forbid]
     if hits:
         return f"the policy forbids drivers that are {hits[0]}", violation
-    believed = believed_tags(driver, workspace)
+    believed = trusted_policy_tags(driver, workspace)
     missing = [tag for tag in workspace.require if tag not in believed]
     if missing:
         return f"the policy wants drivers that are {missing[0]}", violation
@@ -449,13 +451,13 @@ def _forbidden(driver: DriverManifest, workspace: SelectionPolicy) -> _Refusal |
     )
 
 
-def _unpinned(driver: DriverManifest, pin: str, contradicted: bool) -> _Refusal | None:
+def _check_pin(driver: DriverManifest, pin: str, contradicted: bool) -> _Refusal | None:
     if contradicted:
         return f"the workspace pins the contract to {pin}, and the call to another", NOT_PINNED
     return None if is_pinned(driver, pin) else (f"the contract is pinned to {pin}", NOT_PINNED)
 
 
-def _narrower(pin: str, other: str) -> str | None:
+def _narrower_pin(pin: str, other: str) -> str | None:
     """The pin that says more, of two that both hold. None: they contradict each other."""
     if other in (pin, pin.partition("@")[0]):
         return pin
@@ -492,7 +494,9 @@ def _failure(
         return _pin_failed(id, decision.pinned, rejected)
     if not rejected:
         return errors.NO_ROUTE, f"There is no driver for {id}: add one that implements it."
-    why = _ended("; ".join(_whose(rejection) for rejection in reversed(rejected[-_CLOSEST:])))
+    why = _ended(
+        "; ".join(_describe_rejection(rejection) for rejection in reversed(rejected[-_CLOSEST:]))
+    )
     if any(rejection.code == errors.REGION_MISMATCH.name for rejection in rejected):
         return (
             errors.NO_ROUTE_IN_REGION,
@@ -507,7 +511,7 @@ def _failure(
     return row or errors.NO_ROUTE, f"No driver can serve {id} now. {why}"
 
 
-def _whose(rejection: Rejection) -> str:
+def _describe_rejection(rejection: Rejection) -> str:
     """Why not this driver. Some reasons are sentences that begin with whom they are about."""
     reason, id = rejection.reason.removesuffix("."), rejection.driver.partition("@")[0]
     return reason if _names(id, reason) else f"{rejection.driver}: {reason}"
@@ -566,8 +570,8 @@ def _retry_after(
         if until is None or (pin is not None and not is_pinned(candidate.driver, pin)):
             continue
         if (
-            _unable(candidate, machine, until) is None
-            and _forbidden(candidate.driver, workspace) is None
+            _check_ability(candidate, machine, until) is None
+            and _check_policy(candidate.driver, workspace) is None
         ):
             waits.append(until - now)
     return math.ceil(min(waits) * 1000) if waits else None
@@ -580,7 +584,7 @@ def _retry_after(
 # whoever changes a driver or its condition calls `invalidate`. What time alone changes is seen
 # here.
 
-MOST_KEPT: Final = 4096
+MAX_CACHED_DECISIONS: Final = 4096
 
 _Key = tuple[str, str, str | None, str | None, frozenset[str]]
 
@@ -590,7 +594,7 @@ class ResolverCache:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._kept: BoundedDict[_Key, DriverChoice] = BoundedDict(MOST_KEPT)
+        self._kept: BoundedDict[_Key, DriverChoice] = BoundedDict(MAX_CACHED_DECISIONS)
         self._workspace: SelectionPolicy | None = None
         self._fingerprint = ""
 

@@ -46,30 +46,30 @@ class SignInTimeout(Exception):
 class CallbackListener:
     """Listens on loopback, from `async with` to its end."""
 
-    def __init__(self, *, within: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`within`: how long the address is good."""
-        self._within = within
+        self._timeout = timeout
         self._clock = clock
         self._ends = 0.0
         self._state = secrets.token_urlsafe(24)
-        self._way_back = LoopbackCallback(self._answer)
+        self._callback = LoopbackCallback(self._answer)
         self._visit: asyncio.Future[dict[str, str]]
 
     async def __aenter__(self) -> Self:
         self._visit = asyncio.get_running_loop().create_future()
-        self._ends = self._clock() + self._within
-        await self._way_back.open()
+        self._ends = self._clock() + self._timeout
+        await self._callback.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._way_back.close()
+        await self._callback.close()
         self._visit.cancel()
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._way_back.port}{CALLBACK_PATH}"
+        return f"http://127.0.0.1:{self._callback.port}{PATH}"
 
-    def added_to(self, url: str) -> str:
+    def login_url(self, url: str) -> str:
         """The page to open: it is told where to come back to, and with what state."""
         found = urlsplit(url)
         ours = {"redirect_uri": self.address, "state": self._state}
@@ -78,10 +78,10 @@ class CallbackListener:
         ]
         return found._replace(query=urlencode([*query, *ours.items()])).geturl()
 
-    async def came(self) -> dict[str, str]:
+    async def wait_for_callback(self) -> dict[str, str]:
         """What the visit brought, without the state. Raises SignInTimeout."""
         try:
-            async with asyncio.timeout(self._within):
+            async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(self._visit)
         except TimeoutError:
             raise SignInTimeout from None
@@ -114,11 +114,11 @@ def _is_navigation(headers: dict[str, str]) -> bool:
     )
 
 
-WITHIN: Final = 300.0
+SIGN_IN_TIMEOUT_SECONDS: Final = 300.0
 """How long a human may take."""
-POLL: Final = 2.0
+POLL_SECONDS: Final = 2.0
 """How often it is looked whether they are done, where nothing else tells."""
-_ASK_WITHIN: Final = 20.0
+_CHECK_TIMEOUT_SECONDS: Final = 20.0
 _ERROR: Final = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 
 UrlOpener = Callable[[str], Awaitable[None]]
@@ -134,22 +134,22 @@ async def sign_in(
     open_url: UrlOpener,
     run: CommandRunner = processes.run,
     in_terminal: CommandRunner = processes.run_in_terminal,
-    ask: ProbeClient = health_probe.ask_server,
+    ask: ProbeClient = health_probe.probe_server,
     env: Mapping[str, str] | None = None,
-    came_back: CallbackHandler | None = None,
+    on_callback: CallbackHandler | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
-    within: float = WITHIN,
+    timeout: float = SIGN_IN_TIMEOUT_SECONDS,
 ) -> None:
     """Raises InterlockError when it did not work out."""
     login = None if manifest.auth is None else manifest.auth.login
     if login is None or not (login.cmd or login.url):
         raise _failed(manifest, "its DRIVER.md says no login (auth.login.cmd or auth.login.url)")
-    way = _Way(manifest, login, run, ask, env or {})
+    way = _LoginSteps(manifest, login, run, ask, env or {})
     if login.cmd:
-        await way.command(in_terminal if login.interactive else run, within)
+        await way.command(in_terminal if login.interactive else run, timeout)
     elif login.requires_callback_url:
-        await _there_and_back(manifest, login.url, open_url, came_back, clock, within)
+        await _sign_in_with_callback(manifest, login.url, open_url, on_callback, clock, timeout)
     else:
         if login.completes_when is None:
             raise _failed(
@@ -158,14 +158,14 @@ async def sign_in(
                 "tell when you are done",
             )
         await open_url(login.url)
-        await _poll(manifest, way, sleep, clock, within)
+        await _poll(manifest, way, sleep, clock, timeout)
         return
     problem = await way.problem()
     if problem:
         raise _failed(manifest, problem)
 
 
-class _Way:
+class _LoginSteps:
     """The parts of a login that a manifest names."""
 
     def __init__(
@@ -183,16 +183,16 @@ class _Way:
         self._ask = ask
         self._env = env
 
-    async def command(self, run: CommandRunner, within: float) -> None:
+    async def command(self, run: CommandRunner, timeout: float) -> None:
         """The login command, to its end."""
         done = self._completion
         own = done is not None and not done.cmd and done.http is None
         expected = done.exit_code if own and done is not None else 0
         ran = await run(
-            self._login.cmd, env=self._env, cwd=str(self._manifest.folder), timeout=within
+            self._login.cmd, env=self._env, cwd=str(self._manifest.folder), timeout=timeout
         )
-        if not ran.ended_with(expected):
-            raise _failed(self._manifest, f"auth.login.cmd: {ran.how}")
+        if not ran.exited_with(expected):
+            raise _failed(self._manifest, f"auth.login.cmd: {ran.ending}")
 
     async def problem(self) -> str:
         """Why the login is not complete, as the rest of a sentence; empty: it is."""
@@ -203,15 +203,18 @@ class _Way:
             return await self._problem_of_request(done)
         if done.cmd:
             ran = await self._run(
-                done.cmd, env=self._env, cwd=str(self._manifest.folder), timeout=_ASK_WITHIN
+                done.cmd,
+                env=self._env,
+                cwd=str(self._manifest.folder),
+                timeout=_CHECK_TIMEOUT_SECONDS,
             )
-            return "" if ran.ended_with(done.exit_code) else f"completes_when.cmd: {ran.how}"
+            return "" if ran.exited_with(done.exit_code) else f"completes_when.cmd: {ran.ending}"
         return ""
 
     async def _problem_of_request(self, done: Completion) -> str:
         assert done.http is not None
         try:
-            status = await self._ask(done.http, within=_ASK_WITHIN)
+            status = await self._ask(done.http, timeout=_CHECK_TIMEOUT_SECONDS)
         except ProbeError as why:
             return f"completes_when.http: {why}"
         if status == done.http.expect_status:
@@ -220,40 +223,40 @@ class _Way:
         return f"completes_when.http: {done.http.url} answered HTTP {status}, not {wanted}"
 
 
-async def _there_and_back(
+async def _sign_in_with_callback(
     manifest: DriverManifest,
     url: str,
     open_url: UrlOpener,
-    came_back: CallbackHandler | None,
+    on_callback: CallbackHandler | None,
     clock: Callable[[], float],
-    within: float,
+    timeout: float,
 ) -> None:
-    async with CallbackListener(within=within, clock=clock) as callback:
-        await open_url(callback.added_to(url))
+    async with CallbackListener(timeout=timeout, clock=clock) as callback:
+        await open_url(callback.login_url(url))
         try:
-            said = await callback.came()
+            said = await callback.wait_for_callback()
         except SignInTimeout:
-            raise _failed(manifest, f"nobody came back within {within:g} s") from None
+            raise _failed(manifest, f"nobody came back within {timeout:g} s") from None
     error = said.get("error")
     if error is not None:
         code = error if _ERROR.fullmatch(error) else "an error without a name"
         raise _failed(manifest, f"it was refused in the browser ({code})")
-    if came_back is not None:
-        await came_back(said)
+    if on_callback is not None:
+        await on_callback(said)
 
 
 async def _poll(
     manifest: DriverManifest,
-    way: _Way,
+    way: _LoginSteps,
     sleep: Callable[[float], Awaitable[None]],
     clock: Callable[[], float],
-    within: float,
+    timeout: float,
 ) -> None:
-    ends = clock() + within
+    ends = clock() + timeout
     while problem := await way.problem():
         if clock() >= ends:
-            raise _failed(manifest, f"it was not complete within {within:g} s: {problem}")
-        await sleep(POLL)
+            raise _failed(manifest, f"it was not complete within {timeout:g} s: {problem}")
+        await sleep(POLL_SECONDS)
 
 
 def _failed(manifest: DriverManifest, why: str) -> InterlockError:

@@ -109,7 +109,7 @@ def after(state: SignInState, event: SignInEvent) -> SignInState | None:
 
 # -- How a sign-in is kept fresh: by a command, by a request, or by the driver's own code.
 
-WITHIN: Final = 60.0
+REFRESH_TIMEOUT_SECONDS: Final = 60.0
 """How long a refresh may take."""
 
 RefreshHook = Callable[[], Awaitable[None]]
@@ -123,12 +123,12 @@ class RefreshError(Exception):
 
     def __init__(self, why: str, *, passing: bool) -> None:
         super().__init__(why)
-        self.why = why
-        self.passing = passing
+        self.reason = why
+        self.is_temporary = passing
         """Whether it may work in a moment: nobody answered, or not in time."""
 
 
-def refresher(
+def create_refresher(
     manifest: DriverManifest,
     *,
     run: CommandRunner,
@@ -144,21 +144,25 @@ def refresher(
 
     async def by_command() -> None:
         try:
-            ran = await run(refresh.cmd, env=env, cwd=str(manifest.folder), timeout=WITHIN)
+            ran = await run(
+                refresh.cmd, env=env, cwd=str(manifest.folder), timeout=REFRESH_TIMEOUT_SECONDS
+            )
         except InterlockError as error:
             why = f"auth.refresh.cmd: {error.message.rstrip('.')}"
-            raise RefreshError(why, passing=True) from None
-        if not ran.ended_with(0):
-            raise RefreshError(f"auth.refresh.cmd: {ran.how}", passing=ran.timed_out)
+            raise RefreshError(why, is_temporary=True) from None
+        if not ran.exited_with(0):
+            raise RefreshError(f"auth.refresh.cmd: {ran.ending}", is_temporary=ran.timed_out)
 
     async def by_request() -> None:
         try:
-            status = await ask(HttpProbe(refresh.url, method="POST"), within=WITHIN)
+            status = await ask(
+                HttpProbe(refresh.url, method="POST"), timeout=REFRESH_TIMEOUT_SECONDS
+            )
         except ProbeError as why:
-            raise RefreshError(f"auth.refresh.url: {why}", passing=True) from None
+            raise RefreshError(f"auth.refresh.url: {why}", is_temporary=True) from None
         if not 200 <= status < 300:
             passing = status >= 500 or status == 429
-            raise RefreshError(f"auth.refresh.url: it answered HTTP {status}", passing=passing)
+            raise RefreshError(f"auth.refresh.url: it answered HTTP {status}", is_temporary=passing)
 
     async def by_hook() -> None:
         assert hook is not None
@@ -169,7 +173,7 @@ def refresher(
             data = error.data if isinstance(error, InterlockError) else None
             raised = (data or {}).get("raised", type(error).__name__)
             why = f"refresh of driver.py: it raised {raised}"
-            raise RefreshError(why, passing=False) from None
+            raise RefreshError(why, is_temporary=False) from None
 
     if refresh.cmd:
         return by_command
@@ -218,7 +222,7 @@ class ExpirySigns:
             else:
                 self.known.append(sign)
 
-    def seen(
+    def find(
         self,
         *,
         exit_code: int | None = None,
@@ -271,11 +275,11 @@ def _names(exception: BaseException | str) -> frozenset[str]:
     return frozenset(base.__name__ for base in type(exception).__mro__)
 
 
-LOOK_AGAIN: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """How often it is looked whether another process changed something."""
-TRY_KEYS_AGAIN: Final = 60.0
+SECRETS_RETRY_SECONDS: Final = 60.0
 """Secrets that were refused may have been replaced after this time."""
-TRY_REFRESH_AGAIN: Final = 30.0
+REFRESH_RETRY_SECONDS: Final = 30.0
 LOGIN_COMMAND: Final = "interlock drivers login"
 
 _log = logging.getLogger("interlock.drivers")
@@ -288,12 +292,12 @@ class SignInStore(Protocol):
         """Whether somebody is signed in, and since when that is fresh."""
         ...
 
-    def keep(
+    def save(
         self, driver: str, workspace: str, user: str, *, authed: bool, refreshed_at: float
     ) -> None: ...
 
 
-async def _nothing_missing() -> Sequence[str]:
+async def _no_missing_secrets() -> Sequence[str]:
     return ()
 
 
@@ -307,7 +311,7 @@ class DriverSignIn:
         workspace: str,
         user: str,
         store: SignInStore,
-        missing: Callable[[], Awaitable[Sequence[str]]] = _nothing_missing,
+        missing: Callable[[], Awaitable[Sequence[str]]] = _no_missing_secrets,
         refresh: Refresher | None = None,
         now: Callable[[], float] = time.time,
         warn: Callable[[str], None] = _log.warning,
@@ -318,7 +322,7 @@ class DriverSignIn:
         self.manifest = manifest
         self.user = user
         self.refreshed_at = 0.0
-        self.why = ""
+        self.reason = ""
         """Why it is as it is, as the rest of a sentence; empty when there is nothing to say."""
         auth = manifest.auth or Auth()
         self._auth = auth
@@ -337,8 +341,8 @@ class DriverSignIn:
         self._looked_at = float("-inf")
         self._refused_at = float("-inf")
         self._tried_at = float("-inf")
-        self.always = not (auth.login or auth.state_env or auth.state_paths)
-        self.state = SignInState.AUTHED if self.always else SignInState.UNKNOWN
+        self.needs_no_sign_in = not (auth.login or auth.state_env or auth.state_paths)
+        self.state = SignInState.AUTHED if self.needs_no_sign_in else SignInState.UNKNOWN
 
     def __repr__(self) -> str:
         return f"DriverSignIn({self.manifest.id}, {self.user!r}, {self.state.value})"
@@ -349,13 +353,13 @@ class DriverSignIn:
         return self.state is SignInState.AUTHED
 
     @property
-    def what_to_do(self) -> str:
+    def instruction(self) -> str:
         """Why nobody is signed in, and what mends that: the same sentence wherever it is told.
         Empty: nothing is to be done."""
         if self.state is SignInState.AUTHED:
             return ""
         driver = self.manifest.id
-        why = f": {self.why}" if self.why else ""
+        why = f": {self.reason}" if self.reason else ""
         return f"{driver} is not signed in{why}. {self._how()}"
 
     def _how(self) -> str:
@@ -373,10 +377,10 @@ class DriverSignIn:
 
     # -- what the runtime asks and tells
 
-    async def ready(self) -> None:
+    async def ensure_ready(self) -> None:
         """Be signed in and fresh, or raise InterlockError with what to do. While somebody signs
         in, this waits."""
-        if self.always or (self._settled() and not self._lock.locked()):
+        if self.needs_no_sign_in or (self._settled() and not self._lock.locked()):
             return
         async with self._lock:
             await self._look()
@@ -387,14 +391,14 @@ class DriverSignIn:
             if self.state is not SignInState.AUTHED:
                 raise self._required()
 
-    async def look(self) -> SignInState:
+    async def read_state(self) -> SignInState:
         """What it is now. Nothing is refreshed and nobody is asked."""
-        if not self.always:
+        if not self.needs_no_sign_in:
             async with self._lock:
                 await self._look()
         return self.state
 
-    def saw(
+    def detect_expiry(
         self,
         *,
         exit_code: int | None = None,
@@ -403,7 +407,7 @@ class DriverSignIn:
         headers: Mapping[str, str] | None = None,
     ) -> bool:
         """Something that the driver did; whether it is a sign that the sign-in has ended."""
-        line = self._signs.seen(
+        line = self._signs.find(
             exit_code=exit_code, http_status=http_status, exception=exception, headers=headers
         )
         if line is None:
@@ -423,7 +427,7 @@ class DriverSignIn:
                 why = error.message if isinstance(error, InterlockError) else "it was given up"
                 self._happened(SignInEvent.FAILED, why)
                 # Not in another thread: who is cancelled is not to wait, and not to forget it.
-                self._store.keep(*self._key, authed=False, refreshed_at=0.0)
+                self._store.save(*self._key, authed=False, refreshed_at=0.0)
                 raise
             await self._is_fresh(SignInEvent.COMPLETED)
 
@@ -438,7 +442,7 @@ class DriverSignIn:
         now = self._now()
         return (
             self.state is SignInState.AUTHED
-            and 0 <= now - self._looked_at < LOOK_AGAIN
+            and 0 <= now - self._looked_at < CHECK_SECONDS
             and not self._is_due()
         )
 
@@ -452,13 +456,14 @@ class DriverSignIn:
 
     async def _look_for_keys(self) -> None:
         if self.state is SignInState.EXPIRED and self._refresh is None:
-            self._happened(SignInEvent.NOT_REFRESHED, self.why)
+            self._happened(SignInEvent.NOT_REFRESHED, self.reason)
         self._unset = list(await self._missing())
         absent = [*self._unset, *self._absent_paths()]
         if absent:
             self._happened(SignInEvent.KEYS_MISSING, f"it has no {', '.join(absent)}")
         elif self.state is not SignInState.EXPIRED and (
-            self._now() - self._refused_at >= TRY_KEYS_AGAIN or self.state is SignInState.AUTHED
+            self._now() - self._refused_at >= SECRETS_RETRY_SECONDS
+            or self.state is SignInState.AUTHED
         ):
             self._happened(SignInEvent.KEYS_FOUND)
 
@@ -489,25 +494,26 @@ class DriverSignIn:
             return False
         now = self._now()
         return (
-            now - self.refreshed_at >= refresh.every and now - self._tried_at >= TRY_REFRESH_AGAIN
+            now - self.refreshed_at >= refresh.every
+            and now - self._tried_at >= REFRESH_RETRY_SECONDS
         )
 
     async def _be_refreshed(self) -> None:
-        why = self.why
+        why = self.reason
         try:
             if self._refresh is None:
-                raise RefreshError(why, passing=False)
+                raise RefreshError(why, is_temporary=False)
             self._tried_at = self._now()
             await self._refresh()
         except RefreshError as failed:
-            if failed.passing:
+            if failed.is_temporary:
                 # It may work at the next call. Whether one that was only due has ended, the
                 # driver will say.
-                self._warn(f"{self.manifest.id} could not be refreshed: {failed.why}")
+                self._warn(f"{self.manifest.id} could not be refreshed: {failed.reason}")
                 return
-            self._happened(SignInEvent.NOT_REFRESHED, failed.why)
+            self._happened(SignInEvent.NOT_REFRESHED, failed.reason)
             if self.state is SignInState.EXPIRED:
-                self._happened(SignInEvent.NOT_REFRESHED, failed.why)
+                self._happened(SignInEvent.NOT_REFRESHED, failed.reason)
             await self._keep(authed=False)
         else:
             await self._is_fresh(SignInEvent.REFRESHED)
@@ -525,7 +531,7 @@ class DriverSignIn:
         if self._auth.login is not None:
             refreshed_at = self.refreshed_at if authed else 0.0
             keeping = asyncio.to_thread(
-                self._store.keep, *self._key, authed=authed, refreshed_at=refreshed_at
+                self._store.save, *self._key, authed=authed, refreshed_at=refreshed_at
             )
             await asyncio.shield(keeping)
 
@@ -533,7 +539,7 @@ class DriverSignIn:
         then = after(self.state, event)
         if then is None:
             return
-        before, self.state, self.why = self.state, then, why
+        before, self.state, self.reason = self.state, then, why
         if then is not before and self._on_change is not None:
             self._on_change(self)
 
@@ -545,4 +551,4 @@ class DriverSignIn:
                 for name, value in msgspec.to_builtins(self._auth.login).items()
                 if value
             }
-        return InterlockError(AUTH_REQUIRED, self.what_to_do, data)
+        return InterlockError(AUTH_REQUIRED, self.instruction, data)

@@ -69,7 +69,7 @@ class SqliteSignInStore:
             ).fetchone()
         return None if row is None else (bool(row[0]), float(row[1]))
 
-    def keep(
+    def save(
         self, driver: str, workspace: str, user: str, *, authed: bool, refreshed_at: float
     ) -> None:
         """Somebody is signed in, or is not any more."""
@@ -79,7 +79,7 @@ class SqliteSignInStore:
                 (driver, workspace, user, int(authed), refreshed_at, self._clock()),
             )
 
-    def forget(self, driver: str) -> bool:
+    def delete(self, driver: str) -> bool:
         """Forget everybody who is signed in with a driver; whether there was anybody."""
         if not self.path.exists():
             return False
@@ -87,7 +87,7 @@ class SqliteSignInStore:
             gone = file.execute("DELETE FROM signed_in WHERE driver = ?", (driver,))
             return gone.rowcount > 0
 
-    def everybody(self) -> list[SignInRecord]:
+    def list_records(self) -> list[SignInRecord]:
         """All rows, by driver, workspace and user."""
         if not self.path.exists():
             return []

@@ -54,7 +54,7 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     return ""
 
 
-def signature_mark(manifest: DriverManifest) -> tuple[object, ...]:
+def signature_fingerprint(manifest: DriverManifest) -> tuple[object, ...]:
     """By what it is seen that a driver's signature, or something that it is about, changed."""
     marks: list[object] = []
     for name in (SIGNATURE, *SIGNED):

@@ -26,7 +26,7 @@ from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_exchange import DriverRoute
 from interlock.drivers.hooks import Hooks, make_hooks, read_code
 from interlock.drivers.installation import Installation, Progress, driver_folder, prepare
-from interlock.drivers.launch import DriverConnector, passed_on, server_config
+from interlock.drivers.launch import DriverConnector, inherited_environment, server_config
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import (
     driver_states_path,
@@ -56,7 +56,7 @@ from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import TOOLS_CALL
 
 OWN_INFO: Final = encode_value({"name": "interlock", "title": "Interlock", "version": __version__})
-LIST_WITHIN: Final = 30.0
+LIST_TIMEOUT_SECONDS: Final = 30.0
 
 Warn = Callable[[str], None]
 
@@ -80,11 +80,11 @@ class StandaloneServer(Struct):
     manifest: DriverManifest
     peer: UpstreamClient
     offer: RawOffering
-    refused: list[str] = field(default_factory=list)
+    refused_places: list[str] = field(default_factory=list)
     """Places that it asked for in vain."""
-    bound: list[str] = field(default_factory=list)
+    bound_secrets: list[str] = field(default_factory=list)
     """Slugs of secrets that it was given."""
-    where: str = "outside of a node"
+    location: str = "outside of a node"
     """Nobody answers there what a server asks."""
 
     @property
@@ -93,16 +93,16 @@ class StandaloneServer(Struct):
         parts = [str(self.peer.server_info.get(part, "")) for part in ("name", "version")]
         return " ".join(parts).strip()
 
-    def given(self) -> list[str]:
+    def secret_notes(self) -> list[str]:
         """A sentence about secrets, if there is one."""
-        slugs = ", ".join(dict.fromkeys(self.bound))
+        slugs = ", ".join(dict.fromkeys(self.bound_secrets))
         return [f"{self.manifest.id} was given {slugs}"] if slugs else []
 
-    def in_vain(self) -> list[str]:
+    def egress_notes(self) -> list[str]:
         """A sentence for each place that it may not reach."""
         return [
             f"{self.manifest.id} asked for {place}, which is not in its network.egress"
-            for place in dict.fromkeys(self.refused)
+            for place in dict.fromkeys(self.refused_places)
         ]
 
     def tools(self) -> dict[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ class StandaloneServer(Struct):
         return {tool["name"]: tool for tool in named(self.offer.tools)}
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, within: float
+        self, tool: str, arguments: Mapping[str, Any], *, timeout: float
     ) -> dict[str, Any]:
         """The result of a tool. Raises InterlockError, and TimeoutError."""
         call = Call(
@@ -119,9 +119,9 @@ class StandaloneServer(Struct):
         call.name, call.arguments = tool, encode_value(dict(arguments))
         call.route = DriverRoute(tool, self.manifest.key, tool, encode_value(tool))
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = self.peer.start(call, OutcomeFuture(self.where, answer))
+        exchange = self.peer.start(call, OutcomeFuture(self.location, answer))
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 outcome = await answer
         except (TimeoutError, asyncio.CancelledError):
             exchange.abandon("The caller does not wait any longer.")
@@ -141,7 +141,7 @@ async def open_server(
     may_install: bool = False,
     progress: Progress | None = None,
     warn: Warn = lambda _: None,
-    where: str = "outside of a node",
+    location: str = "outside of a node",
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[StandaloneServer]:
     """The server of a driver, started or connected to once more. Raises InterlockError.
@@ -157,7 +157,7 @@ async def open_server(
             warn=warn,
             environ=environ,
         )
-        tells = _Tells()
+        tells = _Connection()
         connector = DriverConnector(
             manifest.id,
             manifest,
@@ -166,12 +166,14 @@ async def open_server(
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: _secrets(manifest, setting, inventory, names, tells, environ),
             confine=lambda: _confine(manifest, setting, stack, tells, warn, environ),
-            passed_on=passed_on(setting.config, environ),
+            inherited=inherited_environment(setting.config, environ),
         )
         peer = await connector.connect()
         stack.push_async_callback(peer.close)
-        offer = await list_offer(peer, timeout=LIST_WITHIN)
-        yield StandaloneServer(manifest, peer, offer, tells.refused, tells.bound, where)
+        offer = await list_offer(peer, timeout=LIST_TIMEOUT_SECONDS)
+        yield StandaloneServer(
+            manifest, peer, offer, tells.refused_places, tells.bound_secrets, location
+        )
 
 
 async def prepared(
@@ -191,7 +193,7 @@ async def prepared(
         allowed=may_install or setting.config.section(DriversConfig).allow_install,
         check=confined(
             "version_check.cmd",
-            lambda: _walls(manifest, setting, warn, environ, lambda _host, _port: None),
+            lambda: _open_confinement(manifest, setting, warn, environ, lambda _host, _port: None),
             lambda _word, _row: None,
         ),
         again=again,
@@ -253,7 +255,7 @@ def sign_in_of(
             names,
             inventory=setting.workspace.secrets,
             vault=vault_of(setting, environ),
-            asker=secret_requester(manifest, setting),
+            requester=secret_requester(manifest, setting),
         )
 
     return DriverSignIn(
@@ -288,15 +290,15 @@ def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-class _Tells:
+class _Connection:
     def __init__(self) -> None:
-        self.refused: list[str] = []
-        self.bound: list[str] = []
+        self.refused_places: list[str] = []
+        self.bound_secrets: list[str] = []
         self.confinement: Confinement | None = None
 
     def record(self, row: Mapping[str, Any]) -> None:
         if "denied" not in str(row.get("type")):
-            self.bound.append(str(row.get("slug", "")))
+            self.bound_secrets.append(str(row.get("slug", "")))
 
 
 def _server(manifest: DriverManifest, setting: Project, installed: Path | None) -> ServerConfig:
@@ -323,7 +325,7 @@ async def _secrets(
     setting: Project,
     inventory: SecretsInventory | None,
     names: frozenset[str],
-    tells: _Tells,
+    tells: _Connection,
     environ: Mapping[str, str],
 ) -> Mapping[str, str]:
     # What is in no file yet was named by who runs this.
@@ -332,7 +334,7 @@ async def _secrets(
         sorted(names),
         inventory=setting.workspace.secrets if inventory is None else inventory,
         vault=vault_of(setting, environ, own),
-        asker=secret_requester(manifest, setting),
+        requester=secret_requester(manifest, setting),
         record=tells.record,
     )
 
@@ -353,9 +355,9 @@ async def open_hooks(
         return
 
     async def open_confinement() -> Confinement | None:
-        return await _walls(manifest, setting, warn, environ, lambda host, port: None)
+        return await _open_confinement(manifest, setting, warn, environ, lambda host, port: None)
 
-    env = passed_on(setting.config, environ)
+    env = inherited_environment(setting.config, environ)
     described = await inspect_code(code, open_confinement, env=env)
     served = [binding.contract.id for binding in setting.workspace.bindings[manifest.key]]
     hooks, _ = make_hooks(manifest, served, code, described)
@@ -370,7 +372,7 @@ async def _confine(
     manifest: DriverManifest,
     setting: Project,
     stack: AsyncExitStack,
-    tells: _Tells,
+    tells: _Connection,
     warn: Warn,
     environ: Mapping[str, str],
 ) -> Confinement | None:
@@ -381,19 +383,19 @@ async def _confine(
     if tells.confinement is not None:
         # A server is tried twice when it does not know the newer revision.
         return tells.confinement
-    tells.confinement = opened = await _walls(
+    tells.confinement = opened = await _open_confinement(
         manifest,
         setting,
         warn,
         environ,
-        lambda host, port: tells.refused.append(f"{host}:{port}"),
+        lambda host, port: tells.refused_places.append(f"{host}:{port}"),
     )
     if opened is not None:
         stack.push_async_callback(opened.close)
     return opened
 
 
-async def _walls(
+async def _open_confinement(
     manifest: DriverManifest,
     setting: Project,
     warn: Warn,

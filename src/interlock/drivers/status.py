@@ -100,7 +100,7 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
         if prompt.integrate_as == "skill_block":
             skills.setdefault(prompt.skill_ref, []).append(prompt.name)
     problem = (
-        condition.refused
+        condition.rejection
         or condition.auth_problem
         or condition.install_failed
         or condition.version_problem
@@ -108,7 +108,7 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
     )
     if invalid:
         kept = f"Invalid {manifest.file.name}; version {manifest.version} stays in use."
-        first = [problem] if condition.refused else [kept, *filter(None, [problem])]
+        first = [problem] if condition.rejection else [kept, *filter(None, [problem])]
         problem = "\n".join([*first, *invalid])
     return DriverStatus(
         id=manifest.id,
@@ -121,7 +121,7 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
             BindingStatus(
                 contract=key,
                 tool="" if binding.entry.mcp is None else binding.entry.mcp.tool_name,
-                problems=[*binding.wrong, *binding.problems],
+                problems=[*binding.file_problems, *binding.problems],
                 warnings=list(binding.warnings),
             )
             for key, binding in driver.bindings.items()
@@ -161,8 +161,8 @@ def contracts_of(
 
 def _state(driver: Driver) -> str:
     condition = driver.condition
-    if condition.refused or (
-        driver.bindings and not any(b.counts for b in driver.bindings.values())
+    if condition.rejection or (
+        driver.bindings and not any(b.is_usable for b in driver.bindings.values())
     ):
         return "refused"
     if not condition.authed:

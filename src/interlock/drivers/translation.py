@@ -108,7 +108,7 @@ class BoundEntry:
     def transformed(self, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
         """The transformers that a call needs, in their order, each with the name of its input.
         Raises InterlockError (input_unsupported)."""
-        self._must_take(inputs)
+        self._require_supported(inputs)
         return [
             (target.transform, name)
             for name in inputs
@@ -121,12 +121,12 @@ class BoundEntry:
     ) -> dict[str, Any]:
         """The inputs in the driver's names. `transforms`: other transformers, for this call. Raises
         InterlockError (input_unsupported)."""
-        self._must_take(inputs)
+        self._require_supported(inputs)
         if not self._mapping:
             return dict(inputs)
         return _mapped(self._mapping, inputs, transforms or self._transforms, self.contract.id)
 
-    def _must_take(self, inputs: Mapping[str, Any]) -> None:
+    def _require_supported(self, inputs: Mapping[str, Any]) -> None:
         dropped = self.unsupported(inputs)
         if dropped:
             named = ", ".join(repr(name) for name in dropped)
@@ -155,7 +155,7 @@ class BoundEntry:
         try:
             value = self._path.find(self._root(result))
         except PathNotFoundError as exc:
-            raise self._unusable(str(exc)) from None
+            raise self._parse_error(str(exc)) from None
         return self.checked(value)
 
     def checked(self, value: Any) -> ExtractedValue:
@@ -166,15 +166,15 @@ class BoundEntry:
         shape = self.shape
         if shape.is_output(value):
             return ExtractedValue(value)
-        if shape.only_output is not None:
-            wrapped = {shape.only_output: value}
+        if shape.single_output is not None:
+            wrapped = {shape.single_output: value}
             if shape.is_output(wrapped):
                 return ExtractedValue(wrapped, True)
         problems = shape.output_problems(value)
         sentence = "; ".join(
             f"{problem['pointer'] or '/'}: {problem['problem']}" for problem in problems
         )
-        raise self._unusable(
+        raise self._parse_error(
             f"What the tool answered does not fit the contract. {sentence}.", problems
         )
 
@@ -188,7 +188,7 @@ class BoundEntry:
         blocks = content if isinstance(content, list) else []
         text = _first_text(blocks)
         whole = self._path.is_root
-        if whole and self.shape.text_output:
+        if whole and self.shape.has_text_output:
             # A text that happens to be JSON is a text all the same; also one below a picture.
             for block in blocks:
                 found = _first_text([block])
@@ -199,13 +199,13 @@ class BoundEntry:
             if parsed is not None:
                 return parsed
         if not whole:
-            raise self._unusable(
+            raise self._parse_error(
                 f"`{self._path.text}` finds nothing: the tool answered with no structured content, "
                 "and its first content is no JSON text."
             )
         return {"content": blocks}
 
-    def _unusable(
+    def _parse_error(
         self, sentence: str, problems: list[dict[str, str]] | None = None
     ) -> InterlockError:
         contract, mcp = self.contract, self.entry.mcp

@@ -298,7 +298,7 @@ async def bind(
     *,
     inventory: SecretsInventory,
     vault: Vault,
-    asker: SecretRequester,
+    requester: SecretRequester,
     record: AccessRecorder,
     purpose: str = "spawn",
     now: Callable[[], float] = time.time,
@@ -311,23 +311,23 @@ async def bind(
     for name in dict.fromkeys(names):
         wanted[name] = SecretHandle(_listed(name, inventory), vault, record, now)
     for handle in wanted.values():
-        if asker.is_kept_from(handle.slug):
-            handle.deny("bind", asker.context, purpose)
+        if requester.is_kept_from(handle.slug):
+            handle.deny("bind", requester.context, purpose)
             raise InterlockError(
                 AUTH_REQUIRED,
-                f"{asker.driver} may not have the secret {handle.slug}: drivers.secrets_for in "
+                f"{requester.driver} may not have the secret {handle.slug}: drivers.secrets_for in "
                 "interlock.yaml keeps it for others.",
-                data={"secret": handle.slug, "driver": asker.driver, "operation": "bind"},
+                data={"secret": handle.slug, "driver": requester.driver, "operation": "bind"},
             )
-        handle.require("bind", asker.context, purpose)
+        handle.require("bind", requester.context, purpose)
     values = SecretValues()
     for name, handle in wanted.items():
-        values[name] = await handle.reveal(asker.context, purpose=purpose, operation="bind")
+        values[name] = await handle.reveal(requester.context, purpose=purpose, operation="bind")
     return values
 
 
 async def unresolved(
-    names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, asker: SecretRequester
+    names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, requester: SecretRequester
 ) -> list[str]:
     """Which of these secrets could not be bound now. Nobody is given anything, so nothing is
     written down; who may not have one is not told whether it is there."""
@@ -337,8 +337,8 @@ async def unresolved(
             entry = entry_named(name, inventory)
             there = (
                 entry is not None
-                and not asker.is_kept_from(entry.slug)
-                and access_to(entry, "bind", asker.context).granted
+                and not requester.is_kept_from(entry.slug)
+                and access_to(entry, "bind", requester.context).granted
                 and await vault.has(entry)
             )
         except VaultError:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.sandbox.addresses import AddressOwner, whose_by_number
+from interlock.drivers.sandbox.addresses import AddressOwner, owner_by_number
 from interlock.drivers.sandbox.patterns import Egress, HostPort, normal_host
 
 LABELS = st.from_regex(r"\A[a-z0-9_]([a-z0-9_-]{0,8}[a-z0-9_])?\Z")
@@ -17,7 +17,7 @@ PORTS = st.integers(1, 65535)
 ADDRESSES = (
     st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
     .map(str)
-    .filter(lambda address: whose_by_number(address) is not AddressOwner.LINK)
+    .filter(lambda address: owner_by_number(address) is not AddressOwner.LINK)
 )
 
 

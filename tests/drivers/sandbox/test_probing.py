@@ -174,7 +174,7 @@ def test_without_a_plan_nothing_is_run() -> None:
 
 def test_both_sides_use_the_same_words() -> None:
     assert launcher.PLAN == plan.PLAN
-    assert launcher.PREFIX.decode() == plan.DISGUISE
+    assert launcher.PREFIX.decode() == plan.ENVIRONMENT_PREFIX
 
 
 @pytest.mark.spec("DR-30.security-4")

@@ -15,7 +15,7 @@ import pytest
 from interlock.drivers.sandbox import proxy as proxy_module
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
-from interlock.drivers.sandbox.proxy import MOST_HEAD, Proxy
+from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, Proxy
 from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
 
@@ -109,7 +109,7 @@ def connect(host: str, port: int) -> bytes:
         (b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", b"400"),
         (b"CONNECT a.example:443 HTTP/1.1\r\nx: y\0\r\n\r\n", b"400"),
         (b"GET http://user:pass@a.example/ HTTP/1.1\r\n\r\n", b"400"),
-        (b"x" * (MOST_HEAD * 4), b"400"),
+        (b"x" * (MAX_HEAD_BYTES * 4), b"400"),
         (connect("b.example", 443), b"403"),
         (connect("a.example.", 444), b"403"),
         (
@@ -146,7 +146,7 @@ def test_a_request_that_ends_in_the_middle(loop: str, free_port: int) -> None:
 
 
 def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
-    monkeypatch.setattr(proxy_module, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_module, "HEAD_TIMEOUT_SECONDS", 0.05)
 
     async def body() -> None:
         async with bench(free_port) as one:
@@ -286,7 +286,7 @@ def test_a_client_that_goes_away(raw: bool, loop: str) -> None:
 def test_a_connection_that_is_half_open_and_silent_is_cut(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_module, "HALF_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_module, "HALF_CLOSED_TIMEOUT_SECONDS", 0.05)
 
     async def body() -> None:
         over = asyncio.Event()
@@ -308,7 +308,7 @@ def test_a_connection_that_is_half_open_and_silent_is_cut(
 
 @LOOPS
 def test_there_are_only_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(proxy_module, "MAX_CONNECTIONS", 2)
 
     async def body() -> None:
         async with outside() as other, bench(other.port) as one:
@@ -344,7 +344,7 @@ def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
 
 
 def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
-    monkeypatch.setattr(proxy_module, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(proxy_module, "CONNECT_TIMEOUT_SECONDS", 0.05)
 
     async def body() -> None:
         async def never(host: str, port: int) -> Sequence[str]:

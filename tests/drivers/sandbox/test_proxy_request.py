@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.drivers.sandbox.patterns import HostPort
-from interlock.drivers.sandbox.proxy import MOST_HEAD, ProxyRequest, ProxyRequestReader
+from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, ProxyRequest, ProxyRequestReader
 from interlock.errors import PAYLOAD_TOO_LARGE, ProtocolError
 
 HOSTS = st.one_of(
@@ -138,7 +138,7 @@ def test_what_is_no_request(data: bytes) -> None:
 
 @pytest.mark.parametrize("step", [None, 1, 1000])
 def test_an_endless_head_is_refused(step: int | None) -> None:
-    data = b"CONNECT a.example:443 HTTP/1.1\r\n" + b"x: y\r\n" * MOST_HEAD
+    data = b"CONNECT a.example:443 HTTP/1.1\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES
     with pytest.raises(ProtocolError) as caught:
         read(data, step)
     assert caught.value.failure is PAYLOAD_TOO_LARGE
@@ -147,10 +147,10 @@ def test_an_endless_head_is_refused(step: int | None) -> None:
 def test_the_longest_head_is_read_and_one_byte_more_is_not() -> None:
     start = b"CONNECT a.example:443 HTTP/1.1\r\nx: "
     for step in (None, 1):
-        fits = start + b"y" * (MOST_HEAD - len(start)) + b"\r\n\r\n"
+        fits = start + b"y" * (MAX_HEAD_BYTES - len(start)) + b"\r\n\r\n"
         assert read(fits, step)[0] is not None
         with pytest.raises(ProtocolError):
-            read(start + b"y" * (MOST_HEAD - len(start) + 1) + b"\r\n\r\n", step)
+            read(start + b"y" * (MAX_HEAD_BYTES - len(start) + 1) + b"\r\n\r\n", step)
 
 
 def test_a_hostile_header_takes_no_time() -> None:

@@ -173,7 +173,7 @@ def _needs_no_login(manifest: DriverManifest) -> None:
 
 
 async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser: bool) -> None:
-    from interlock.drivers.health import declared_only
+    from interlock.drivers.health import declared_probe_client
     from interlock.drivers.sign_in import sign_in
     from interlock.drivers.standalone import sign_in_of
 
@@ -185,7 +185,7 @@ async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser:
             output.print_note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
     settings = project.config.section(DriversConfig)
-    ask = declared_only(
+    ask = declared_probe_client(
         manifest,
         any_egress=settings.any_egress,
         local_egress=settings.local_egress,

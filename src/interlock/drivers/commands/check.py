@@ -273,7 +273,7 @@ async def _one_server(
     report: ManifestReport, project: DriverProject, manifest: DriverManifest, *, quiet: bool
 ) -> None:
     from interlock.drivers.binding import check_listed
-    from interlock.drivers.commands.standalone_server import open_server, told_of
+    from interlock.drivers.commands.standalone_server import connection_error_text, open_server
     from interlock.errors import InterlockError
 
     file = str(manifest.file)
@@ -284,7 +284,7 @@ async def _one_server(
             about = there.server
     except InterlockError as error:
         report.unreachable += 1
-        why = told_of(manifest.id, error)
+        why = connection_error_text(manifest.id, error)
         report.wrong(file, 0, why, driver=manifest.id, shown=not quiet)
         if not quiet:
             _mark(False, f"{manifest.id}: {why}")
@@ -297,11 +297,11 @@ async def _one_server(
             report.wrong(file, binding.entry.line, say.printable(sentence), driver=manifest.id)
         for sentence in found.warnings:
             report.doubtful(file, binding.entry.line, say.printable(sentence), "server")
-    for sentence in (*_undeclared(manifest, there.offer), *there.in_vain()):
+    for sentence in (*_undeclared(manifest, there.offer), *there.egress_notes()):
         report.doubtful(file, 0, sentence, "server")
     if not quiet:
-        for sentence in there.given():
-            output.print_note(sentence)
+        for sentence in there.secret_notes():
+            say.note(sentence)
         count = len(manifest.implements)
         told = f"{count} of {count} contracts fit" if good else "its tools do not fit its contracts"
         _mark(

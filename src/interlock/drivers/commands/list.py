@@ -211,10 +211,10 @@ def _print_contracts(served: list[dict[str, Any]]) -> None:
 
 def _shown(row: DriverStatus) -> str:
     """A driver by its id; a file beside drivers that cannot be used by what it is."""
-    from interlock.drivers.commands.status_lines import what_of
+    from interlock.drivers.commands.status_lines import entry_kind
 
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    id, what = output.sanitize(row.id), what_of(row)
+    id, what = say.printable(row.id), entry_kind(row)
     return id if what == "driver" else f"{id} ({what.removesuffix(' of')})"
 
 

@@ -617,7 +617,7 @@ async def make(
         listed, offer = there.tools(), there.offer
         about, revision = there.server, there.peer.revision
     tell(f"{about or wish.ref}: {format_count(len(listed), 'tool')}")
-    made = DriverFiles(folder, remarks=[*there.given(), *there.in_vain()])
+    made = DriverFiles(folder, remarks=[*there.secret_notes(), *there.egress_notes()])
     _all_there(chosen, listed)
     own = _own_secrets(wish, project, folder)
     entries = [*_contracts(made, wish, project, list(listed.values()), chosen)]

@@ -30,8 +30,8 @@ async def condition_of(manifest: DriverManifest, project: DriverProject) -> Driv
     """What is known of a driver."""
     condition = DriverCondition(refused=refusal(manifest, project.config, project.base_dir))
     auth = sign_in_of(manifest, project)
-    condition.authed = await auth.look() is SignInState.AUTHED
-    condition.auth_problem = auth.what_to_do
+    condition.authed = await auth.read_state() is SignInState.AUTHED
+    condition.auth_problem = auth.instruction
     if not project.settings.allow_install and not _installed(manifest, project):
         condition.install_failed = not_installed(manifest.id)
     return condition

@@ -73,7 +73,7 @@ class DriversReports(FeatureReports, ContractSource):
         from interlock.drivers.commands import status_lines
         from interlock.drivers.status import DriversStatus
 
-        return status_lines.troubles(report.part(DriversStatus).drivers, max_problems)
+        return status_lines.problem_lines(report.part(DriversStatus).drivers, most)
 
 
 REPORTS: Final = DriversReports()

@@ -67,7 +67,7 @@ def show(
 def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
     """Where the server is, or the words that start it."""
     from interlock.drivers.installation import installed_bin
-    from interlock.drivers.launch import command_of
+    from interlock.drivers.launch import server_command
     from interlock.drivers.standalone import installed_folder
     from interlock.errors import InterlockError
 
@@ -81,7 +81,7 @@ def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
     refused, command = "", []
     for confined in (project.settings.sandbox == "enforce", False):
         try:
-            command = command_of(
+            command = server_command(
                 manifest, workspace=project.base_dir, installed=program, confined=confined
             )
             break

@@ -37,11 +37,11 @@ def open_server(
         may_install=may_install,
         progress=progress,
         warn=warn,
-        where="on the command line",
+        location="on the command line",
     )
 
 
-def told_of(id: str, error: InterlockError) -> str:
+def connection_error_text(id: str, error: InterlockError) -> str:
     """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
     own = isinstance(error, UpstreamLostError)
     return output.sanitize(redact_about(id, error.message) if own else error.message)

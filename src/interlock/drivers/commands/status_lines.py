@@ -31,30 +31,32 @@ _TROUBLE: Final = ("refused", "failing", "unauthed")
 
 def summary(drivers: Sequence[DriverStatus]) -> str:
     """`3 drivers: 1 running, 2 ready`; empty when there is none."""
-    states = Counter(row.state for row in drivers if what_of(row) == "driver")
+    states = Counter(row.state for row in drivers if entry_kind(row) == "driver")
     parts = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
     count = states.total()
     return f"{format_count(count, 'driver')}: {', '.join(parts)}" if parts else ""
 
 
-def what_of(row: DriverStatus) -> str:
+def entry_kind(row: DriverStatus) -> str:
     """What a row is about: also files beside drivers have one, when they cannot be used."""
     return _FILES.get(PurePath(row.file).name, "driver")
 
 
-def troubles(drivers: Sequence[DriverStatus], most: int | None = None) -> list[str]:
+def problem_lines(drivers: Sequence[DriverStatus], most: int | None = None) -> list[str]:
     """A line for each driver that cannot be used, or not for everything that it promises. Where
     there is no room for all, the rest is counted."""
     # A contract that is wrong is why its drivers are.
-    found = [_line(row) for row in drivers if what_of(row) != "driver"]
+    found = [_line(row) for row in drivers if entry_kind(row) != "driver"]
     for state in _TROUBLE:
-        found += [_line(row) for row in drivers if row.state == state and what_of(row) == "driver"]
+        found += [
+            _line(row) for row in drivers if row.state == state and entry_kind(row) == "driver"
+        ]
     found += [
         _line(row)
         for row in drivers
-        if row.state not in _TROUBLE and row.problem and what_of(row) == "driver"
+        if row.state not in _TROUBLE and row.problem and entry_kind(row) == "driver"
     ]
-    found += [_partly(row) for row in drivers if row.state not in _TROUBLE and _lost(row)]
+    found += [_partial_line(row) for row in drivers if row.state not in _TROUBLE and _lost(row)]
     if most is None or len(found) <= most:
         return found
     return [*found[:most], f"… and {len(found) - most} more: interlock drivers list"]
@@ -66,10 +68,10 @@ def _line(row: DriverStatus) -> str:
     why = f": {_said(row, problems[0])}{more}" if problems else ""
     state = "waiting" if row.state == "unauthed" else row.state
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    return f"{what_of(row)} {say.printable(row.id)} ({state}){why}"
+    return f"{entry_kind(row)} {say.printable(row.id)} ({state}){why}"
 
 
-def _partly(row: DriverStatus) -> str:
+def _partial_line(row: DriverStatus) -> str:
     lost = _lost(row)
     serves = f"serves {len(row.bindings) - len(lost)} of {len(row.bindings)} contracts"
     return f"driver {row.id} ({serves}): {_said(row, lost[0])}"

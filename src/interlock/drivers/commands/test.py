@@ -111,7 +111,7 @@ async def _try_driver(
     project: DriverProject, manifest: DriverManifest, bindings: list[EntryBinding], *, changes: bool
 ) -> list[ExampleResult]:
     from interlock.drivers.binding import check_listed
-    from interlock.drivers.commands.standalone_server import open_server, told_of
+    from interlock.drivers.commands.standalone_server import connection_error_text, open_server
     from interlock.drivers.standalone import open_hooks
     from interlock.errors import InterlockError
 
@@ -141,10 +141,14 @@ async def _try_driver(
                         )
                         continue
                     found += await _try_examples(there, binding, hooks)
-        for sentence in (*there.given(), *there.in_vain()):
-            output.print_note(sentence)
+        for sentence in (*there.secret_notes(), *there.egress_notes()):
+            say.note(sentence)
     except InterlockError as error:
-        found.append(ExampleResult(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
+        found.append(
+            ExampleResult(
+                manifest.id, "", "", UNREACHABLE, connection_error_text(manifest.id, error)
+            )
+        )
     return found
 
 
@@ -174,14 +178,14 @@ async def _try_example(
 
     contract, entry = served.contract, served.entry
     one = ExampleResult(there.manifest.id, contract.id, example.name or f"example {number}", OK)
-    within = effective_timeout_ms(contract, there.manifest, entry) / 1000
+    timeout = effective_timeout_ms(contract, there.manifest, entry) / 1000
     try:
         served.bound.shape.check_inputs(example.input)
         if hooks is None:
             arguments = served.bound.arguments(example.input)
         else:
             arguments = await hooks.arguments(served, example.input, None, None)
-        result = await there.call(entry.mcp.tool_name, arguments, within=within)
+        result = await there.call(entry.mcp.tool_name, arguments, timeout=timeout)
         if hooks is None:
             one.value = served.bound.value(result).value
         else:
@@ -193,7 +197,7 @@ async def _try_example(
         )
         return one
     except TimeoutError:
-        one.outcome, one.told = FAILED, f"it did not answer within {within:g} s"
+        one.outcome, one.told = FAILED, f"it did not answer within {timeout:g} s"
         return one
     if example.has_output and one.value != example.output:
         one.outcome = DIFFERS

@@ -76,7 +76,7 @@ def plain(address: str) -> Address:
 
 def find_owner(address: str, own: OwnNetworks = own_networks) -> AddressOwner:
     """To whom an address leads. Raises ValueError for what is none."""
-    by_number = whose_by_number(address)
+    by_number = owner_by_number(address)
     if by_number is not AddressOwner.OTHERS:
         return by_number
     found, written = plain(address), ip_address(address.partition("%")[0])
@@ -85,7 +85,7 @@ def find_owner(address: str, own: OwnNetworks = own_networks) -> AddressOwner:
     return AddressOwner.MACHINE if mine else AddressOwner.OTHERS
 
 
-def whose_by_number(address: str) -> AddressOwner:
+def owner_by_number(address: str) -> AddressOwner:
     """The same, as far as the number alone says it. Pure."""
     found = plain(address)
     if found.is_loopback or found.is_unspecified:

@@ -26,7 +26,7 @@ from interlock.drivers.sandbox.name_resolution import (
 )
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import (
-    DISGUISE,
+    ENVIRONMENT_PREFIX,
     LOOPBACK,
     LOOPBACK6,
     PLAN,
@@ -45,7 +45,7 @@ _GONE: Final = frozenset(("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AU
 """What names places that a confined server does not have."""
 
 
-def unconfinable(key: str, problem: str) -> InterlockError:
+def confinement_error(key: str, problem: str) -> InterlockError:
     """A server cannot be confined as its driver says, so it is not started."""
     return InterlockError(
         SANDBOX_UNAVAILABLE,
@@ -88,7 +88,7 @@ class Confinement:
         local_egress: bool = False,
         never: OwnAddresses = (),
         resolve: HostResolver = resolve_outside,
-        on_refused: RefusalRecorder | None = None,
+        on_refused: EgressRefusalRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         problem: Callable[[], str | None] = confinement_problem,
     ) -> Self:
@@ -108,7 +108,7 @@ class Confinement:
         # In a thread: the first look takes a moment, and others are served meanwhile.
         trouble = await asyncio.to_thread(problem)
         if trouble is not None:
-            raise unconfinable(key, trouble)
+            raise confinement_error(key, trouble)
         room = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
         one = cls(key, compiled, ways, room, covered=(*hidden, *read_only))
         reach = reachable(resolve, never=never, local=local_egress)
@@ -130,7 +130,7 @@ class Confinement:
             )
         except (OSError, ValueError) as exc:
             await one.close()
-            raise unconfinable(key, str(exc)) from None
+            raise confinement_error(key, str(exc)) from None
         return one
 
     def argv(self, argv: Sequence[str]) -> list[str]:
@@ -155,7 +155,7 @@ class Confinement:
             # Where this user may make nothing, its servers cannot either.
             if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 problem = f"{place} is not there and cannot be made ({exc.strerror})"
-                raise unconfinable(self._key, problem) from None
+                raise confinement_error(self._key, problem) from None
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """What to start it with, so that `env`, with the way out added, is the server's.
@@ -165,7 +165,7 @@ class Confinement:
         """
         given = {**self._without_proxies(env), **self._proxies()}
         disguised = {PLAN: self._plan}
-        disguised.update((DISGUISE + name, value) for name, value in given.items())
+        disguised.update((ENVIRONMENT_PREFIX + name, value) for name, value in given.items())
         if "LD_LIBRARY_PATH" in os.environ:
             # The node's own: its Python may need it to start at all.
             disguised["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
@@ -253,14 +253,18 @@ AGAIN: Final = 60.0
 MOST: Final = 20
 """Places told within that time. A server that scans a network fills no journal."""
 
-RefusalRecorder = Callable[[str, int], None]
+EgressRefusalRecorder = Callable[[str, int], None]
 
 
 class EgressDenialLog:
     """Tells each place once in a while."""
 
     def __init__(
-        self, tell: RefusalRecorder | None, *, clock: Callable[[], float], again: float = AGAIN
+        self,
+        tell: EgressRefusalRecorder | None,
+        *,
+        clock: Callable[[], float],
+        again: float = AGAIN,
     ) -> None:
         self._tell = tell
         self._clock = clock

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from interlock.drivers.sandbox.confinement import unconfinable
+from interlock.drivers.sandbox.confinement import confinement_error
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.errors import CONFIG, TOOL_UNAVAILABLE, InterlockError
 
@@ -63,7 +63,7 @@ def docker_argv(
     if egress.nothing and port is None:
         command += ["--network", "none"]
     elif not egress.everything and not advisory:
-        raise unconfinable(
+        raise confinement_error(
             key,
             "an engine gives a container the whole network or none, and no choice of hosts"
             if not egress.nothing

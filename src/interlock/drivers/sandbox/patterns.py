@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
 
-from interlock.drivers.sandbox.addresses import AddressOwner, whose_by_number
+from interlock.drivers.sandbox.addresses import AddressOwner, owner_by_number
 
 WEB_PORTS: Final = (80, 443)
 """What a pattern without a port means."""
@@ -137,7 +137,7 @@ def _check_whose(pattern: str, host: str, *, local_egress: bool) -> None:
     if is_localhost(host):
         found = AddressOwner.MACHINE
     else:
-        found = whose_by_number(host) if is_address(host) else AddressOwner.OTHERS
+        found = owner_by_number(host) if is_address(host) else AddressOwner.OTHERS
     if found is AddressOwner.LINK:
         raise ValueError(
             f"egress {pattern!r} is {found.value}, and no driver is let there: name another host"

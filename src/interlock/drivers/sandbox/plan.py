@@ -25,9 +25,9 @@ from interlock.drivers.sandbox.socket_filter import socket_filter
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 PLAN: Final = "INTERLOCK_PLAN"
 """The variable that holds the plan."""
-DISGUISE: Final = "interlock:"
+ENVIRONMENT_PREFIX: Final = "interlock:"
 """Stands before every name of the server's environment, until it is the server's."""
-MOST_PORTS: Final = 32
+MAX_PORTS: Final = 32
 """Different ports that exactly named hosts may have: each is a socket of the node."""
 _FIRST_ADDRESS: Final = IPv4Address("127.64.0.1")
 _USUAL_PROXY_PORT: Final = 3128
@@ -83,9 +83,9 @@ class EgressRoutes(Struct, frozen=True):
                 address = hosts.setdefault(host, str(_FIRST_ADDRESS + len(hosts)))
                 places[HostPort(address, port)] = host
         ports = {place.port for place in places}
-        if len(ports) > MOST_PORTS:
+        if len(ports) > MAX_PORTS:
             raise ValueError(
-                f"egress names {len(ports)} different ports; at most {MOST_PORTS} can be had"
+                f"egress names {len(ports)} different ports; at most {MAX_PORTS} can be had"
             )
         proxy_port = _USUAL_PROXY_PORT
         while proxy_port in ports:

@@ -27,7 +27,7 @@ from interlock.errors import PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
 # http://host/path`). The second goes on in the words that the host itself expects, for this one
 # host, and says that the connection ends after it: what follows the head is passed on unread.
 
-MOST_HEAD: Final = 16 * 1024
+MAX_HEAD_BYTES: Final = 16 * 1024
 """A longer head is refused."""
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
@@ -72,9 +72,10 @@ class ProxyRequestReader:
         looked_at = max(0, len(self._buffer) - len(_END) + 1)
         self._buffer += data
         end = self._buffer.find(_END, looked_at)
-        if end > MOST_HEAD or (end == -1 and len(self._buffer) >= MOST_HEAD + len(_END)):
+        if end > MAX_HEAD_BYTES or (end == -1 and len(self._buffer) >= MAX_HEAD_BYTES + len(_END)):
             raise ProtocolError(
-                f"The head of a proxy request is longer than {MOST_HEAD} bytes.", PAYLOAD_TOO_LARGE
+                f"The head of a proxy request is longer than {MAX_HEAD_BYTES} bytes.",
+                PAYLOAD_TOO_LARGE,
             )
         if end == -1:
             return None
@@ -140,13 +141,13 @@ def _as_host(place: HostPort) -> bytes:
     return (text.removesuffix(":80") if place.port == 80 else text).encode("ascii")
 
 
-HEAD_SECONDS: Final = 15.0
+HEAD_TIMEOUT_SECONDS: Final = 15.0
 """How long the head of a request may take."""
-CONNECT_SECONDS: Final = 20.0
+CONNECT_TIMEOUT_SECONDS: Final = 20.0
 """How long it may take to find and reach a host, all its addresses together."""
-HALF_SECONDS: Final = 60.0
+HALF_CLOSED_TIMEOUT_SECONDS: Final = 60.0
 """How long a connection may be silent of which one side has said all it will say."""
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """At once, for one started server."""
 _PIECE: Final = 64 * 1024
 _LAST_LOOK: Final = 1.0
@@ -197,7 +198,7 @@ class Proxy:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._closed or len(self._under_way) >= MOST_CONNECTIONS:
+        if self._closed or len(self._under_way) >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._under_way.add(task)
@@ -234,7 +235,7 @@ class Proxy:
     async def _proxied(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests = ProxyRequestReader()
         try:
-            async with asyncio.timeout(HEAD_SECONDS):
+            async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
                 request = await _next(reader, requests)
         except InterlockError as exc:
             await _answer(reader, writer, "400 Bad Request", exc.message)
@@ -263,7 +264,7 @@ class Proxy:
 
     async def _connected(self, place: HostPort) -> StreamPair:
         """A connection to the host. Raises OSError or TimeoutError when there is none."""
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
             problem = OSError(f"{place.host} has no address")
             for address in await self._resolve(*place):
                 try:
@@ -327,7 +328,7 @@ async def _relay(near: StreamPair, far: StreamPair) -> None:
         done, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         while left and all(pump.result() for pump in done):
             seen = moved.pieces
-            more, left = await asyncio.wait(left, timeout=HALF_SECONDS)
+            more, left = await asyncio.wait(left, timeout=HALF_CLOSED_TIMEOUT_SECONDS)
             done |= more
             if not more and moved.pieces == seen:
                 break

@@ -123,10 +123,10 @@ def _confine_one() -> subprocess.CompletedProcess[str]:
 
 def _advice(settings: Path) -> list[str]:
     found = []
-    for name, forbids, what_to_do in _SWITCHES:
+    for name, forbids, instruction in _SWITCHES:
         try:
             if (settings / name).read_text(encoding="ascii").strip() == forbids:
-                found.append(what_to_do)
+                found.append(instruction)
         except OSError:
             continue  # this kernel has no such switch
     if not found and Path("/.dockerenv").exists():

@@ -22,14 +22,14 @@ from interlock.core.config import Config
 from interlock.core.upstreams.listing import list_offer
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.standalone import LIST_WITHIN, StandaloneServer, named, open_server
+from interlock.drivers.standalone import LIST_TIMEOUT_SECONDS, StandaloneServer, named, open_server
 from interlock.manifests.definitions import DriverDefinition, manifest_of
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
 from interlock.manifests.model import DriverManifest
 from interlock.manifests.workspace import Workspace, load_workspace
 
 _DRIVERS: Final = ".drivers"
-_CALL_WITHIN: Final = 30.0
+_CALL_TIMEOUT_SECONDS: Final = 30.0
 
 
 class WorkspaceProject(Struct, frozen=True):
@@ -64,7 +64,7 @@ def connect_mcp_server(
 
 async def list_mcp_tools(server: StandaloneServer) -> list[dict[str, Any]]:
     """What the server lists now. Raises InterlockError."""
-    offer = await list_offer(server.peer, timeout=LIST_WITHIN, kinds=frozenset({"tools"}))
+    offer = await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=frozenset({"tools"}))
     return named(offer.tools)
 
 
@@ -73,11 +73,11 @@ async def call_mcp_tool(
     tool: str,
     arguments: Mapping[str, Any] | None = None,
     *,
-    timeout: float = _CALL_WITHIN,
+    timeout: float = _CALL_TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
     """The result of one of the server's tools, as the server gave it. Raises InterlockError, and
     TimeoutError after so many seconds."""
-    return await server.call(tool, arguments or {}, within=timeout)
+    return await server.call(tool, arguments or {}, timeout=timeout)
 
 
 async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[dict[str, Any]]]:
@@ -118,7 +118,7 @@ async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[
 
 async def _prompts(server: StandaloneServer) -> list[dict[str, Any]]:
     kinds = frozenset({"prompts"})
-    return named((await list_offer(server.peer, timeout=LIST_WITHIN, kinds=kinds)).prompts)
+    return named((await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds)).prompts)
 
 
 def _manifest(driver: DriverManifest | DriverDefinition | str | Path) -> DriverManifest:
