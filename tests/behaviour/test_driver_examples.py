@@ -282,7 +282,7 @@ def maps(
     bound = BoundEntry(one.contract, one.entry)
     bound.shape.check_inputs(inputs)
     assert bound.arguments(inputs) == arguments
-    assert bound.value({"structuredContent": answer, "content": []}).value == value
+    assert bound.extract_value({"structuredContent": answer, "content": []}).value == value
 
 
 # -- a node

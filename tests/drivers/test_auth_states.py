@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.drivers.sign_in_state import TABLE, ExpirySigns, SignInEvent, SignInState, after
+from interlock.drivers.sign_in_state import TABLE, ExpirySigns, SignInEvent, SignInState, next_state
 
 
 @pytest.mark.spec("DR-30.auth-3")
@@ -17,26 +17,26 @@ def test_the_way_of_a_login() -> None:
         (SignInEvent.REFUSED, SignInState.EXPIRED),
         (SignInEvent.NOT_REFRESHED, SignInState.UNAUTHED),
     ]:
-        following = after(state, event)
+        following = next_state(state, event)
         assert following is expected
         state = following
 
 
 @pytest.mark.spec("DR-30.auth-3", "DR-30.auth-10")
 def test_every_cell_has_one_answer_and_every_state_a_way_in_and_out() -> None:
-    assert len({(row.state, row.on) for row in TABLE}) == len(TABLE)
+    assert len({(row.state, row.event) for row in TABLE}) == len(TABLE)
     assert {state.value for state in SignInState} == {
         "unknown", "unauthed", "logging_in", "authed", "expired",
     }  # fmt: skip
     for state in SignInState:
-        assert any(row.state is state and row.then is not state for row in TABLE)
+        assert any(row.state is state and row.next_state is not state for row in TABLE)
         if state is not SignInState.UNKNOWN:
-            assert any(row.then is state and row.state is not state for row in TABLE)
+            assert any(row.next_state is state and row.state is not state for row in TABLE)
     # Nobody is signed in but by a login, a refresh, what was kept, or keys.
     into = {
-        row.on
+        row.event
         for row in TABLE
-        if row.then is SignInState.AUTHED and row.state is not SignInState.AUTHED
+        if row.next_state is SignInState.AUTHED and row.state is not SignInState.AUTHED
     }
     assert into == {
         SignInEvent.COMPLETED,
@@ -45,10 +45,10 @@ def test_every_cell_has_one_answer_and_every_state_a_way_in_and_out() -> None:
         SignInEvent.KEYS_FOUND,
     }
     # A login is only ended by its own end.
-    assert {row.on for row in TABLE if row.state is SignInState.LOGGING_IN} == {
+    assert {row.event for row in TABLE if row.state is SignInState.LOGGING_IN} == {
         SignInEvent.COMPLETED, SignInEvent.FAILED, SignInEvent.REFUSED,
     }  # fmt: skip
-    assert after(SignInState.UNAUTHED, SignInEvent.COMPLETED) is None
+    assert next_state(SignInState.UNAUTHED, SignInEvent.COMPLETED) is None
 
 
 def signs(*detect: str) -> tuple[ExpirySigns, list[str]]:

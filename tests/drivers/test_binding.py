@@ -189,7 +189,7 @@ def tool(**schema: Any) -> dict[str, Any]:
 
 def test_a_tool_that_fits() -> None:
     findings = check_binding(READ, entry(), TOOL)
-    assert findings.good
+    assert findings.is_good
     assert findings.warnings == ()
 
 
@@ -200,7 +200,7 @@ def test_a_tool_that_the_server_does_not_list() -> None:
     assert findings.errors == (
         "fs-read: the server has no tool 'read_fiel'. Did you mean 'read_file'?",
     )
-    assert check_listed(READ, entry("read_file"), listed).good
+    assert check_listed(READ, entry("read_file"), listed).is_good
     assert check_listed(READ, entry("fetch"), {}).errors == (
         "fs-read: the server has no tool 'fetch'.",
     )
@@ -269,20 +269,20 @@ def test_both_mappings_are_followed() -> None:
 def test_a_transformed_input_may_be_of_another_type() -> None:
     numbers = tool(properties={**TOOL["inputSchema"]["properties"], "path": {"type": "integer"}})
     using = entry(mapping={"path": ArgumentMapping("path", "hash")})
-    assert check_binding(READ, using, numbers).good
+    assert check_binding(READ, using, numbers).is_good
     assert bound(numbers) != []
 
 
 def test_a_hook_makes_the_arguments_its_own_affair() -> None:
     strange = tool(required=["tenant"], properties={"tenant": {}})
     assert bound(strange) != []
-    assert check_binding(READ, entry(), strange, has_hook=True).good
+    assert check_binding(READ, entry(), strange, has_hook=True).is_good
 
 
 def test_an_open_tool_takes_what_it_does_not_mention_but_that_is_told() -> None:
     open_tool = {**TOOL, "inputSchema": {"type": "object", "properties": {"file": {}}}}
     findings = check_binding(READ, entry(argument_mapping={"path": "flie"}), open_tool)
-    assert findings.good
+    assert findings.is_good
     assert len(findings.warnings) == 1
     assert "Did you mean 'file'?" in findings.warnings[0]
     silent = {**TOOL, "inputSchema": {"type": "object"}}
@@ -341,7 +341,7 @@ def test_a_tool_that_does_more_than_its_contract_says(
 ) -> None:
     of = contract("fs-read", inputs=READ.inputs, outputs=READ.outputs, **said)
     findings = check_binding(of, entry(), {**TOOL, "annotations": hints})
-    assert findings.good
+    assert findings.is_good
     assert len(findings.warnings) == warned
 
 

@@ -272,7 +272,7 @@ def test_what_cannot_be_confined_is_not_run(
         async with running(world.workspace) as node:
             health = node.driver().health
             assert health is not None
-            await node.until(lambda: health.failing, "the check")
+            await node.until(lambda: health.is_failing, "the check")
             assert "drivers.sandbox: advisory" in health.reason
             code, words = "", ""
             try:

@@ -111,7 +111,7 @@ def test_a_server_that_never_heard_of_the_call_does_not_keep_others_from_it(
             down.unlink()
             naps.wake()
             health = node.driver("a-mcp").health
-            await node.until(lambda: health is not None and not health.failing, "its return")
+            await node.until(lambda: health is not None and not health.is_failing, "its return")
             await node.call("text.echo", text="three")
             assert node.status("a-mcp").calls == 2
 
@@ -131,7 +131,7 @@ def test_a_server_that_crashed_and_is_back_is_used_again(tmp_path: Path) -> None
             await node.refused("text.crash")
             health = node.driver("a-mcp").health
             assert health is not None
-            await node.until(lambda: not health.failing, "its return")
+            await node.until(lambda: not health.is_failing, "its return")
             again = await node.call("text.echo", text="two")
             assert again["birth"] != first["birth"]
             assert node.status("a-mcp").calls == 3

@@ -85,11 +85,11 @@ def test_a_driver_whose_check_fails_is_passed_over_until_it_is_well(tmp_path: Pa
         async with running(workspace) as node:
             health = node.driver("a-mcp").health
             assert health is not None
-            await node.until(lambda: health.failing, "the first check")
+            await node.until(lambda: health.is_failing, "the first check")
             await node.call("text.echo", text="x")
             assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (0, 1)
             well.touch()
-            await node.until(lambda: not health.failing, "the next check")
+            await node.until(lambda: not health.is_failing, "the next check")
             await node.call("text.echo", text="y")
             assert (node.status("a-mcp").calls, node.status("b-mcp").calls) == (1, 1)
 

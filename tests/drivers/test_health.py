@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.health import EVERY, Health
+from interlock.drivers.health import DEFAULT_CHECK_SECONDS, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.manifests.model import HealthCheck, HttpProbe
 from tests.core.upstreams.harness import death, within
@@ -41,7 +41,7 @@ class World:
             ping=self.ping,
             clock=self.clock,
             sleep=self.naps,
-            on_change=lambda one: self.changes.append(one.available),
+            on_change=lambda one: self.changes.append(one.is_available),
         )
 
 
@@ -63,7 +63,7 @@ def checked(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health
 def test_noop_always_passes(tmp_path: Path) -> None:
     fine, health = checked(tmp_path, HealthCheck("noop"))
     assert fine
-    assert health.available
+    assert health.is_available
     assert health.passed_at is not None
 
 
@@ -82,7 +82,7 @@ def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str)
         world.ping.fails = fails
         assert await world.health.check() is (fails is None)
         assert world.ping.times == 1
-        assert world.health.available is (fails is None)
+        assert world.health.is_available is (fails is None)
         assert why in world.health.reason
 
     on_loop(main)
@@ -129,14 +129,14 @@ def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
 def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, HealthCheck("ping"))
-        assert world.health.available
+        assert world.health.is_available
         world.ping.fails = OSError("down")
         await world.health.check()
-        assert not world.health.available
+        assert not world.health.is_available
         await world.health.check()
         world.ping.fails = None
         await world.health.check()
-        assert world.health.available
+        assert world.health.is_available
         # Told once each.
         assert world.changes == [False, True]
         # The moment of the last pass, by which drivers are compared, does not go away.
@@ -147,21 +147,25 @@ def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Pat
 
 @pytest.mark.spec("DR-30.health-3")
 def test_a_failure_counts_for_as_long_as_the_time_between_checks(tmp_path: Path) -> None:
-    for check, every in ((None, EVERY), (HealthCheck("ping"), 300.0), (_every(60.0), 60.0)):
+    for check, every in (
+        (None, DEFAULT_CHECK_SECONDS),
+        (HealthCheck("ping"), 300.0),
+        (_every(60.0), 60.0),
+    ):
         world = World(tmp_path, check)
-        assert world.health.every == every
-        world.health.failed("it went away")
+        assert world.health.interval_seconds == every
+        world.health.on_failure("it went away")
         world.clock.now += every * 4 / 5
-        assert not world.health.available
+        assert not world.health.is_available
         world.clock.now += every * 2 / 5
-        assert world.health.available
+        assert world.health.is_available
         # It is stale, and forgotten only when something better is known.
-        assert world.health.failing
-        world.health.failed("again")
-        assert not world.health.available
-        world.health.passed()
-        assert world.health.available
-        assert not world.health.failing
+        assert world.health.is_failing
+        world.health.on_failure("again")
+        assert not world.health.is_available
+        world.health.on_pass()
+        assert world.health.is_available
+        assert not world.health.is_failing
 
 
 def _every(seconds: float) -> HealthCheck:
@@ -173,8 +177,8 @@ def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_path: P
     async def main() -> None:
         world = World(tmp_path, None)
         assert await world.health.check()
-        assert world.health.available
-        world.health.failed("its server is gone")
+        assert world.health.is_available
+        world.health.on_failure("its server is gone")
         assert not await world.health.check()
         # There is nothing to watch.
         await within(world.health.watch())
@@ -191,7 +195,7 @@ def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
         results: list[bool] = []
 
         async def nap(seconds: float) -> None:
-            results.append(world.health.available)
+            results.append(world.health.is_available)
             world.ping.fails = OSError("down") if len(results) == 1 else None
             if len(results) == 4:
                 seen.set()
@@ -246,6 +250,6 @@ def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> None:
                 await within(task, 1.0)
             await death(child)
             assert world.changes == []
-            assert world.health.available
+            assert world.health.is_available
 
     on_loop(main)

@@ -58,7 +58,7 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 
 
 async def parsed(hooks: Hooks, binding: DriverBinding, made: Any, *, envelope: bool = False) -> Any:
-    return await hooks.value(binding, {"made": made, "envelope": envelope}, {})
+    return await hooks.extract_value(binding, {"made": made, "envelope": envelope}, {})
 
 
 @pytest.mark.spec("DR-32.define-2", "DR-30.errors-1", "DR-16.io-2")

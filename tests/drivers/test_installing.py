@@ -154,7 +154,7 @@ def test_ways_that_are_not_known_are_skipped(world: World) -> None:
         (warning,) = world.warned
         assert "install method 'brew' is not known here, and skipped" in warning
         assert "npm, pip, docker, vendored, download" in warning
-        error = await world.failed(world.driver(("brew", {}), ("apt", {})), again=True)
+        error = await world.failed(world.driver(("brew", {}), ("apt", {})), force=True)
         assert error.failure is INSTALL_FAILED
         assert "no way to install it is known here" in error.message
 

@@ -56,7 +56,7 @@ def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> Non
         # Before the next use it is only looked at.
         assert not (await world.prepare(manifest, allowed=False)).installed_now
         bad = world.driver(("npm", {**step, "sha256": NOWHERE}), version_check=CHECK)
-        error = await world.failed(bad, again=True)
+        error = await world.failed(bad, force=True)
         assert "tiny.tgz is refused" in error.message
         assert installed_bin(bad, world.folder) is None
 
@@ -250,10 +250,10 @@ def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
         manifest = world.driver(("npm", {"package": "tiny-server"}))
         for name in [name for name in os.environ if name.lower().startswith("npm_config_fetch")]:
             monkeypatch.delenv(name)
-        await world.prepare(manifest, run=spy, again=True)
+        await world.prepare(manifest, run=spy, force=True)
         assert {"--fetch-retries=1", "--fetch-timeout=20000"} <= set(ran[-1])
         monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "5")
-        await world.prepare(manifest, run=spy, again=True)
+        await world.prepare(manifest, run=spy, force=True)
         assert "--fetch-timeout=20000" in ran[-1]
         assert not any(word.startswith("--fetch-retries") for word in ran[-1])
 

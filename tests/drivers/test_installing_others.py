@@ -205,7 +205,7 @@ def test_what_is_not_fetched(world: World, site: Web) -> None:
             ({"url": f"{site.base}/file/file", "sha256": NOWHERE}, "HTTP 302"),
             ({"url": "http://127.0.0.1:1/x", "sha256": NOWHERE}, "cannot be fetched"),
         ):
-            error = await world.failed(world.driver(("download", settings)), again=True)
+            error = await world.failed(world.driver(("download", settings)), force=True)
             assert why in error.message, error.message
 
     on_loop(main)
@@ -283,12 +283,12 @@ def test_an_archive_that_is_after_something(
 def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "archive"
     path.write_bytes(archive("zip", {f"f{number}": b"0" * 1000 for number in range(10)}))
-    monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 9_999)
+    monkeypatch.setattr(installing_download, "MAX_UNPACKED_BYTES", 9_999)
     with pytest.raises(DownloadError, match="more than anybody could want"):
         unpack(path, "x.zip", tmp_path / "one")
-    monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 10_000)
+    monkeypatch.setattr(installing_download, "MAX_UNPACKED_BYTES", 10_000)
     unpack(path, "x.zip", tmp_path / "two")
-    monkeypatch.setattr(installing_download, "MOST_FILES", 9)
+    monkeypatch.setattr(installing_download, "MAX_FILES", 9)
     with pytest.raises(DownloadError, match="more than anybody could want"):
         unpack(path, "x.zip", tmp_path / "three")
 

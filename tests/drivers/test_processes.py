@@ -13,7 +13,13 @@ import pytest
 
 from interlock.core.upstreams.transports.process import Process
 from interlock.drivers import processes
-from interlock.drivers.processes import KEPT, NOT_RUN, CommandResult, run, split_command
+from interlock.drivers.processes import (
+    MAX_OUTPUT_BYTES,
+    EXIT_NOT_RUN,
+    CommandResult,
+    run,
+    split_command,
+)
 from tests.core.upstreams.harness import LOOPS, alive, death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, hanging, told_by
@@ -73,10 +79,10 @@ def test_a_line_is_split_and_no_shell_reads_it(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_started_says_why(cmd: str | list[str], why: str) -> None:
     one = ran(cmd)
-    assert one.status == NOT_RUN
+    assert one.status == EXIT_NOT_RUN
     assert why in one.start_error
     assert one.ending == one.start_error
-    assert not one.exited_with(NOT_RUN)
+    assert not one.exited_with(EXIT_NOT_RUN)
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
@@ -132,10 +138,10 @@ def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.Mon
 
 
 def test_more_output_than_is_kept() -> None:
-    one = ran([PYTHON, "-c", f"print('x' * {4 * KEPT})"])
+    one = ran([PYTHON, "-c", f"print('x' * {4 * MAX_OUTPUT_BYTES})"])
     assert one.exited_with(0)
     assert one.cut
-    assert len(one.out) == KEPT
+    assert len(one.out) == MAX_OUTPUT_BYTES
     assert not ran(["echo", "short"]).cut
 
 
@@ -274,7 +280,7 @@ def test_nobody_types_anything() -> None:
 def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
-        assert one.status == NOT_RUN
+        assert one.status == EXIT_NOT_RUN
         assert "no terminal" in one.start_error
 
     monkeypatch.setattr(os, "isatty", lambda fd: False)

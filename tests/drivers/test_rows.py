@@ -59,7 +59,7 @@ def decided(pinned: str | None = None) -> Any:
 def test_the_time_is_that_of_the_clock(times: list[float]) -> None:
     kept, decision = Kept(), decided()
     for kept.now in times:
-        kept.writer.resolved(request("x"), contract(), decision)
+        kept.writer.record_choice(request("x"), contract(), decision)
         # To the millisecond, however it is rounded.
         told = kept.rows[-1]["ts"]
         assert told in {format_utc_ms(kept.now), format_utc_ms(max(kept.now - 0.001, 0.0))}
@@ -69,7 +69,7 @@ def test_one_decision_serves_several_callers_and_another_is_told_apart() -> None
     kept, decision, pinned = Kept(), decided(), decided("echo-mcp")
     kept.now = 1_700_000_000.5
     for name, one in (("ann", decision), ("bob", decision), ("ann", pinned), ("bob", decision)):
-        kept.writer.resolved(request(name), contract(), one)
+        kept.writer.record_choice(request(name), contract(), one)
         whole = resolved_row(one, user_id=name, workspace_id="/here", at=kept.now)
         assert kept.rows[-1] == whole
         assert list(kept.rows[-1]) == list(whole)

@@ -102,8 +102,8 @@ def test_a_transformer_that_is_not_there_or_fails() -> None:
 @pytest.mark.spec("DR-30.implements-2")
 def test_an_input_that_the_driver_drops_is_refused_and_not_lost() -> None:
     bound = BoundEntry(READ, entry(drop_inputs=("limit", "mode")))
-    assert bound.unsupported({"path": "/a"}) == []
-    assert bound.unsupported({"mode": "r", "path": "/a", "limit": 1}) == ["mode", "limit"]
+    assert bound.unsupported_inputs({"path": "/a"}) == []
+    assert bound.unsupported_inputs({"mode": "r", "path": "/a", "limit": 1}) == ["mode", "limit"]
     with pytest.raises(InterlockError) as caught:
         bound.arguments({"path": "/a", "limit": 1})
     assert caught.value.failure is errors.INPUT_UNSUPPORTED
@@ -316,9 +316,9 @@ def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
     one, other = BoundEntry(READ, entry(), shape=shape), BoundEntry(READ, entry("b"), shape=shape)
     assert one.shape is other.shape
     assert one.contract is READ
-    assert one.checked("hi") == ExtractedValue({"contents": "hi"}, wrapped=True)
+    assert one.check_value("hi") == ExtractedValue({"contents": "hi"}, wrapped=True)
     hook = BoundEntry(READ, entry(None))
-    assert hook.checked({"contents": "hi"}).value == {"contents": "hi"}
+    assert hook.check_value({"contents": "hi"}).value == {"contents": "hi"}
 
 
 def test_a_path_that_is_none_is_refused_when_it_is_bound() -> None:

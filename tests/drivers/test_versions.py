@@ -6,7 +6,7 @@ import pytest
 
 from interlock import errors
 from interlock.drivers.contract_versions import (
-    WINDOW,
+    DEFAULT_SUNSET_SECONDS,
     ContractVersions,
     MajorDeprecation,
     offered_names,
@@ -91,9 +91,9 @@ def test_a_contract_that_ended_altogether() -> None:
 
 def test_half_a_year_unless_somebody_says_otherwise() -> None:
     ends = {"image.create@1": MajorDeprecation(1000.0)}
-    assert "image.create" in offered_names([ONE], ends, now=1000.0 + WINDOW - 1)
-    assert offered_names([ONE], ends, now=1000.0 + WINDOW) == {}
-    assert WINDOW == 180 * 24 * 3600
+    assert "image.create" in offered_names([ONE], ends, now=1000.0 + DEFAULT_SUNSET_SECONDS - 1)
+    assert offered_names([ONE], ends, now=1000.0 + DEFAULT_SUNSET_SECONDS) == {}
+    assert DEFAULT_SUNSET_SECONDS == 180 * 24 * 3600
 
 
 def test_an_id_that_looks_like_a_major_of_another_keeps_its_name() -> None:

@@ -1,1 +1,1 @@
-"""Drivers (AIP-32): MCP servers declared as files, bound to the contracts that they serve."""
+"""MCP servers that are declared as files (AIP-32) and the contracts that they serve (AIP-14)."""

@@ -1,8 +1,8 @@
-"""Does the server's tool fit the entry and its contract? Asked at registration.
+"""Checks that a driver's entry fits its contract and the server's tool (AIP-32).
 
-`check_entry` looks at the two files; `check_listed` and `check_binding` look at what the server
-really lists. A driver that fails here is not used for the contract, and says so before anybody
-calls. Sentences name the entry, the member and what to change.
+`check_entry` checks the two files. `check_listed` and `check_binding` check the tools that the
+server lists. A driver that fails is not used for the contract, and the problem is reported before
+the first call. Messages name the entry, the member and what to change.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from interlock.protocol.jsonpath import (
 
 
 class BindingFindings(Struct, frozen=True):
-    """What is wrong, and what is only worth saying. With errors the binding is refused."""
+    """The errors and warnings of a check. A binding with errors is rejected."""
 
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         return not self.errors
 
 
@@ -54,14 +54,19 @@ def check_listed(
     *,
     has_hook: bool = False,
 ) -> BindingFindings:
-    """Hold the entry against everything that the server lists: own name → definition."""
+    """Check an entry against the server's tool list.
+
+    Args:
+        listed: tool definitions, by the server's names.
+        has_hook: driver.py builds the arguments.
+    """
     if entry.mcp is None:
         return BindingFindings()
     name = entry.mcp.tool_name
     if name in listed:
         return check_binding(contract, entry, listed[name], has_hook=has_hook)
     return BindingFindings(
-        (f"{contract.id}: the server has no tool {name!r}.{_near(name, listed)}",)
+        (f"{contract.id}: the server has no tool {name!r}.{_suggestion(name, listed)}",)
     )
 
 
@@ -72,9 +77,11 @@ def check_binding(
     *,
     has_hook: bool = False,
 ) -> BindingFindings:
-    """Hold the entry against the server's tool, as it stands in `tools/list`.
+    """Check an entry against the definition of the server's tool.
 
-    `has_hook`: driver.py makes the arguments, so that nothing can be said about them here.
+    Args:
+        definition: the tool as in `tools/list`.
+        has_hook: driver.py builds the arguments, so they cannot be checked.
     """
     if entry.mcp is None:
         return BindingFindings()
@@ -82,7 +89,7 @@ def check_binding(
     warnings = _effects(contract, entry.mcp.tool_name, definition)
     schema = definition.get("inputSchema")
     if not isinstance(schema, dict):
-        errors.append(f"{contract.id}: `inputSchema` of {entry.mcp.tool_name!r} is no object.")
+        errors.append(f"{contract.id}: `inputSchema` of {entry.mcp.tool_name!r} is not an object.")
     elif not has_hook:
         _compare_arguments(contract, entry, SchemaView.of(schema), errors, warnings)
     if isinstance(definition.get("outputSchema"), dict):
@@ -101,14 +108,14 @@ def _compare_arguments(
     id, name = contract.id, entry.mcp.tool_name
     inputs = SchemaView.of(contract.inputs)
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
-    found = arrivals(mapping, arguments, passed_on(inputs, entry))
+    arrivals_of_inputs = arrivals(mapping, arguments, passed_on(inputs, entry))
     errors += [
         f"{id}: the driver drops the input {dropped!r}, which the contract requires."
         for dropped in entry.drop_inputs
         if dropped in inputs.required
     ]
     by_argument: dict[str, list[ArgumentSource]] = {}
-    for arrival in found:
+    for arrival in arrivals_of_inputs:
         by_argument.setdefault(arrival.argument, []).append(arrival)
     for argument in sorted(tool.required):
         sources = by_argument.get(argument, [])
@@ -116,92 +123,92 @@ def _compare_arguments(
             continue
         if sources:
             errors.append(
-                f"{id}: {name!r} requires {argument!r}, which comes from {sources[0].source!r} "
-                "only, and that is optional in the contract."
+                f"{id}: {name!r} requires {argument!r}, which comes only from {sources[0].source!r}, "
+                "an optional input of the contract."
             )
         elif inputs.certain:
             dropped = [
-                one.source
-                for one in arrivals(mapping, arguments, entry.drop_inputs)
-                if one.argument == argument
+                arrival.source
+                for arrival in arrivals(mapping, arguments, entry.drop_inputs)
+                if arrival.argument == argument
             ]
-            why = f": the driver drops {dropped[0]!r}" if dropped else ""
+            detail = f": the driver drops {dropped[0]!r}" if dropped else ""
             errors.append(
-                f"{id}: {name!r} requires {argument!r}, which no input of the contract leads to"
-                f"{why}."
+                f"{id}: {name!r} requires {argument!r}, but no input of the contract is mapped to it"
+                f"{detail}."
             )
-    for arrival in found:
-        declared = tool.member(arrival.argument)
-        if declared is None:
+    for arrival in arrivals_of_inputs:
+        argument_schema = tool.member(arrival.argument)
+        if argument_schema is None:
             if tool.closed:
                 errors.append(
-                    f"{id}: {name!r} takes no argument {arrival.argument!r}, where {arrival.source!r} "
-                    f"leads.{_near(arrival.argument, tool.names)}"
+                    f"{id}: {name!r} has no argument {arrival.argument!r}, to which "
+                    f"{arrival.source!r} is mapped.{_suggestion(arrival.argument, tool.names)}"
                 )
             elif arrival.declared and tool.names and tool.other_member() is None:
                 warnings.append(
-                    f"{id}: {name!r} does not mention the argument {arrival.argument!r}, where "
-                    f"{arrival.source!r} leads.{_near(arrival.argument, tool.names)}"
+                    f"{id}: {name!r} does not declare the argument {arrival.argument!r}, to which "
+                    f"{arrival.source!r} is mapped.{_suggestion(arrival.argument, tool.names)}"
                 )
             continue
-        said = inputs.member(arrival.source)
-        if arrival.transformed or said is None:
+        input_schema = inputs.member(arrival.source)
+        if arrival.transformed or input_schema is None:
             continue
-        if not declared.types & said.types:
+        if not argument_schema.types & input_schema.types:
             errors.append(
-                f"{id}: the input {arrival.source!r} is {_listed(said.types)}, and the argument "
-                f"{arrival.argument!r} of {name!r} is {_listed(declared.types)}."
+                f"{id}: the input {arrival.source!r} is {_join_types(input_schema.types)}, but the argument "
+                f"{arrival.argument!r} of {name!r} is {_join_types(argument_schema.types)}."
             )
 
 
 def _compare_output(
     contract: ToolContract, entry: ImplementedContract, tool: SchemaView
 ) -> list[str]:
-    """The tool declares what it answers with: does the path lead anywhere in it?"""
+    """Check that the result path fits the output schema of the tool."""
     assert entry.mcp is not None
     try:
         path = compile_path(entry.mcp.result_extract)
     except ProtocolError:
-        # `check_entry` has said so.
+        # `check_entry` reports it.
         return []
     id, name = contract.id, entry.mcp.tool_name
-    problem, found = resolve(tool, path)
+    problem, schema = resolve(tool, path)
     if problem:
         return [
-            f"{id}: `result_extract` ({path.text}) does not fit what {name!r} answers: {problem}"
+            f"{id}: `result_extract` ({path.text}) does not fit the output of {name!r}: {problem}"
         ]
-    if found is None:
+    if schema is None:
         return []
-    wanted = SchemaView.of(contract.outputs)
-    types = frozenset({"array"}) if path.is_multiple else found.types
-    fits = wanted.types
-    if "object" in fits and len(wanted.required) == 1:
-        # A value alone is put into the one member that the contract requires.
-        only = wanted.member(next(iter(wanted.required)))
-        fits |= only.types if only is not None else types
-    if types & fits:
+    outputs = SchemaView.of(contract.outputs)
+    types = frozenset({"array"}) if path.multiple else schema.types
+    expected_types = outputs.types
+    if "object" in expected_types and len(outputs.required) == 1:
+        # A bare value is wrapped into the only required member.
+        member = outputs.member(next(iter(outputs.required)))
+        expected_types |= member.types if member is not None else types
+    if types & expected_types:
         return []
     return [
-        f"{id}: `result_extract` ({path.text}) finds {_listed(types)} in what {name!r} answers, "
-        f"and the contract's outputs are {_listed(fits)}."
+        f"{id}: `result_extract` ({path.text}) finds {_join_types(types)} in the output of {name!r}, "
+        f"but the contract's outputs are {_join_types(expected_types)}."
     ]
 
 
 def resolve(view: SchemaView, path: JsonPath) -> tuple[str, SchemaView | None]:
-    """Follow a path through a schema: why it leads nowhere, or what is said of the value there.
+    """Follow a path through a schema. Return an error text, or the schema at the path.
 
-    None: the schema says too little to tell.
+    The schema is None if too little is declared to know it.
     """
-    place = "$"
-    here: SchemaView | None = view
+    location = "$"
+    current: SchemaView | None = view
     for step in path.steps:
-        problem, here = _step(here, step)
+        problem, current = _step(current, step)
         if problem:
-            return f"{problem} at `{place}`.", None
-        if here is None:
+            return f"{problem} at `{location}`.", None
+        if current is None:
             return "", None
-        place += str(step)
-    return "", here
+        location += str(step)
+    return "", current
 
 
 def _step(view: SchemaView | None, step: PathStep) -> tuple[str, SchemaView | None]:
@@ -209,26 +216,26 @@ def _step(view: SchemaView | None, step: PathStep) -> tuple[str, SchemaView | No
         return "", None
     branches = list(view.alternatives())
     if branches:
-        found = [_step(branch, step) for branch in branches]
-        plain = _plain_step(view, step)
-        if not plain[0] or any(not problem for problem, _ in found):
-            # What it is depends on the branch.
-            return "", plain[1] if not plain[0] and plain[1] is not None else None
-        return plain
+        results = [_step(branch, step) for branch in branches]
+        direct = _plain_step(view, step)
+        if not direct[0] or any(not problem for problem, _ in results):
+            # The schema depends on the branch.
+            return "", direct[1] if not direct[0] and direct[1] is not None else None
+        return direct
     return _plain_step(view, step)
 
 
 def _plain_step(view: SchemaView, step: PathStep) -> tuple[str, SchemaView | None]:
-    wanted = {MemberStep: {"object"}, IndexStep: {"array"}}.get(type(step), {"object", "array"})
-    if not view.types & wanted:
-        return f"there is {_listed(view.types)} and no {' or '.join(sorted(wanted))}", None
+    types = {MemberStep: {"object"}, IndexStep: {"array"}}.get(type(step), {"object", "array"})
+    if not view.types & types:
+        return f"the schema has {_join_types(view.types)}, not {' or '.join(sorted(types))},", None
     if not view.certain:
         return "", None
     if isinstance(step, MemberStep):
-        found = view.member(step.name) or view.other_member()
-        if found is None and (view.closed or view.names):
+        member = view.member(step.name) or view.other_member()
+        if member is None and (view.closed or view.names):
             return f"there is no member {step.name!r}", None
-        return "", found
+        return "", member
     if isinstance(step, IndexStep):
         return "", view.item(step.index) if step.index >= 0 else None
     if isinstance(step, WildcardStep | FilterStep) and view.types & {"array", "object"} == {
@@ -239,14 +246,14 @@ def _plain_step(view: SchemaView, step: PathStep) -> tuple[str, SchemaView | Non
 
 
 def _effects(contract: ToolContract, name: str, definition: Mapping[str, Any]) -> list[str]:
-    """What the tool says of itself that the contract does not."""
+    """Return warnings about annotations of the tool that contradict the contract."""
     hints = definition.get("annotations")
     if not isinstance(hints, dict):
         return []
     if not contract.mutates and hints.get("readOnlyHint") is False:
         return [
-            f"{contract.id} changes nothing by its contract, but {name!r} says of itself that it "
-            "changes things (readOnlyHint is false)."
+            f"{contract.id} changes nothing according to its contract, but {name!r} declares that "
+            "it does (readOnlyHint is false)."
         ]
     if (
         contract.risk_level < 3
@@ -254,17 +261,17 @@ def _effects(contract: ToolContract, name: str, definition: Mapping[str, Any]) -
         and hints.get("readOnlyHint") is not True
     ):
         return [
-            f"{contract.id} can be undone by its contract (risk_level {contract.risk_level}), but "
-            f"{name!r} says of itself that it is destructive."
+            f"{contract.id} is reversible according to its contract (risk_level "
+            f"{contract.risk_level}), but {name!r} declares that it is destructive."
         ]
     return []
 
 
-def _listed(types: frozenset[str]) -> str:
-    shown = types - {"integer"} if "number" in types else types
-    return " or ".join(sorted(shown)) or "nothing"
+def _join_types(types: frozenset[str]) -> str:
+    names = types - {"integer"} if "number" in types else types
+    return " or ".join(sorted(names)) or "nothing"
 
 
-def _near(name: str, known: Collection[str]) -> str:
+def _suggestion(name: str, known: Collection[str]) -> str:
     question = manifest_binding.near(name, known)
     return f" {question[0].upper()}{question[1:]}" if question else ""

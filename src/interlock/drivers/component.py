@@ -1,8 +1,8 @@
-"""Drivers put together: their files, what is known of them, and who serves which contract.
+"""The drivers of a node: their files, their state, and which driver serves which contract.
 
-The files are read when the node starts, and again when one of them changes. What did not change
-keeps its server. A DRIVER.md that becomes invalid keeps its last valid version in use, unless
-drivers must be signed; a driver that cannot be used for another reason is taken out.
+The files are read when the node starts and when one of them changes. An unchanged driver keeps its
+server. If a DRIVER.md becomes invalid, its last valid version stays in use, unless drivers must be
+signed. A driver that cannot be used for another reason is removed.
 """
 
 from __future__ import annotations
@@ -62,43 +62,45 @@ from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import MinimumActions
 
-# -- What the log tells of drivers: which there are when the node starts, and what becomes of them
-# when their files change.
+# -- Log lines about drivers: at the start of the node and when files change.
 
 _log = logging.getLogger("interlock.drivers")
 
 
 def log_start(drivers: Mapping[str, Driver]) -> None:
-    """The node has read its drivers for the first time."""
-    used = [driver for driver in drivers.values() if not driver.condition.refused]
-    if used:
-        ids = ", ".join(sorted(driver.manifest.id for driver in used))
-        _log.info("%s: %s", format_count(len(used), "driver"), ids)
+    """Log the drivers at the start of the node."""
+    active = [driver for driver in drivers.values() if not driver.condition.rejection]
+    if active:
+        ids = ", ".join(sorted(driver.manifest.id for driver in active))
+        _log.info("%s: %s", format_count(len(active), "driver"), ids)
 
 
 def log_changes(
-    before: Mapping[str, Driver], now: Mapping[str, Driver], unusable: Collection[Path]
+    before: Mapping[str, Driver], after: Mapping[str, Driver], unusable: Collection[Path]
 ) -> None:
-    """Files have changed. `unusable`: those that cannot be used as they are; what is wrong with
-    them was told already."""
+    """Log the changes of drivers after files have changed.
+
+    Args:
+        unusable: files that cannot be used. Their problems were logged before.
+    """
     for key, driver in before.items():
-        if key not in now:
+        if key not in after:
             broken = driver.manifest.file in unusable
-            what = "is taken out: its files are wrong" if broken else "was removed"
-            _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, "; it served"))
-    for key, driver in now.items():
-        if before.get(key) is driver or driver.condition.refused:
-            # Why it is refused was told where it was made.
+            event = "was removed because its files are invalid" if broken else "was removed"
+            _log.info("driver %s %s%s", driver.manifest.id, event, _served(driver, "; it served"))
+    for key, driver in after.items():
+        if before.get(key) is driver or driver.condition.rejection:
+            # The reason of a rejection was logged when the driver was created.
             continue
-        what = "changed" if key in before else "was added"
-        _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, ": it serves"))
+        event = "changed" if key in before else "was added"
+        _log.info("driver %s %s%s", driver.manifest.id, event, _served(driver, ": it serves"))
 
 
 def log_kept_versions(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
-    """Name the drivers that stay in use although their files have become `invalid`."""
+    """Log the drivers that stay in use although their files have become `invalid`."""
     for driver in drivers.values():
         manifest = driver.manifest
-        if manifest.file in invalid and not driver.condition.refused:
+        if manifest.file in invalid and not driver.condition.rejection:
             _log.warning(
                 "driver %s: invalid %s; keeping version %s",
                 manifest.id, manifest.file.name, manifest.version,
@@ -106,21 +108,21 @@ def log_kept_versions(drivers: Mapping[str, Driver], invalid: Collection[Path]) 
 
 
 def log_ready(driver: Driver) -> None:
-    """Its server was asked, and has listed its tools."""
+    """Log that the server of a driver has listed its tools."""
     _log.info("driver %s is ready%s", driver.manifest.id, _served(driver, ": it serves"))
 
 
-def _served(driver: Driver, words: str) -> str:
+def _served(driver: Driver, label: str) -> str:
     ids = sorted(binding.contract.id for binding in driver.bindings.values() if binding.is_usable)
-    return f"{words} {', '.join(ids)}" if ids else ""
+    return f"{label} {', '.join(ids)}" if ids else ""
 
 
-# -- Which contracts of drivers break what was accepted of them, and what becomes of the drivers
-# that serve one: they say so, and do not serve it where the config holds what breaks.
+# -- Contracts of drivers that are incompatible with their accepted version. The drivers that serve
+# them report it, and do not serve them if the config says `hold`.
 
 
 class ContractAcceptance:
-    """What is known to break."""
+    """The incompatible changes of contracts that drivers serve."""
 
     def __init__(
         self, config: Config, *, environ: Mapping[str, str], base_dir: Path, audit: Audit
@@ -128,70 +130,76 @@ class ContractAcceptance:
         self._config = config
         self._audit = audit
         self._accepted = AcceptedContractStore.of(config, environ, base_dir)
-        self._mark: object = None
+        self._acceptance_fingerprint: object = None
         self._broken: dict[str, BrokenContract] = {}
-        """Contracts that are not what was accepted, by key."""
+        """Incompatible contracts, by key."""
 
     def configure(self, config: Config) -> None:
         """Use a new config."""
         self._config = config
 
     @property
-    def _holds(self) -> bool:
+    def _is_holding(self) -> bool:
         return self._config.section(ContractsConfig).on_break == "hold"
 
-    def judge(self, served: Iterable[ToolContract]) -> None:
-        """Hold these against what was accepted, and accept what breaks nobody."""
-        fresh: list[BrokenContract] = []
+    def check(self, served: Iterable[ToolContract]) -> None:
+        """Compare contracts with their accepted versions, and accept compatible changes."""
+        new_breaks: list[BrokenContract] = []
         self._broken = {}
         if self._config.section(ContractsConfig).watch:
-            self._broken, fresh = self._accepted.take(served)
-        self._mark = self._accepted.mark()
-        for broken in fresh:
-            found = " ".join(classes(broken.changes))
-            self._audit.record_change("contracts", broken.contract.id, "breaking", found)
+            self._broken, new_breaks = self._accepted.take(served)
+        self._acceptance_fingerprint = self._accepted.mark()
+        for broken in new_breaks:
+            kinds = " ".join(classes(broken.changes))
+            self._audit.record_change("contracts", broken.contract.id, "breaking", kinds)
 
     def is_out_of_date(self) -> bool:
-        """Somebody else has accepted something since."""
-        return self._accepted.mark() != self._mark
+        """Return whether another process has accepted contracts since."""
+        return self._accepted.mark() != self._acceptance_fingerprint
 
-    def mark_of(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
-        """By what it is seen that a driver of these contracts, given by key, is judged otherwise:
-        what breaks, and whether that is held."""
+    def fingerprint(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
+        """Return a fingerprint of the acceptance of contracts: their incompatible changes, and
+        whether the contracts are held. If it changes, the driver has to be created again.
+
+        Args:
+            contracts: contract keys.
+        """
         keys = sorted(self._broken.keys() & set(contracts))
         broken = tuple(self._broken[key].sentence for key in keys)
-        return broken, bool(broken) and self._holds
+        return broken, bool(broken) and self._is_holding
 
-    def tell(self, driver: Driver) -> None:
-        """Have a new driver say what breaks, and not serve it where that is held."""
+    def apply_to(self, driver: Driver) -> None:
+        """Add the incompatible changes to the warnings of a new driver, and disable contracts that
+        are held."""
         for key in driver.bindings.keys() & self._broken.keys():
             sentence = self._broken[key].sentence
             driver.warn(sentence)
-            if self._holds:
+            if self._is_holding:
                 driver.bindings[key].file_problems += (sentence,)
 
     def sentences(self) -> dict[str, str]:
-        """By the keys of contracts."""
+        """Return the incompatible changes as sentences, by contract key."""
         return {key: broken.sentence for key, broken in self._broken.items()}
 
-    def shown(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
-        """What broke and is served, as an operator sees it."""
+    def list_changes(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
+        """Return the incompatible contracts that are served, for operators."""
         return [
             broken.shown(
-                held=self._holds, drivers=[driver.manifest.id for driver in served[key].drivers]
+                held=self._is_holding,
+                drivers=[driver.manifest.id for driver in served[key].drivers],
             )
             for key, broken in self._broken.items()
             if key in served
         ]
 
 
-# -- From a manifest to a driver: whether it may be used, what its code brings, and how each of
-# its entries is bound to its contract. What is wrong is kept with the driver, where people look.
+# -- Creation of a driver from its manifest: whether it may be used, its hooks, and the binding of
+# each entry to its contract. Problems are stored with the driver.
 
 ShapeLookup = Callable[[ToolContract], ContractShape]
-"""Raises InterlockError for a contract whose schemas cannot be used."""
+"""Returns the compiled shape of a contract. Raises InterlockError if its schemas cannot be used."""
 CodeInspector = Callable[[DriverCode], CodeDescription | None]
-"""Says what a driver.py brings; None: it defines no driver. Raises InterlockError."""
+"""Returns the description of a driver.py. None: it defines no driver. Raises InterlockError."""
 
 
 def create_driver(
@@ -205,22 +213,27 @@ def create_driver(
     shape_of: ShapeLookup,
     inspect: CodeInspector,
 ) -> Driver:
-    """The driver of a manifest; refused where it may not be used. `inspect` is asked what its code
-    brings, where that may be run."""
+    """Create the driver of a manifest. A driver that must not be used is created with a rejection.
+
+    Args:
+        allowed: the policy for selecting drivers.
+        shape_of: returns the compiled shape of a contract.
+        inspect: returns the description of the code, if it may run.
+    """
     settings = config.section(DriversConfig)
     hooks: Hooks | None = None
     warnings: list[str] = []
-    refused = file_rejection(manifest, workspace, config, base_dir, allowed)
-    if not refused:
+    rejection = file_rejection(manifest, workspace, config, base_dir, allowed)
+    if not rejection:
         try:
             code, warnings = read_code(manifest, allowed=settings.allow_code)
             if code is not None:
                 served = [binding.contract.id for binding in workspace.bindings[manifest.key]]
                 hooks, warnings = make_hooks(manifest, served, code, inspect(code))
         except InterlockError as error:
-            refused = error.message
+            rejection = error.message
     if hooks is not None:
-        # With what only its code says.
+        # The manifest with the values that only the code defines.
         manifest = hooks.manifest
     bindings, unusable = _bindings(manifest, workspace, hooks, shape_of)
     driver = Driver(
@@ -231,18 +244,18 @@ def create_driver(
         hooks=hooks,
         digest=_digest(manifest, hooks),
     )
-    for text in (*warnings, *unusable, *_warnings(manifest, workspace, allowed)):
+    for text in (*warnings, *unusable, *_manifest_warnings(manifest, workspace, allowed)):
         driver.warn(text)
     for caution in workspace.cautions.get(manifest.file, ()):
         driver.warnings[str(caution)] = None
-    if not refused and settings.strict:
-        refused = _strict(list(driver.warnings))
-    if not refused and unusable and not bindings:
-        refused = unusable[0]
-    driver.condition.refused = refused
-    if refused:
+    if not rejection and settings.strict:
+        rejection = _strict_rejection(list(driver.warnings))
+    if not rejection and unusable and not bindings:
+        rejection = unusable[0]
+    driver.condition.rejection = rejection
+    if rejection:
         driver.hooks = None
-        _log.warning("%s is not used: %s", manifest.id, refused)
+        _log.warning("%s is not used: %s", manifest.id, rejection)
     return driver
 
 
@@ -253,17 +266,19 @@ def file_rejection(
     base_dir: Path,
     allowed: SelectionPolicy,
 ) -> str:
-    """Why a driver is not used, by what its files alone say, before anything of its code is run.
-    Empty: it is."""
-    refused = refusal(manifest, config, base_dir)
-    if not refused and config.section(DriversConfig).strict:
+    """Return why a driver is rejected by its files alone, before its code runs. Empty: it is
+    not."""
+    rejection = refusal(manifest, config, base_dir)
+    if not rejection and config.section(DriversConfig).strict:
         cautions = map(str, workspace.cautions.get(manifest.file, ()))
-        refused = _strict([*_warnings(manifest, workspace, allowed), *cautions])
-    return refused
+        rejection = _strict_rejection(
+            [*_manifest_warnings(manifest, workspace, allowed), *cautions]
+        )
+    return rejection
 
 
 def selection_policy(config: Config) -> SelectionPolicy:
-    """What the config has to say about which drivers serve a call."""
+    """Return the driver selection policy of a config."""
     settings = config.section(DriversConfig)
     return SelectionPolicy(
         region=settings.region,
@@ -277,24 +292,24 @@ def selection_policy(config: Config) -> SelectionPolicy:
 
 
 def _digest(manifest: DriverManifest, hooks: Hooks | None) -> str:
-    """Of a driver's file, of the server that it starts (which another file may say), and of the
-    code that was read."""
+    """Return the digest of a driver's file, its server (which another file may define) and its
+    code."""
     code = "" if hooks is None else hooks.digest
     parts = (manifest.digest.encode(), msgspec.json.encode(manifest.server), code.encode())
     return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
-def _warnings(
+def _manifest_warnings(
     manifest: DriverManifest, workspace: files.Workspace, allowed: SelectionPolicy
 ) -> list[str]:
-    """What the operator should look at, by what a manifest says."""
-    found = [*tag_warnings(manifest, allowed)]
+    """Return the warnings about a manifest."""
+    warnings = [*tag_warnings(manifest, allowed)]
     for binding in workspace.bindings[manifest.key]:
-        found += override_warnings(binding.contract, manifest, binding.entry)
-    return found
+        warnings += override_warnings(binding.contract, manifest, binding.entry)
+    return warnings
 
 
-def _strict(warnings: list[str]) -> str:
+def _strict_rejection(warnings: list[str]) -> str:
     return f"{warnings[0]} (drivers.strict)" if warnings else ""
 
 
@@ -304,16 +319,16 @@ def _bindings(
     hooks: Hooks | None,
     shape_of: ShapeLookup,
 ) -> tuple[dict[str, DriverBinding], list[str]]:
-    """What a driver serves, with what is wrong with that; and why contracts that it names cannot
-    be served by anybody."""
+    """Return the bindings of a driver with their problems, and why some of its contracts cannot be
+    served by any driver."""
     transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
     bindings: dict[str, DriverBinding] = {}
     unusable: list[str] = []
     for binding in workspace.bindings[manifest.key]:
         contract, entry = binding.contract, binding.entry
         executes = hooks is not None and hooks.executes(contract.id)
-        wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
-        for problem in wrong:
+        problems = check_entry(contract, entry, transforms=transforms, has_hook=executes)
+        for problem in problems:
             _log.warning("%s: %s", manifest.id, problem)
         try:
             shape = shape_of(contract)
@@ -323,19 +338,19 @@ def _bindings(
         try:
             bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
         except InterlockError as error:
-            # It is never used, but seen by whoever looks for what is wrong.
+            # The binding is never used. It is kept to show its problems.
             bound = BoundEntry(
                 contract, ImplementedContract(entry.tool, entry.version), shape=shape
             )
-            wrong = wrong or [error.message]
+            problems = problems or [error.message]
         bindings[contract.key] = DriverBinding(
-            contract, entry, bound, tuple(wrong), executes=executes
+            contract, entry, bound, tuple(problems), executes=executes
         )
     return bindings, unusable
 
 
 def this_machine(base_dir: Path) -> Machine:
-    """What `requires` of a driver is held against."""
+    """Return the machine properties that `requires` of a driver is compared with."""
     systems = {"Linux": "linux", "Darwin": "darwin", "Windows": "windows"}
     machines = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
     machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
@@ -352,48 +367,50 @@ def this_machine(base_dir: Path) -> Machine:
     )
 
 
-# -- Asks the servers of drivers for their tools before anybody needs them, so that a driver whose
-# server lacks something says so when the node starts and not at the first call.
+# -- Verification of drivers: their servers list their tools before the first call, so that a
+# problem is reported when the node starts.
 
-AT_ONCE: Final = 4
-"""So many servers are asked at the same time."""
+MAX_CONCURRENT_CHECKS: Final = 4
+"""Maximum number of servers that are verified at the same time."""
 
 
 class DriverVerifier:
-    """Starts what nobody has used yet, and ends it again."""
+    """A verifier that starts unverified servers, lists their tools and stops them again."""
 
     def __init__(self, drivers: Mapping[str, Driver]) -> None:
-        """`drivers`: those there are now, by key. They may change at any time."""
+        """Args:
+        drivers: the current drivers, by key. The mapping may change at any time.
+        """
         self._drivers = drivers
         self.task: asyncio.Task[None] | None = None
 
     def begin(self, most_processes: int) -> None:
-        """Look at those that nobody has looked at. Called as often as anybody likes."""
+        """Verify the unverified drivers. Does nothing if a verification is running."""
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(
-                self._verify_all(min(AT_ONCE, most_processes)), name="drivers:verify"
+                self._verify_all(min(MAX_CONCURRENT_CHECKS, most_processes)), name="drivers:verify"
             )
 
     async def _verify_all(self, immediately: int) -> None:
-        places = asyncio.Semaphore(immediately)
+        slots = asyncio.Semaphore(immediately)
 
-        async def look(driver: Driver) -> None:
-            async with places:
+        async def verify(driver: Driver) -> None:
+            async with slots:
                 await self._verify(driver)
 
-        waiting = self._unverified()
+        drivers = self._find_unverified()
         tried: set[Driver] = set()
-        while waiting:
-            tried.update(waiting)
-            await asyncio.gather(*(look(driver) for driver in waiting))
-            # Others may have come meanwhile.
-            waiting = [driver for driver in self._unverified() if driver not in tried]
+        while drivers:
+            tried.update(drivers)
+            await asyncio.gather(*(verify(driver) for driver in drivers))
+            # Drivers may have been added meanwhile.
+            drivers = [driver for driver in self._find_unverified() if driver not in tried]
 
-    def _unverified(self) -> list[Driver]:
+    def _find_unverified(self) -> list[Driver]:
         return [
             driver
             for driver in self._drivers.values()
-            if not driver.verified and not driver.condition.refused
+            if not driver.verified and not driver.condition.rejection
         ]
 
     async def _verify(self, driver: Driver) -> None:
@@ -402,30 +419,30 @@ class DriverVerifier:
         try:
             await driver.server.ensure_running()
         except InterlockError as error:
-            # It is unverified, and looked at again when somebody needs it.
+            # The driver stays unverified. Its next call tries again.
             _log.warning("%s: %s", driver.manifest.id, error.message)
             return
         if not driver.requests:
-            # It was only asked: who needs it starts it.
+            # No call used the server, so stop it. The next call starts it again.
             await driver.server.end()
 
 
-LOOK_EVERY: Final = 0.25
+WATCH_SECONDS: Final = 0.25
 WATCH_COST_FACTOR: Final = 20
-"""A look at all files may take one part in so many of the time."""
+"""A check of all files may use 1/20 of the time."""
 CHANGE_COST_FACTOR: Final = 4
-"""And one that finds something new, which has to be read."""
+"""A check that finds a change, and reads it, may use 1/4 of the time."""
 MAX_CONCURRENT_INSPECTIONS: Final = 4
-"""So many processes at a time look at the code of drivers."""
+"""Maximum number of processes that inspect driver code at the same time."""
 CREATE_BATCH_SIZE: Final = 10
-"""So many drivers are made of their files before others are served again."""
+"""Number of drivers that are created before other tasks run again."""
 
 T = TypeVar("T")
 Shapes = dict[str, ContractShape]
 LoadedDrivers = dict[str, tuple[Driver, tuple[object, object]]]
-"""Drivers and the marks of their files, by the keys of their manifests."""
+"""Drivers and the fingerprints of their files, by manifest key."""
 FileFingerprints = dict[str, object]
-"""By the keys of drivers."""
+"""By driver key."""
 
 
 class Drivers:
@@ -449,9 +466,10 @@ class Drivers:
         on_capabilities_changed: Callable[[], None],
     ) -> None:
         """Args:
-        declare: records every contract that is offered, for its history.
-        deprecations: the majors of contracts that are deprecated.
-        on_voices: called when a driver's server can do something else beside contracts.
+        floors: receives the minimum policy action of contract calls.
+        declare: records every offered contract in its history.
+        deprecations: returns the deprecated majors of contracts.
+        on_capabilities_changed: called when the capabilities of a driver's server change.
         """
         self._config = config
         self._environ = environ
@@ -469,8 +487,8 @@ class Drivers:
             node_info=node_info,
             audit=audit,
             pipeline=pipeline,
-            on_changed=self._changed,
-            on_offer=self._offered,
+            on_changed=self._on_change,
+            on_offer=self._on_offer,
         )
         self.verifier = DriverVerifier(self.lifecycle.drivers)
         self.contracts = ContractUpstream(
@@ -495,24 +513,24 @@ class Drivers:
         self._watcher: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Driver] = {}
         self._inspected: dict[tuple[str, str], CodeDescription | InterlockError | None] = {}
-        """What each driver.py brings, by the driver and the digest of the code."""
+        """Descriptions of driver code, by driver and digest of the code."""
 
     def refresh(self) -> None:
-        """What is known of contracts is something else now: offer them by it."""
+        """Publish the contracts again because their deprecations changed."""
         if self._workspace is not None:
-            self.publisher.soon()
+            self.publisher.publish_soon()
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Read the files, offer the contracts, and begin to ask the servers for their tools."""
+        """Read the files, publish the contracts, and start to verify the servers."""
         if not self._config.section(DriversConfig).enabled:
             return
         workspace = self._load()
         if self._config.section(DriversConfig).allow_code:
-            # Nobody is served yet who could be held up.
+            # No call is served yet, so blocking is harmless.
             _run_in_thread(self._inspect_code(workspace))
-        self._take(workspace)
+        self._apply_workspace(workspace)
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
     async def close(self) -> None:
@@ -522,14 +540,14 @@ class Drivers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._workspace = None
-        # What was wrong with code may be something of this machine.
+        # Forget errors: their cause may be the machine and not the code.
         self._inspected = {
-            key: found
-            for key, found in self._inspected.items()
-            if not isinstance(found, InterlockError)
+            key: description
+            for key, description in self._inspected.items()
+            if not isinstance(description, InterlockError)
         }
         for driver in list(self.lifecycle.drivers.values()):
-            self._end(driver, immediately=True)
+            self._remove(driver, immediately=True)
         self.contracts.served = {}
         self.publisher.withdraw_all()
         for driver in self._ending.values():
@@ -537,7 +555,7 @@ class Drivers:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def configure(self, config: Config) -> None:
-        """Run by a new config."""
+        """Use a new config."""
         before, self._config = self._config, config
         self.publisher.configure(config)
         self._acceptance.configure(config)
@@ -548,9 +566,9 @@ class Drivers:
                 config.section(ContractsConfig) != before.section(ContractsConfig)
                 and self._workspace is not None
             ):
-                self._take(self._workspace)
-            elif self.publisher.posted:
-                self.publisher.now()
+                self._apply_workspace(self._workspace)
+            elif self.publisher.is_posted:
+                self.publisher.publish()
             return
         await self.close()
         if config.section(DriversConfig).enabled:
@@ -567,115 +585,142 @@ class Drivers:
         )
 
     async def _watch(self) -> None:
-        """Notice when a file changed, by looking at all of them now and then."""
-        pause = LOOK_EVERY
+        """Watch the files by checking them periodically."""
+        pause = WATCH_SECONDS
         while True:
             await asyncio.sleep(pause)
             workspace = self._workspace
             if workspace is None:
                 continue
             try:
-                after, signed, cost = await asyncio.to_thread(self._look, workspace)
-                news = self._has_changes(workspace, after, signed)
-                if news:
-                    await self._inspect_code(after)
-                    self._take(after, await self._create_changed(after))
+                changed_workspace, signatures, cost = await asyncio.to_thread(
+                    self._reload_files, workspace
+                )
+                has_changed = self._has_changes(workspace, changed_workspace, signatures)
+                if has_changed:
+                    await self._inspect_code(changed_workspace)
+                    self._apply_workspace(
+                        changed_workspace, await self._create_changed(changed_workspace)
+                    )
                 self._recheck_installations()
                 await self.lifecycle.confinements.end_uncovered_processes()
             except Exception:
-                _log.exception("the drivers' files could not be read again")
+                _log.exception("drivers: cannot reload the files")
             else:
-                # Where something changed, something else is about to: who waits for it is a human.
-                pause = max(LOOK_EVERY, cost * (CHANGE_COST_FACTOR if news else WATCH_COST_FACTOR))
+                # After a change more changes are likely, and a person is waiting for them.
+                pause = max(
+                    WATCH_SECONDS, cost * (CHANGE_COST_FACTOR if has_changed else WATCH_COST_FACTOR)
+                )
 
     def _recheck_installations(self) -> None:
-        """Somebody may have installed what a driver could not be used without."""
-        mended = [
+        """Clear installation failures of drivers that were installed since."""
+        recovered = [
             driver for driver in self.lifecycle.drivers.values() if driver.recheck_installation()
         ]
-        for driver in mended:
-            self._changed(driver)
-        if mended:
+        for driver in recovered:
+            self._on_change(driver)
+        if recovered:
             self._verify()
 
-    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, FileFingerprints, float]:
-        """What the files say now, by what signatures are known, and what it cost to look. In a
-        thread of its own."""
-        began = time.thread_time()
-        after = workspace.reload()
-        signed = {key: self._signed(manifest) for key, manifest in after.drivers.items()}
-        return after, signed, time.thread_time() - began
+    def _reload_files(
+        self, workspace: files.Workspace
+    ) -> tuple[files.Workspace, FileFingerprints, float]:
+        """Reload the files. Return the workspace, the fingerprints of the signatures and the CPU
+        time of the check. Runs in a thread."""
+        started = time.thread_time()
+        reloaded = workspace.reload()
+        signatures = {
+            key: self._signature_fingerprint(manifest) for key, manifest in reloaded.drivers.items()
+        }
+        return reloaded, signatures, time.thread_time() - started
 
-    def _signed(self, manifest: DriverManifest) -> object:
+    def _signature_fingerprint(self, manifest: DriverManifest) -> object:
         return (
             signature_fingerprint(manifest) if self._config.section(DriversConfig).trust else None
         )
 
-    def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
-        """Of the files beside a manifest that are read, of the server that one of them may say, and
-        of what its contracts break."""
+    def _fingerprints(
+        self, manifest: DriverManifest, workspace: files.Workspace
+    ) -> tuple[object, ...]:
+        """Return the fingerprints of a driver: its code, signature, server, and incompatible
+        contracts."""
         keys = {binding.contract.key for binding in workspace.bindings[manifest.key]}
-        broken, held = self._acceptance.mark_of(keys)
-        return code_fingerprint(manifest), self._signed(manifest), broken, held, manifest.server
+        breaks, on_hold = self._acceptance.fingerprint(keys)
+        return (
+            code_fingerprint(manifest),
+            self._signature_fingerprint(manifest),
+            breaks,
+            on_hold,
+            manifest.server,
+        )
 
     def _has_changes(
-        self, before: files.Workspace, after: files.Workspace, signed: FileFingerprints
+        self, before: files.Workspace, after: files.Workspace, signatures: FileFingerprints
     ) -> bool:
-        # Code that comes, changes or goes is seen there, too.
+        # `read_files` includes added, changed and removed code.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
         if after.refused != before.refused or self._acceptance.is_out_of_date():
             return True
         return any(
-            driver.fingerprints[1] != signed.get(driver.manifest.key)
+            driver.fingerprints[1] != signatures.get(driver.manifest.key)
             for driver in self.lifecycle.drivers.values()
         )
 
-    # -- from files to drivers
+    # -- loading
 
-    def _take(self, workspace: files.Workspace, ahead: LoadedDrivers | None = None) -> None:
-        """Go on with what the files say now. What did not change goes on as it is. `ahead`: drivers
-        that were made of these files before."""
-        begins = self._workspace is None
-        before = {} if self._workspace is None else self._workspace.refused
+    def _apply_workspace(
+        self, workspace: files.Workspace, prepared_drivers: LoadedDrivers | None = None
+    ) -> None:
+        """Apply a workspace. Unchanged drivers stay as they are.
+
+        Args:
+            ahead: drivers that were already created from these files.
+        """
+        is_first = self._workspace is None
+        previous_problems = {} if self._workspace is None else self._workspace.refused
         self._workspace = workspace
         self.lifecycle.inventory = workspace.secrets
-        for path, refused in workspace.refused.items():
-            if before.get(path) != refused:
-                for problem in refused.problems:
+        for path, problems in workspace.refused.items():
+            if previous_problems.get(path) != problems:
+                for problem in problems.problems:
                     _log.warning("%s", problem)
-        fresh = {path for path, refused in workspace.refused.items() if before.get(path) != refused}
-        self._acceptance.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
-        kept = self.lifecycle.drivers
-        were = {**kept}
-        for key in [*kept]:
+        new_problems = {
+            path
+            for path, problems in workspace.refused.items()
+            if previous_problems.get(path) != problems
+        }
+        self._acceptance.check([workspace.contracts[key] for key in sorted(workspace.serving)])
+        current = self.lifecycle.drivers
+        previous = {**current}
+        for key in [*current]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
-            if manifest is None or not self._is_same(kept[key], manifest, workspace):
-                self._end(kept[key], immediately=False)
+            if manifest is None or not self._is_same(current[key], manifest, workspace):
+                self._remove(current[key], immediately=False)
         shapes: Shapes = {}
-        made = ahead or {}
+        prepared = prepared_drivers or {}
         for manifest in workspace.drivers.values():
-            if f"driver:{manifest.key}" not in kept and manifest.server is not None:
-                one = made.get(manifest.key) or self._make(manifest, workspace, shapes)
-                self._begin(manifest, workspace, one)
-        if begins:
-            log_start(kept)
+            if f"driver:{manifest.key}" not in current and manifest.server is not None:
+                loaded = prepared.get(manifest.key) or self._create(manifest, workspace, shapes)
+                self._add(manifest, workspace, loaded)
+        if is_first:
+            log_start(current)
         else:
-            log_changes(were, kept, workspace.refused)
-            log_kept_versions(kept, fresh)
+            log_changes(previous, current, workspace.refused)
+            log_kept_versions(current, new_problems)
         write_registrations(self._registrations, workspace.registered)
-        self._gather()
-        if ahead is None:
-            self.publisher.now()
+        self._collect_served()
+        if prepared_drivers is None:
+            self.publisher.publish()
         else:
-            self.publisher.soon()
+            self.publisher.publish_soon()
         self._verify()
 
     async def _inspect_code(self, workspace: files.Workspace) -> None:
-        """Learn what the code of drivers brings that is not known yet: each driver.py is run once,
-        in a confined process without network."""
-        allowed, known = self._config.section(DriversConfig).allow_code, self._inspected
-        found: list[DriverCode] = []
+        """Inspect driver code that was not inspected yet. Each driver.py runs once, in a confined
+        process without network."""
+        allowed, previous = self._config.section(DriversConfig).allow_code, self._inspected
+        codes: list[DriverCode] = []
         for manifest in workspace.drivers.values():
             if (
                 manifest.id not in allowed
@@ -690,21 +735,21 @@ class Drivers:
             try:
                 code, _ = read_code(manifest, allowed=allowed)
             except InterlockError:
-                # It is said when the driver is made.
+                # The error is reported when the driver is created.
                 continue
             if code is not None:
-                found.append(code)
-        # Code that is there no more is forgotten.
-        keys = [(code.name, code.digest) for code in found]
-        self._inspected = {key: known[key] for key in keys if key in known}
-        several = asyncio.Semaphore(MAX_CONCURRENT_INSPECTIONS)
+                codes.append(code)
+        # Remove the descriptions of code that no longer exists.
+        keys = [(code.name, code.digest) for code in codes]
+        self._inspected = {key: previous[key] for key in keys if key in previous}
+        slots = asyncio.Semaphore(MAX_CONCURRENT_INSPECTIONS)
 
         async def inspect(code: DriverCode) -> None:
-            async with several:
+            async with slots:
                 self._inspected[code.name, code.digest] = await self._inspect(code)
 
         await asyncio.gather(
-            *(inspect(code) for code in found if (code.name, code.digest) not in self._inspected)
+            *(inspect(code) for code in codes if (code.name, code.digest) not in self._inspected)
         )
 
     async def _inspect(self, code: DriverCode) -> CodeDescription | InterlockError | None:
@@ -717,16 +762,17 @@ class Drivers:
         except InterlockError as error:
             return error
 
-    def _described(self, code: DriverCode) -> CodeDescription | None:
-        """What a driver.py brings. Raises InterlockError."""
+    def _get_description(self, code: DriverCode) -> CodeDescription | None:
+        """Return the description of a driver.py. Raises InterlockError."""
         key = code.name, code.digest
         if key not in self._inspected:
-            # It was changed since it was looked at: rare, and others wait for the moment it takes.
+            # The code has changed since the inspection. This is rare, so blocking for a moment is
+            # acceptable.
             self._inspected[key] = _run_in_thread(self._inspect(code))
-        found = self._inspected[key]
-        if isinstance(found, InterlockError):
-            raise found
-        return found
+        description = self._inspected[key]
+        if isinstance(description, InterlockError):
+            raise description
+        return description
 
     def _is_same(
         self, driver: Driver, manifest: DriverManifest, workspace: files.Workspace
@@ -738,26 +784,27 @@ class Drivers:
             for binding in workspace.bindings[manifest.key]
         }
         then = {key: binding.contract.digest for key, binding in driver.bindings.items()}
-        return now == then and driver.fingerprints == self._marks(manifest, workspace)
+        return now == then and driver.fingerprints == self._fingerprints(manifest, workspace)
 
     async def _create_changed(self, workspace: files.Workspace) -> LoadedDrivers:
-        """The drivers whose files are new, a few at a time: others are served in between."""
-        made: LoadedDrivers = {}
+        """Create the drivers whose files have changed, in small batches so that other tasks can
+        run."""
+        created: LoadedDrivers = {}
         shapes: Shapes = {}
         for manifest in workspace.drivers.values():
-            known = self.lifecycle.drivers.get(f"driver:{manifest.key}")
-            same = known is not None and known.manifest.digest == manifest.digest
-            if manifest.server is not None and not same:
-                made[manifest.key] = self._make(manifest, workspace, shapes)
-                if len(made) % CREATE_BATCH_SIZE == 0:
+            existing = self.lifecycle.drivers.get(f"driver:{manifest.key}")
+            is_unchanged = existing is not None and existing.manifest.digest == manifest.digest
+            if manifest.server is not None and not is_unchanged:
+                created[manifest.key] = self._create(manifest, workspace, shapes)
+                if len(created) % CREATE_BATCH_SIZE == 0:
                     await asyncio.sleep(0)
-        return made
+        return created
 
-    def _make(
+    def _create(
         self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes
     ) -> tuple[Driver, tuple[object, object]]:
-        # Marked before anything is read: what changes meanwhile is news.
-        marks = code_fingerprint(manifest), self._signed(manifest)
+        # Take the fingerprints before reading, so that later changes are detected.
+        fingerprints = code_fingerprint(manifest), self._signature_fingerprint(manifest)
         driver = create_driver(
             manifest,
             workspace,
@@ -765,36 +812,42 @@ class Drivers:
             base_dir=self._base_dir,
             allowed=selection_policy(self._config),
             host=self.lifecycle,
-            shape_of=lambda contract: self._shape(contract, shapes),
-            inspect=self._described,
+            shape_of=lambda contract: self._get_shape(contract, shapes),
+            inspect=self._get_description,
         )
-        return driver, marks
+        return driver, fingerprints
 
-    def _begin(
+    def _add(
         self,
         manifest: DriverManifest,
         workspace: files.Workspace,
-        made: tuple[Driver, tuple[object, object]],
+        loaded: tuple[Driver, tuple[object, object]],
     ) -> None:
-        driver, marks = made
-        driver.fingerprints = (*marks, *self._marks(manifest, workspace)[len(marks) :])
-        self._acceptance.tell(driver)
+        driver, fingerprints = loaded
+        driver.fingerprints = (
+            *fingerprints,
+            *self._fingerprints(manifest, workspace)[len(fingerprints) :],
+        )
+        self._acceptance.apply_to(driver)
         self.lifecycle.drivers[driver.key] = self._upstreams[driver.key] = driver
         self.lifecycle.monitor(driver)
 
-    def _shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
-        """One for all drivers that serve it. Raises InterlockError."""
-        found = shapes.get(contract.key)
-        if found is None:
-            known = self.contracts.served.get(contract.key)
-            same = known is not None and known.contract is contract
-            found = known.shape if known is not None and same else ContractShape(contract)
-            shapes[contract.key] = found
-        return found
+    def _get_shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
+        """Return the shape of a contract, shared by all drivers that serve it. Raises
+        InterlockError."""
+        shape = shapes.get(contract.key)
+        if shape is None:
+            existing = self.contracts.served.get(contract.key)
+            is_unchanged = existing is not None and existing.contract is contract
+            shape = (
+                existing.shape if existing is not None and is_unchanged else ContractShape(contract)
+            )
+            shapes[contract.key] = shape
+        return shape
 
-    def _end(self, driver: Driver, *, immediately: bool) -> None:
+    def _remove(self, driver: Driver, *, immediately: bool) -> None:
         self.lifecycle.drivers.pop(driver.key, None)
-        # From this moment on nobody starts it any more.
+        # From now on no call may start the server.
         driver.server.closed = True
         self.publisher.withdraw(driver)
         task = asyncio.get_running_loop().create_task(
@@ -803,8 +856,8 @@ class Drivers:
         self._ending[task] = driver
         task.add_done_callback(self._ending.pop)
 
-    def _gather(self) -> None:
-        """Who serves which contract."""
+    def _collect_served(self) -> None:
+        """Collect which drivers serve which contract."""
         served: dict[str, ServedContract] = {}
         for driver in self.lifecycle.drivers.values():
             for key, binding in driver.bindings.items():
@@ -816,28 +869,28 @@ class Drivers:
         self.contracts.served = served
         self.contracts.workspace = selection_policy(self._config)
 
-    # -- what is offered
+    # -- publication
 
-    def _changed(self, driver: Driver) -> None:
-        """Something is known about a driver that was not."""
+    def _on_change(self, driver: Driver) -> None:
+        """Publish again after the state of a driver changed."""
         if self.lifecycle.drivers.get(driver.key) is driver:
             self.refresh()
 
-    def _offered(self, driver: Driver, supervisor: Supervisor) -> None:
-        """A driver's server has listed what it has."""
+    def _on_offer(self, driver: Driver, supervisor: Supervisor) -> None:
+        """Process the list of a driver's server."""
         if self.lifecycle.drivers.get(driver.key) is not driver:
             return
-        first = not driver.verified
+        is_first = not driver.verified
         driver.on_tools_listed(supervisor.offer.tools)
-        if first:
+        if is_first:
             log_ready(driver)
-        before = driver.capabilities
-        self.publisher.offered(driver, supervisor, others=self.lifecycle.drivers.values())
-        if driver.capabilities != before:
+        previous = driver.capabilities
+        self.publisher.on_offer(driver, supervisor, others=self.lifecycle.drivers.values())
+        if driver.capabilities != previous:
             self.on_capabilities_changed()
 
     def introductions(self) -> list[UpstreamIntroduction]:
-        """What the servers of drivers can do beside contracts, for whoever introduces the node."""
+        """Return the capabilities of driver servers, for the node's introduction."""
         return [
             introduction_of(driver)
             for driver in self.lifecycle.drivers.values()
@@ -848,28 +901,28 @@ class Drivers:
         if self._config.section(DriversConfig).verify == "start":
             self.verifier.begin(self._config.section(DriversConfig).most_processes)
 
-    # -- how they fare
+    # -- status
 
     def status(self) -> list[DriverStatus]:
         workspace = self._workspace
         if workspace is None:
             return [status_of(driver) for driver in self.lifecycle.drivers.values()]
-        known = [
+        used = [
             status_of(driver, _problems(workspace, driver.manifest.file))
             for driver in self.lifecycle.drivers.values()
         ]
         files_in_use = {driver.manifest.file for driver in self.lifecycle.drivers.values()}
-        others = [
+        unsupported = [
             DriverStatus.of_manifest(manifest)
             for manifest in workspace.drivers.values()
             if manifest.server is None
         ]
-        refused = [
+        invalid = [
             DriverStatus.of_file(path, _problems(workspace, path))
             for path in workspace.refused
             if path not in files_in_use
         ]
-        return [*known, *others, *refused]
+        return [*used, *unsupported, *invalid]
 
     def contract_status(self) -> list[ContractStatus]:
         return contracts_of(
@@ -877,8 +930,8 @@ class Drivers:
         )
 
     def broken_contracts(self) -> list[ToolChange]:
-        """Contracts that changed so that callers break, and nobody has accepted it."""
-        return self._acceptance.shown(self.contracts.served)
+        """Return contracts with incompatible changes that are not accepted."""
+        return self._acceptance.list_changes(self.contracts.served)
 
     def _record(
         self,
@@ -895,12 +948,12 @@ class Drivers:
 
 
 def _problems(workspace: files.Workspace, path: Path) -> list[str]:
-    """What is wrong with a file as it is now."""
-    refused = workspace.refused.get(path)
-    return [] if refused is None else [str(problem) for problem in refused.problems]
+    """Return the current problems of a file."""
+    invalid = workspace.refused.get(path)
+    return [] if invalid is None else [str(problem) for problem in invalid.problems]
 
 
 def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, on a loop of its own in another thread, which is waited for."""
+    """Run a coroutine on an event loop in another thread, and block until it returns."""
     with ThreadPoolExecutor(1, thread_name_prefix="driver-code") as thread:
         return thread.submit(asyncio.run, work).result()

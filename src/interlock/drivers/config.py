@@ -1,5 +1,5 @@
-"""What a node is told about drivers: where their files are, what of them it may run, and how it
-chooses between those that serve the same contract."""
+"""The config section `drivers`: where driver files are, what a node may run of them, and how it
+chooses between drivers of the same contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SandboxMode = Literal["enforce", "advisory"]
 
 
 class DriverPolicy(Section, frozen=True):
-    """Which drivers may be used, by their policy tags."""
+    """A policy that selects drivers by their policy tags."""
 
     forbid: Annotated[list[Text], says("A driver with any of these tags is never used.")] = field(
         default_factory=list
@@ -30,14 +30,14 @@ class DriverPolicy(Section, frozen=True):
     require: Annotated[list[Text], says("Only drivers with all of these tags are used.")] = field(
         default_factory=list
     )
-    allow: Annotated[
-        list[Text], says("Only drivers are used all of whose tags are among these.")
-    ] = field(default_factory=list)
+    allow: Annotated[list[Text], says("Only drivers whose tags are all in this list are used.")] = (
+        field(default_factory=list)
+    )
     trusted_tags: Annotated[
         dict[Text, list[Text]],
         says(
-            "Which drivers are believed to have a tag: tag → ids. A tag that is not named here is "
-            "believed from anybody."
+            "Drivers whose claim to a tag is trusted: tag → driver ids. A tag that is not listed "
+            "here is trusted from every driver."
         ),
     ] = field(default_factory=dict)
 
@@ -47,96 +47,99 @@ class DriversConfig(FeatureSection, frozen=True):
 
     KEY = "drivers"
 
-    enabled: Annotated[bool, says("false: no driver is read.")] = True
+    enabled: Annotated[bool, says("Read and run drivers. false: drivers are ignored.")] = True
     folders: Annotated[
-        list[Text], says("Folders of drivers; each driver is a folder with a DRIVER.md.")
+        list[Text], says("Folders that contain drivers. Each driver is a folder with a DRIVER.md.")
     ] = field(default_factory=lambda: [".drivers"])
     contracts: Annotated[
-        list[Text], says("Folders of contracts that drivers name by their id, each with a TOOL.md.")
+        list[Text],
+        says("Folders of contracts that drivers refer to by id. Each contract has a TOOL.md."),
     ] = field(default_factory=lambda: ["tools", ".tools"])
-    region: Annotated[
-        Text | None, says("Only drivers of this region, or global ones, are used.")
-    ] = None
-    strict_region: Annotated[bool, says("Whether a global driver is not good enough.")] = False
+    region: Annotated[Text | None, says("Use only drivers of this region and global drivers.")] = (
+        None
+    )
+    strict_region: Annotated[bool, says("Reject global drivers when `region` is set.")] = False
     policy: DriverPolicy = field(default_factory=DriverPolicy)
     pins: Annotated[
-        dict[Text, Text], says("Contracts that always go to one driver: contract → driver.")
+        dict[Text, Text], says("Contracts that are always served by one driver: contract → driver.")
     ] = field(default_factory=dict)
     secrets: Annotated[
         dict[Text, SecretReference],
         says(
-            "What the secrets of SECRETS.md stand for, by slug, by reference: ${env:NAME}. A slug "
-            "is used for whichever driver's inventory lists it (see secrets_for)."
+            "Values of the secrets in SECRETS.md: slug → reference, such as ${env:NAME}. A value "
+            "is available to every driver whose inventory lists the slug (limit: secrets_for)."
         ),
     ] = field(default_factory=dict)
     env_secrets: Annotated[
         list[Text],
         says(
-            "Variables of the node's environment that secrets may be taken from by their own "
-            "names, as names or patterns (SHOP_*). No others are given to drivers."
+            "Variables of the node's environment that may be used as secrets under their own "
+            "names. Names or patterns (SHOP_*). Drivers cannot get other variables as secrets."
         ),
     ] = field(default_factory=list)
     env_passthrough: Annotated[
         list[Text],
         says(
-            "Variables of the node's environment that every server of a driver is started with, as "
-            "names or patterns (LC_*): for what is no secret, such as TZ or SSL_CERT_FILE. Without "
-            "it a server has PATH, HOME, LANG, TMPDIR and what its driver names. A variable that a "
-            "secret of drivers is taken from is never among them, and one that this file takes for "
-            "something else (${env:NAME}) only by its own name, not by a pattern."
+            "Variables of the node's environment that every driver server inherits. Names or "
+            "patterns (LC_*), for values that are not secret, such as TZ or SSL_CERT_FILE. A server "
+            "always has PATH, HOME, LANG, TMPDIR and the variables that its driver declares. A "
+            "variable that provides a driver secret is never inherited. A variable that this file "
+            "uses elsewhere (${env:NAME}) is inherited only if listed by name, not by a pattern."
         ),
     ] = field(default_factory=list)
     secrets_for: Annotated[
         dict[Text, list[Text]],
         says(
-            "Which drivers may have a secret, whatever its inventory says: slug → ids of drivers. "
-            "One that is not named here is for all whom its inventory allows."
+            "Limits a secret to certain drivers, in addition to its inventory: slug → driver ids. "
+            "A secret that is not listed here is available to all drivers that its inventory allows."
         ),
     ] = field(default_factory=dict)
     roles: Annotated[
-        list[Text], says("The roles and capabilities that this node has towards secrets.")
+        list[Text], says("Roles and capabilities of this node in the access rules of secrets.")
     ] = field(default_factory=list)
-    allow_install: Annotated[bool, says("Whether what a driver says under install may be run.")] = (
-        False
-    )
+    allow_install: Annotated[
+        bool, says("Allow the node to run the `install` steps of drivers.")
+    ] = False
     allow_code: Annotated[
-        list[Text], says("Ids of drivers whose driver.py may be run, in a confined process each.")
+        list[Text], says("Ids of drivers whose driver.py may run. Each runs in a confined process.")
     ] = field(default_factory=list)
     trust: Annotated[
         list[Text],
-        says("Public keys (PEM files). When there are any, only drivers signed by one are used."),
+        says("Public keys (PEM files). If set, only drivers signed with one of them are used."),
     ] = field(default_factory=list)
     sandbox: Annotated[
         SandboxMode,
         says(
-            "advisory: a driver's server runs also where its network cannot be confined on this "
-            "machine; enforce refuses it then."
+            "What happens if this machine cannot confine the network of a driver's server. "
+            "enforce: the server is not started. advisory: it runs without confinement."
         ),
     ] = "enforce"
     any_egress: Annotated[
-        bool, says('Whether a driver may ask for the whole network (egress: ["*"]).')
+        bool, says('Allow drivers that declare the whole network (egress: ["*"]).')
     ] = False
     local_egress: Annotated[
         bool,
         says(
-            "Whether a driver may reach other programs of this machine (egress: "
-            '["localhost:5432"]). The node itself it never may.'
+            "Allow drivers that declare programs on this machine (egress: "
+            '["localhost:5432"]). The node itself is never reachable.'
         ),
     ] = False
     verify: Annotated[
         Literal["start", "first_use"],
         says(
-            "When a driver's server is first asked for its tools: when the node starts, a few at a "
-            "time, or when a contract of it is first called."
+            "When the tools of a driver's server are first listed. start: when the node starts, a "
+            "few servers at a time. first_use: at the first call of one of its contracts."
         ),
     ] = "start"
-    idle: Annotated[Duration, says("How long an unused server of a driver is kept.")] = 300.0
-    most_processes: Annotated[Count, says("The most servers of drivers that run at once.")] = 64
+    idle: Annotated[Duration, says("Time after which an unused driver server is stopped.")] = 300.0
+    most_processes: Annotated[
+        Count, says("Maximum number of driver servers that run at the same time.")
+    ] = 64
     strict: Annotated[
-        bool, says("Whether a driver is refused for what is otherwise only warned of.")
+        bool, says("Reject a driver for problems that are otherwise only warnings.")
     ] = False
     preview: Annotated[
-        bool, says("Whether prompts and resources of drivers are offered (preview in AIP-32).")
+        bool, says("Offer the prompts and resources of drivers (a preview in AIP-32).")
     ] = True
 
 

@@ -1,4 +1,5 @@
-"""One call of a contract on its way: the driver that has it now, and who is next if that fails."""
+"""One call of a contract: the driver that serves it now, and the drivers that are tried if it
+fails."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from interlock.drivers.driver import DriverBinding
 
 META_DEPRECATION: Final = "deprecation"
-"""In the `_meta` of a result whose contract is on its way out."""
+"""Key in `_meta` of a result whose contract is deprecated."""
 _DRIVER_FAILURES: Final = frozenset(
     failure.name
     for failure in (
@@ -64,16 +65,16 @@ _DRIVER_FAILURES: Final = frozenset(
         SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
     )
 )  # fmt: skip
-"""What is wrong with one driver, so that another may serve a call that was not dispatched. Of one
-that was, these names say nothing: a hook may say of an answer whatever it likes."""
+"""Errors of a single driver, after which another driver may serve a call that was not dispatched.
+For a dispatched call these codes prove nothing, because a hook can return any code."""
 _UNAUTHORIZED: Final = 401
 _log = logging.getLogger("interlock.drivers")
 _RETRYABLE_ERROR: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
-"""What it is worth trying again after: a server that went away may be back."""
+"""Stands for the loss of a server, which is worth a retry."""
 
 
 class DriverRoute(msgspec.Struct):
-    """Where a contract's call leads: one tool of a driver's server."""
+    """The route of a contract call: one tool of a driver's server."""
 
     canonical: str
     upstream: str
@@ -85,55 +86,60 @@ class DriverRoute(msgspec.Struct):
 
 
 class ContractExchange:
-    """Stands for the call until it is answered, given up, or every driver has failed."""
+    """The request of a contract call. It is open until a result, a cancellation, or the failure of
+    all drivers."""
 
     def __init__(
         self,
         upstream: ContractUpstream,
         call: Call,
-        back: ResponseHandler,
+        handler: ResponseHandler,
         served: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         order: tuple[Candidate, ...],
         request_state: InputRequestState | None = None,
     ) -> None:
-        """`request_state`: whose question the call brings the answers to."""
+        """Args:
+        order: the drivers to try, best first.
+        request_state: the state of the input request that the call responds to.
+        """
         self._upstream = upstream
         self._call = call
-        self._back = back
+        self._handler = handler
         self._served = served
         self._inputs = inputs
         self._context = context
         self._order = order
         self._extra = extra_params(call, request_state)
-        self._place = 0
+        self._position = 0
         self._attempts: CallAttempts | None = None
-        """Those of the driver of now."""
+        """Attempts at the current driver."""
         self._retries = 0
         self._driver: Driver | None = None
-        self._child: Call | None = None
-        self._exchange: UpstreamRequest | None = None
-        self._pause: Any = None
+        self._driver_call: Call | None = None
+        self._request: UpstreamRequest | None = None
+        self._retry_timer: Any = None
         self._sent_at = 0.0
         self._dispatched = False
-        """Whether the request to the driver of now has left."""
+        """True if the request to the current driver was sent."""
         self._dispatched_before = False
-        """Whether a request to a driver before it had."""
-        self._begun = False
-        """Whether it answered, or its code began: then it may be done, whatever is said of it."""
+        """True if a request to an earlier driver was sent."""
+        self._may_be_executed = False
+        """True if the server responded or driver code started: the call may have been executed,
+        whatever the error says."""
         self._signed_in = False
-        """Whether it was tried again with a new sign-in: once is enough."""
-        self.is_open = True
+        """True if the call was repeated after a new sign-in. This happens at most once."""
+        self.open = True
 
-    # -- out
+    # -- request
 
     def begin(self) -> None:
-        """Ask the best driver."""
-        candidate = self._order[self._place]
+        """Send the call to the current driver."""
+        candidate = self._order[self._position]
         served = self._served
-        self._dispatched = self._begun = False
-        self._dispatched_before = self._call.is_dispatched
+        self._dispatched = self._may_be_executed = False
+        self._dispatched_before = self._call.dispatched
         driver = self._driver = self._upstream.driver_of(served, candidate)
         binding = driver.bindings[served.contract.key]
         call = self._call
@@ -142,9 +148,9 @@ class ContractExchange:
                 served.contract, candidate.driver, candidate.entry, served.level
             )
         self._sent_at = now = self._upstream.clock()
-        self._limit(now + self._upstream.limit(served, candidate))
+        self._limit_deadline(now + self._upstream.call_timeout(served, candidate))
         if binding.executes:
-            self._execute(driver, binding)
+            self._execute_code(driver, binding)
             return
         try:
             _require_allowed_level(call, binding)
@@ -153,24 +159,24 @@ class ContractExchange:
                 self._dispatch(driver, binding, binding.bound.arguments(self._inputs))
                 return
         except InterlockError as error:
-            self._failed(error)
+            self._on_failure(error)
             return
 
-        def over(arguments: Any, error: InterlockError | None) -> None:
-            if not self.is_open:
+        def on_arguments(arguments: Any, error: InterlockError | None) -> None:
+            if not self.open:
                 return
-            self._exchange = None
+            self._request = None
             try:
                 if error is not None:
                     raise error
-                # What its server listed meanwhile may say something else.
+                # The server's tool list may have changed meanwhile.
                 _require_allowed_level(self._call, binding)
                 self._dispatch(driver, binding, arguments)
-            except InterlockError as failed:
-                self._failed(failed)
+            except InterlockError as failure:
+                self._on_failure(failure)
 
-        self._exchange = CodeRequest(
-            driver.hooks.arguments(binding, self._inputs, self._context, call.caller), over
+        self._request = CodeRequest(
+            driver.hooks.arguments(binding, self._inputs, self._context, call.caller), on_arguments
         )
 
     def _dispatch(
@@ -180,9 +186,9 @@ class ContractExchange:
         call, served = self._call, self._served
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
-        self._child = Call(
-            method=call.method,
-            server=call.server,
+        self._driver_call = Call(
+            verb=call.verb,
+            face=call.face,
             credentials=call.credentials,
             client=call.client,
             name=name,
@@ -202,270 +208,278 @@ class ContractExchange:
             timeout=call.timeout,
         )
         driver.calls += 1
-        child = self._child
-        self._exchange = driver.start(child, self, partial(self._hand_over, binding))
-        if child.is_dispatched:
-            self._dispatched = call.is_dispatched = True
+        child = self._driver_call
+        self._request = driver.start(child, self, partial(self._before_send, binding))
+        if child.dispatched:
+            self._dispatched = call.dispatched = True
 
-    def _hand_over(self, binding: DriverBinding) -> None:
-        """The server is there, and is about to hear of the call. Raises InterlockError."""
+    def _before_send(self, binding: DriverBinding) -> None:
+        """Check the binding again when the server is ready, before the request is sent. Raises
+        InterlockError."""
         _require_usable(binding)
         _require_allowed_level(self._call, binding)
         self._dispatched = self._call.dispatched = True
 
-    def _limit(self, end: float) -> None:
-        """However much progress there is: the contract's time is a ceiling."""
+    def _limit_deadline(self, end: float) -> None:
+        """Limit the deadline of the call. Progress does not extend the contract's timeout."""
         call = self._call
         call.deadline = min(call.deadline, end)
         if call.timeout:
             call.hard_deadline = min(call.hard_deadline, end)
 
-    def _execute(self, driver: Driver, binding: DriverBinding) -> None:
-        """Have driver.py serve it."""
+    def _execute_code(self, driver: Driver, binding: DriverBinding) -> None:
+        """Let driver.py serve the call."""
         driver.calls += 1
-        self._begun = self._call.is_dispatched = True
+        self._may_be_executed = self._call.dispatched = True
 
-        def over(value: Any, error: InterlockError | None) -> None:
-            if not self.is_open:
+        def on_value(value: Any, error: InterlockError | None) -> None:
+            if not self.open:
                 return
             if error is not None:
-                self._failed(error)
+                self._on_failure(error)
             else:
-                made = self._result({}, value)
-                self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
+                result = self._result({}, value)
+                self._finish(Outcome(result, Era.SESSION, glance_at(result)), None)
 
-        self._exchange = CodeRequest(
-            driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), over
+        self._request = CodeRequest(
+            driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), on_value
         )
 
-    # -- back: what the driver's server says
+    # -- response of the driver's server
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         driver = self._driver
-        if call is not self._child or driver is None or not self.is_open:
+        if call is not self._driver_call or driver is None or not self.open:
             return
-        self._child = None
-        self._dispatched = call.is_dispatched
+        self._driver_call = None
+        self._dispatched = call.dispatched
         if error is not None:
             if isinstance(error, UpstreamGoneError):
                 if driver.needs_sign_in(error):
                     self._sign_in(driver, error)
                     return
                 driver.on_unreachable(error.message)
-            self._failed(error)
+            self._on_failure(error)
             return
         assert outcome is not None
-        self._begun = self._call.dispatched = True
+        self._may_be_executed = self._call.dispatched = True
         driver.on_response()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
-            # It wants to know something first: that is between it and the caller, and what comes
-            # then is a call of the contract again, which goes to it and to nobody else.
-            self._record(None)
-            self.is_open = False
-            self._exchange = None
-            self._back.settled(self._call, with_request_state(driver, outcome), None)
+            # An input request is passed to the caller. The caller's response is another call of the
+            # contract, which goes to the same driver and no other.
+            self._record_attempt(None)
+            self.open = False
+            self._request = None
+            self._handler.settled(self._call, with_request_state(driver, outcome), None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:
             result = decode_value(outcome.result)
             if driver.hooks is not None and driver.hooks.parses_results:
-                self._parse(driver, binding, result)
+                self._parse_with_code(driver, binding, result)
                 return
-            value = binding.bound.value(result).value
-        except InterlockError as unusable:
-            self._failed(unusable)
+            value = binding.bound.extract_value(result).value
+        except InterlockError as failure:
+            self._on_failure(failure)
             return
-        made = self._result(result, value)
-        self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
+        encoded = self._result(result, value)
+        self._finish(Outcome(encoded, Era.SESSION, glance_at(encoded)), None)
 
-    def _parse(self, driver: Driver, binding: DriverBinding, result: Any) -> None:
-        """Have driver.py find the contract's value."""
+    def _parse_with_code(self, driver: Driver, binding: DriverBinding, result: Any) -> None:
+        """Let driver.py extract the contract's value."""
 
-        def over(value: Any, error: InterlockError | None) -> None:
-            if not self.is_open:
+        def on_value(value: Any, error: InterlockError | None) -> None:
+            if not self.open:
                 return
             if error is not None:
-                self._failed(error)
+                self._on_failure(error)
                 return
-            made = self._result(result, value, parsed=True)
-            self._over(Outcome(made, Era.SESSION, summarize_result(made)), None)
+            encoded = self._result(result, value, parsed=True)
+            self._finish(Outcome(encoded, Era.SESSION, glance_at(encoded)), None)
 
-        self._exchange = CodeRequest(driver.hooks.value(binding, result, self._context), over)
+        self._request = CodeRequest(
+            driver.hooks.extract_value(binding, result, self._context), on_value
+        )
 
-    def _sign_in(self, driver: Driver, refused: UpstreamLostError) -> None:
-        """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
-        self._dispatched = self._dispatched and refused.status != _UNAUTHORIZED
+    def _sign_in(self, driver: Driver, rejection: UpstreamGoneError) -> None:
+        """Repeat the call once after a new sign-in, because the server rejected the credentials."""
+        self._dispatched = self._dispatched and rejection.status != _UNAUTHORIZED
 
-        def over(_: Any, error: InterlockError | None) -> None:
-            if not self.is_open:
+        def on_sign_in(_: Any, error: InterlockError | None) -> None:
+            if not self.open:
                 return
             if error is not None:
-                self._failed(error)
+                self._on_failure(error)
             elif self._signed_in or self._dispatched:
-                self._failed(refused)
+                self._on_failure(rejection)
             else:
                 self._signed_in = True
                 self._retries += 1
-                self._record(refused)
+                self._record_attempt(rejection)
                 self.begin()
 
-        self._exchange = CodeRequest(driver.ensure_signed_in(), over)
+        self._request = CodeRequest(driver.ensure_signed_in(), on_sign_in)
 
-    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if self.is_open and call is self._child:
-            self._back.on_notification(self._call, method, params)
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if self.open and call is self._driver_call:
+            self._handler.heard(self._call, method, params)
 
-    def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
-    ) -> None:
-        self._back.on_request(ask, self._call if call is self._child else call, session)
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+        self._handler.asked(ask, self._call if call is self._driver_call else call, session)
 
     def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
-        """The contract's output as the result of a tool. `parsed`: driver.py made it, which has
-        seen all of the answer and chosen."""
-        told: dict[str, Any] = {}
+        """Encode the contract's value as a tool result.
+
+        Args:
+            parsed: driver.py extracted the value and has seen the whole response.
+        """
+        encoded: dict[str, Any] = {}
         blocks = result.get("content")
-        whole = isinstance(value, dict) and value.keys() == {"content"} and "content" in result
-        if whole and (not parsed or value["content"] == blocks):
-            # Pictures and the like stay what they are.
-            told["content"] = blocks
+        is_content = isinstance(value, dict) and value.keys() == {"content"} and "content" in result
+        if is_content and (not parsed or value["content"] == blocks):
+            # Keep images and other content blocks.
+            encoded["content"] = blocks
         else:
             text = value if isinstance(value, str) else encode_value(value).decode()
             others = () if parsed or not isinstance(blocks, list) else blocks
-            # What is no text is in no contract's value, and is no less of the answer for that.
-            told["content"] = [{"type": "text", "text": text}, *filter(_is_no_text, others)]
+            # Content blocks that are not text cannot be part of the value, so they are added to it.
+            encoded["content"] = [{"type": "text", "text": text}, *filter(_is_no_text, others)]
         if isinstance(value, dict):
-            told["structuredContent"] = value
-        told["isError"] = False
+            encoded["structuredContent"] = value
+        encoded["isError"] = False
         deprecation = self._served.deprecation
         if deprecation is not None:
-            told["_meta"] = {META_DEPRECATION: deprecation.notice()}
-        return encode_value(told)
+            encoded["_meta"] = {META_DEPRECATION: deprecation.notice()}
+        return encode_value(encoded)
 
-    # -- when it fails
+    # -- failure
 
-    def _failed(self, error: InterlockError) -> None:
-        self._record(error)
+    def _on_failure(self, error: InterlockError) -> None:
+        self._record_attempt(error)
         assert self._driver is not None
-        child = self._child
+        child = self._driver_call
         if child is not None:
-            # It could not be sent, and the driver said so at once.
-            self._dispatched = child.is_dispatched
-        dispatched = self._begun or self._dispatched
-        self._call.is_dispatched = dispatched or self._dispatched_before
-        self._child, self._exchange = None, None
+            # Sending failed immediately.
+            self._dispatched = child.dispatched
+        dispatched = self._may_be_executed or self._dispatched
+        self._call.dispatched = dispatched or self._dispatched_before
+        self._driver_call, self._request = None, None
         if error.failure is DEADLINE_EXCEEDED:
-            self._end(error)
+            self._fail(error)
             return
         assert self._attempts is not None
-        gone = isinstance(error, UpstreamLostError)
-        # What is wrong with the call itself is wrong for every driver.
-        untouched = not dispatched and (gone or error.failure.name in _DRIVER_FAILURES)
-        pause = self._attempts.again(_RETRYABLE_ERROR if gone else error, executed=not untouched)
-        if pause is not None:
+        is_gone = isinstance(error, UpstreamGoneError)
+        # An error in the call itself occurs with every driver.
+        not_executed = not dispatched and (is_gone or error.failure.name in _DRIVER_FAILURES)
+        delay = self._attempts.next_delay(
+            _RETRYABLE_ERROR if is_gone else error, executed=not not_executed
+        )
+        if delay is not None:
             self._retries += 1
-            self._pause = self._upstream.call_later(pause, self._again)
-        elif self._can_try_next(error, untouched=untouched):
-            self._place += 1
+            self._retry_timer = self._upstream.call_later(delay, self._retry)
+        elif self._can_try_next(error, not_executed=not_executed):
+            self._position += 1
             self._attempts = None
             self._retries += 1
             self.begin()
         else:
-            self._end(error)
+            self._fail(error)
 
-    def _can_try_next(self, error: InterlockError, *, untouched: bool) -> bool:
-        """Whether the next driver is asked: it must not be done twice, and a server that answered
-        has answered."""
-        if self._place + 1 >= len(self._order):
+    def _can_try_next(self, error: InterlockError, *, not_executed: bool) -> bool:
+        """Return whether the next driver may be tried: the call must not be executed twice, and a
+        response of a server is final."""
+        if self._position + 1 >= len(self._order):
             return False
-        if untouched:
+        if not_executed:
             return True
         served = self._served
         return isinstance(error, UpstreamGoneError) and is_repeatable(served.contract, served.level)
 
-    def _again(self) -> None:
-        self._pause = None
-        if self.is_open:
+    def _retry(self) -> None:
+        self._retry_timer = None
+        if self.open:
             self.begin()
 
-    def _end(self, error: InterlockError) -> None:
+    def _fail(self, error: InterlockError) -> None:
         if self.open:
             self.open = False
             self._set_call_upstream()
             self._record_call(ok=False)
-            # Where it may go once more was decided here; the pipeline would send the contract's own
-            # words to the server of a driver.
-            self._call.is_retry = True
-            told = self._told(error)
-            self._back.on_result(self._call, told, error if told is None else None)
+            # Retries were decided here. A retry of the pipeline would send the contract's arguments
+            # to a driver's server.
+            self._call.sent_again = True
+            outcome = self._tool_error(error)
+            self._handler.settled(self._call, outcome, error if outcome is None else None)
 
-    def _told(self, error: InterlockError) -> Outcome | None:
-        """What the tool itself says that went wrong, as the result that a model reads. None: it is
-        not the tool that failed."""
-        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamResponseError):
+    def _tool_error(self, error: InterlockError) -> Outcome | None:
+        """Encode an error of the tool itself as a result for the model. None: the tool did not
+        fail."""
+        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamAnsweredError):
             return None
-        about = {**(error.data or {}), "retryable": error.retryable}
-        made = write_tool_error(error.message, aip_code(error), about)
-        return Outcome(made, Era.SESSION, summarize_result(made))
+        details = {**(error.data or {}), "retryable": error.retryable}
+        encoded = tool_error(error.message, aip_code(error), details)
+        return Outcome(encoded, Era.SESSION, glance_at(encoded))
 
-    def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
-        self._record(None)
-        self.is_open = False
-        # It and its request point at each other: taken apart, they are freed at once.
-        self._exchange = None
+    def _finish(self, outcome: Outcome, error: InterlockError | None) -> None:
+        self._record_attempt(None)
+        self.open = False
+        # Break the reference cycle, so that both objects are freed at once.
+        self._request = None
         self._set_call_upstream()
         self._record_call(ok=True)
-        self._back.settled(self._call, outcome, error)
+        self._handler.settled(self._call, outcome, error)
 
-    def _record(self, error: InterlockError | None) -> None:
+    def _record_attempt(self, error: InterlockError | None) -> None:
         assert self._driver is not None
-        took = self._upstream.clock() - self._sent_at
-        self._upstream.journal.invoked(
-            self._call, self._served.contract, self._driver, self._order[self._place].entry,
-            self._inputs, took, error,
+        duration = self._upstream.clock() - self._sent_at
+        self._upstream.journal.record_attempt(
+            self._call, self._served.contract, self._driver, self._order[self._position].entry,
+            self._inputs, duration, error,
         )  # fmt: skip
 
     def _record_call(self, *, ok: bool) -> None:
-        took = self._upstream.clock() - self._call.started
-        self._upstream.journal.tool(
-            self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
+        duration = self._upstream.clock() - self._call.started
+        self._upstream.journal.record_call(
+            self._call, self._served.contract, self._driver, self._inputs, duration, self._retries,
             ok=ok,
         )  # fmt: skip
 
-    # -- what the pipeline wants of it
+    # -- request interface of the pipeline
 
     def abandon(self, reason: str) -> None:
-        if self.is_open:
-            self.is_open = False
-            if self._exchange is not None:
-                self._record(InterlockError(CANCELLED, reason))
+        if self.open:
+            self.open = False
+            if self._request is not None:
+                self._record_attempt(InterlockError(CANCELLED, reason))
             self._set_call_upstream()
             self._record_call(ok=False)
         self._stop_waiting()
-        if self._exchange is not None:
-            self._exchange.abandon(reason)
+        if self._request is not None:
+            self._request.abandon(reason)
 
     def expire(self) -> None:
         self._stop_waiting()
-        if self._exchange is not None:
-            self._exchange.expire()
+        if self._request is not None:
+            self._request.expire()
         else:
             name = self._served.contract.id
-            self._end(InterlockError(DEADLINE_EXCEEDED, f"{name} was not served in time."))
+            self._fail(
+                InterlockError(DEADLINE_EXCEEDED, f"{name} was not served within its timeout.")
+            )
 
     def _stop_waiting(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
 
-    def reassign(self, call: Call, back: ResponseHandler) -> None:
-        self._call, self._back = call, back
+    def hand_over(self, call: Call, handler: ResponseHandler) -> None:
+        self._call, self._handler = call, handler
         self._dispatched_before = True
 
     def _set_call_upstream(self) -> None:
-        """The call is over: it was this driver's. Not before: what its server asks on the way is
-        asked in a call of the contract."""
+        """Set the driver as the upstream of the finished call. Not earlier: client requests of the
+        server belong to a call of the contract."""
         if self._driver is not None:
             self._call.upstream = self._driver.key
 
@@ -478,9 +492,11 @@ class CodeRequest(PendingRequestBase):
         body: Coroutine[Any, Any, Any],
         over: Callable[[Any, InterlockError | None], None],
     ) -> None:
-        """`over` is told once: the value, or the error."""
-        self._over = over
-        self.is_open = True
+        """Args:
+        over: called once, with the value or the error.
+        """
+        self._finish = over
+        self.open = True
         self._task = asyncio.get_running_loop().create_task(body)
         self._task.add_done_callback(self._done)
 
@@ -492,12 +508,12 @@ class CodeRequest(PendingRequestBase):
             return
         error = task.exception()
         if error is None:
-            self._over(task.result(), None)
+            self._finish(task.result(), None)
         elif isinstance(error, InterlockError):
-            self._over(None, error)
+            self._finish(None, error)
         else:
-            _log.error("a driver's code failed", exc_info=error)
-            self._over(
+            _log.error("driver code: unexpected exception", exc_info=error)
+            self._finish(
                 None, InterlockError(INTERNAL, f"The driver failed ({type(error).__name__}).")
             )
 
@@ -509,7 +525,10 @@ class CodeRequest(PendingRequestBase):
         if self.is_open:
             self.is_open = False
             self._task.cancel()
-            self._over(None, InterlockError(DEADLINE_EXCEEDED, "The driver was not done in time."))
+            self._finish(
+                None,
+                InterlockError(DEADLINE_EXCEEDED, "The driver did not finish within the timeout."),
+            )
 
 
 def _is_no_text(block: Any) -> bool:
@@ -517,8 +536,7 @@ def _is_no_text(block: Any) -> bool:
 
 
 def _require_usable(binding: DriverBinding) -> None:
-    """The server is there, and may have listed something else than is needed. Raises
-    InterlockError."""
+    """Check the binding after the server has listed its tools. Raises InterlockError."""
     if not binding.is_usable:
         raise InterlockError(
             TOOL_UNAVAILABLE,
@@ -528,31 +546,31 @@ def _require_usable(binding: DriverBinding) -> None:
 
 
 def _require_allowed_level(call: Call, binding: DriverBinding) -> None:
-    """The rules let the call through as what it was known to be; what its tool says of itself since
-    it was listed may be worse. Raises InterlockError."""
-    judged = LEVELS.get(call.effect)
-    if judged is not None and binding.level > judged:
+    """Check that the tool's effect is not higher than the effect that was authorized. The tool's
+    annotations may have changed. Raises InterlockError."""
+    authorized = LEVELS.get(call.effect)
+    if authorized is not None and binding.level > authorized:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"The tool that serves {binding.contract.id} says of itself that it is "
-            f"{binding.level.label}, which was not known when this call was allowed. Call again: "
-            "it is judged by that now.",
+            f"The tool that serves {binding.contract.id} now declares that it is "
+            f"{binding.level.word}. This was not known when the call was authorized. Repeat the "
+            "call; it is authorized by the new effect.",
             {"contract": binding.contract.id},
         )
 
 
-# -- Which driver asked: a server that wants to know something first gets the answers itself.
+# -- Input requests: the state that identifies the driver that sent the request.
 #
-# Its call is made again with what its caller answered, and by then another driver might be the
-# better one, or the same one might have other files. So the state that comes back says who asked.
-# On the way to a caller it is sealed, as every state is: nobody else can write it.
+# The caller repeats the call with its responses. By then another driver may be selected, or the
+# driver may have changed. The request state names the driver. It is sealed on the way to the
+# caller, so nobody else can create one.
 
 
 class InputRequestState(msgspec.Struct, frozen=True):
-    """The driver that asked, as it was, and the state of its server."""
+    """The driver that sent an input request, and the request state of its server."""
 
     driver: str
-    """The key of its manifest."""
+    """Key of the driver's manifest."""
     digest: str
     state: str | None = None
 
@@ -561,47 +579,48 @@ class InputRequestState(msgspec.Struct, frozen=True):
 
 
 def with_request_state(driver: Driver, outcome: Outcome) -> Outcome:
-    """A result that asks for input, with a state that says who asks. What cannot be read is left as
-    it is: whoever passes it on says so."""
-    glance = outcome.summary
+    """Add the driver to the request state of an input request. An unreadable result stays
+    unchanged: the next stage reports it."""
+    glance = outcome.glance
     if glance is None or glance.result_type != INPUT_REQUIRED:
         return outcome
     try:
-        needed = read_input_request(outcome.result)
+        input_request = read_input_request(outcome.result)
     except ProtocolError:
         return outcome
-    request_state = InputRequestState(driver.manifest.key, driver.digest, needed.state)
+    request_state = InputRequestState(driver.manifest.key, driver.digest, input_request.state)
     state = msgspec.json.encode(request_state).decode()
     return Outcome(replace_state(outcome.result, state), outcome.era, glance)
 
 
 def read_request_state(call: Call) -> InputRequestState | None:
-    """Who asked, when a call brings answers. Raises InterlockError for a state that is none of
-    ours."""
-    raw = None if call.extra_params is None else call.extra_params.get(REQUEST_STATE)
+    """Read the request state of a call. None: the call has none. Raises InterlockError if the state
+    is not valid."""
+    raw = None if call.extra is None else call.extra.get(REQUEST_STATE)
     if raw is None:
         return None
     try:
         return msgspec.json.decode(decode_value(raw), type=InputRequestState)
     except (msgspec.DecodeError, ProtocolError, TypeError):
-        raise gone() from None
+        raise stale_request_state_error() from None
 
 
 def extra_params(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
-    """What beside the arguments is passed on to the server: its own state, as it gave it."""
+    """Return the parameters beside the arguments: the server gets its own request state back."""
     if request_state is None or call.extra is None:
         return call.extra
-    given = {name: value for name, value in call.extra.items() if name != REQUEST_STATE}
+    params = {name: value for name, value in call.extra.items() if name != REQUEST_STATE}
     if request_state.state is not None:
-        given[REQUEST_STATE] = Raw(encode_value(request_state.state))
-    return given or None
+        params[REQUEST_STATE] = Raw(encode_value(request_state.state))
+    return params or None
 
 
-def gone() -> InterlockError:
-    """Whoever asked is not there any more as it was: nobody else gets the answers."""
+def stale_request_state_error() -> InterlockError:
+    """Return the error for a request state whose driver was removed or changed. No other driver
+    gets the responses."""
     return InterlockError(
         INVALID_STATE,
-        "The driver that asked for this is no longer there, or is another by now: make the call "
-        "again without `requestState`.",
+        "The driver that requested this input was removed or changed. Make the call again without "
+        "`requestState`.",
         {"reason": "invalid_request_state"},
     )

@@ -1,4 +1,5 @@
-"""A contract, compiled once: what checks its inputs, its outputs and the context of a call."""
+"""A compiled contract: the validators of its inputs, its outputs and the context of a call
+(AIP-14)."""
 
 from __future__ import annotations
 
@@ -21,105 +22,108 @@ from interlock.protocol.schema_cost import (
     collect_errors,
 )
 
-# -- How large a schema is once every reference in it is followed.
+# -- Size of a schema after all references are followed.
 #
-# Whoever validates follows references, and each place that refers to another is another visit: a
-# small file can ask for more of them than anybody can wait for. They are counted here, each part
-# of the schema once, before a schema is used.
+# A validator follows references, and each place that refers to a part visits it again. A small file
+# can cause a huge number of visits. They are counted before a schema is used, each part once.
 
 MAX_SCHEMA_PARTS: Final = 100_000
 
 
 class SchemaSize:
-    """Counts the parts of one document."""
+    """A counter of the parts of a schema document."""
 
-    def __init__(self, document: Any, most: int = MAX_SCHEMA_PARTS) -> None:
+    def __init__(self, document: Any, limit: int = MAX_SCHEMA_PARTS) -> None:
         self._document = document
-        self._most = most
-        self._known: dict[int, int] = {}
+        self._limit = limit
+        self._counts: dict[int, int] = {}
         self._references = References(document)
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it has more parts than anybody should visit, or lies too deep to be walked."""
+        """Return whether the document has more parts than the limit, or is nested too deeply."""
         try:
-            return self._count(self._document) > self._most
+            return self._count(self._document) > self._limit
         except RecursionError:
             return True
 
     def _count(self, part: Any) -> int:
-        """How many visits it takes from here on; not exact where it is too many."""
+        """Return the number of visits below a part. Not exact above the limit."""
         if not isinstance(part, dict | list):
             return 0
-        known = self._known.get(id(part))
-        if known is not None:
-            return known
-        # Who comes here again from below goes round, as deep as the value is and no deeper.
-        self._known[id(part)] = 0
+        cached = self._counts.get(id(part))
+        if cached is not None:
+            return cached
+        # A cycle counts as 0: a validator follows it only as deep as the value is nested.
+        self._counts[id(part)] = 0
         count = 1
         if isinstance(part, list):
             below: Iterator[Any] = iter(part)
         else:
             below = iter(part.values())
-            for word in REFERENCES:
-                count += self._count(self._references.target(part.get(word)))
+            for keyword in REFERENCES:
+                count += self._count(self._references.target(part.get(keyword)))
         for part_below in below:
             count += self._count(part_below)
-            if count > self._most:
+            if count > self._limit:
                 break
-        self._known[id(part)] = count
+        self._counts[id(part)] = count
         return count
 
 
-_MOST_PROBLEMS: Final = 5
-_MOST_CHARACTERS: Final = 200
+_MAX_PROBLEMS: Final = 5
+_MAX_CHARACTERS: Final = 200
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
-_TOO_EXPENSIVE: Final = "to check it by this schema would take too long; make it smaller"
+_TOO_EXPENSIVE: Final = (
+    "checking it against this schema would take too long; make the value smaller"
+)
 
 
 class ContractShape:
-    """What is needed of a contract with every call."""
+    """The validators of a contract that every call needs."""
 
     __slots__ = ("_context", "_inputs", "_outputs", "contract", "has_text_output", "single_output")
 
     def __init__(self, contract: ToolContract) -> None:
         self.contract = contract
-        self._inputs = _compiled(contract, "inputs", contract.inputs)
-        self._outputs = _compiled(contract, "outputs", contract.outputs)
+        self._inputs = _compile(contract, "inputs", contract.inputs)
+        self._outputs = _compile(contract, "outputs", contract.outputs)
         schema = contract.context_schema
-        self._context = None if schema is None else _compiled(contract, "contextSchema", schema)
+        self._context = None if schema is None else _compile(contract, "contextSchema", schema)
         outputs = SchemaView.of(contract.outputs)
         self.has_text_output = outputs.types == {"string"}
-        """Whether its value is a text."""
+        """True if the value is a string."""
         self.single_output: str | None = None
-        """The one member that its value must have, when it is an object with exactly one such."""
+        """The only required member, if the value is an object with exactly one required member."""
         if "object" in outputs.types and len(outputs.required) == 1:
             self.single_output = next(iter(outputs.required))
 
     def check_inputs(self, inputs: Any) -> None:
-        """Raises InterlockError (AIP: input_invalid) that says where, as JSON pointers."""
+        """Check the inputs of a call. Raises InterlockError (AIP: input_invalid) with the locations
+        as JSON pointers."""
         problems = self._inputs.problems(inputs, "")
         if problems:
-            raise _refusal(problems, self.contract, "The inputs do")
+            raise _input_error(problems, self.contract, "The inputs do")
 
     def check_context(self, context: Any) -> None:
-        """The same for the context, where the contract says what has to be in it."""
+        """Check the context of a call, if the contract declares a schema for it. Raises
+        InterlockError."""
         problems = [] if self._context is None else self._context.problems(context, "/context")
         if problems:
-            raise _refusal(problems, self.contract, "The context does")
+            raise _input_error(problems, self.contract, "The context does")
 
     def is_output(self, value: Any) -> bool:
-        """Whether the contract may answer with this."""
+        """Return whether a value is valid by the outputs of the contract."""
         return self._outputs.is_valid(value)
 
     def output_problems(self, value: Any) -> list[dict[str, str]]:
-        """Why it may not."""
+        """Return why a value is not valid."""
         return self._outputs.problems(value, "")
 
 
 class _SchemaValidator:
-    """One schema of a contract. A stranger wrote it, and values are a stranger's as well: the work
-    of checking one by the other is bounded."""
+    """A validator of one contract schema. The schema and the values are untrusted, so the work of a
+    validation is limited."""
 
     __slots__ = ("_schema", "_validator", "_work")
 
@@ -129,11 +133,15 @@ class _SchemaValidator:
         self._validator = validator
 
     def is_valid(self, value: Any) -> bool:
-        """False, too, where to find out would take too long."""
-        return self._work.can_validate_value(value) and bool(self._validator.is_valid(value))
+        """Return whether a value is valid. False also if the validation would take too long."""
+        return self._work.allows_unwritten(value) and bool(self._validator.is_valid(value))
 
     def problems(self, value: Any, below: str) -> list[dict[str, str]]:
-        """What is wrong with a value, `below` a pointer. None: it is valid."""
+        """Return the problems of a value. Empty: it is valid.
+
+        Args:
+            below: the pointer of the value.
+        """
         if not self._work.allows_unwritten(value):
             return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_EXPENSIVE}]
         if self._validator.is_valid(value):
@@ -141,75 +149,78 @@ class _SchemaValidator:
         return _problems(self._validator, self._schema, value, below)
 
 
-def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _SchemaValidator:
+def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _SchemaValidator:
     if SchemaSize(schema).is_too_large:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: `{word}` unfolds to more than {MAX_SCHEMA_PARTS} parts when its references "
-            "are followed; refer to less, or from fewer places.",
+            f"{contract.id}: `{keyword}` has more than {MAX_SCHEMA_PARTS} parts after its references "
+            "are followed. Use fewer or smaller references.",
             {"contract": contract.id},
         )
     work = _work_of(schema)
     if work.problem:
         advice = (
             "use fewer parts, fewer references, or smaller counts in patterns"
-            if work.compile_problem
-            else "refer only to #/$defs/name, and give no part but the root an $id"
+            if work.excessive
+            else "refer only to #/$defs/name, and use $id only in the root"
         )
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: checking a value by `{word}` may take too long: {work.problem}; "
+            f"{contract.id}: checking a value against `{keyword}` may take too long: {work.problem}; "
             f"{advice}.",
             {"contract": contract.id},
         )
     try:
-        # What was sent stays out of the sentences: they are kept in the journal.
+        # Values must not appear in error messages: the messages are written to the journal.
         validator = jsonschema_rs.validator_for(
             schema, retriever=_no_retrieval, mask="the value", pattern_options=_PATTERNS
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as exc:
-        why = str(exc).partition("\n")[0][:_MOST_CHARACTERS]
+        why = str(exc).partition("\n")[0][:_MAX_CHARACTERS]
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: `{word}` cannot be used as a JSON Schema: {why}.",
+            f"{contract.id}: `{keyword}` cannot be used as a JSON Schema: {why}.",
             {"contract": contract.id},
         ) from None
     return _SchemaValidator(schema, work, validator)
 
 
 def _work_of(schema: dict[str, Any]) -> SchemaWork:
-    """Schemas of the specification that were put into it are known, and cost nothing."""
+    """Return the work estimate of a schema. Embedded schemas of the specification are known and
+    cost nothing."""
     definitions = schema.get("$defs")
-    own = {
+    known_addresses = {
         address
         for address, part in (definitions if isinstance(definitions, dict) else {}).items()
         if ":" in address and schemas.at_address(address) == part
     }
-    if not own:
+    if not known_addresses:
         return SchemaWork(schema)
     assert isinstance(definitions, dict)
-    rest = {name: part for name, part in definitions.items() if name not in own}
-    return SchemaWork({**schema, "$defs": rest}, own)
+    rest = {name: part for name, part in definitions.items() if name not in known_addresses}
+    return SchemaWork({**schema, "$defs": rest}, known_addresses)
 
 
 def _no_retrieval(uri: str) -> Any:
-    raise ValueError(f"schemas may not refer to {uri}")
+    raise ValueError(f"a schema must not refer to {uri}")
 
 
-def _refusal(problems: list[dict[str, str]], contract: ToolContract, what: str) -> InterlockError:
+def _input_error(
+    problems: list[dict[str, str]], contract: ToolContract, subject: str
+) -> InterlockError:
     sentence = "; ".join(
         f"{problem['pointer'] or '/'}: {problem['problem']}" for problem in problems
     )
     return InterlockError(
         INVALID_ARGUMENTS,
-        f"{what} not fit {contract.id}. {sentence}.",
+        f"{subject} not fit {contract.id}. {sentence}.",
         {"tool": contract.id, "problems": problems},
     )
 
 
 def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[str, str]]:
     problems: list[dict[str, str]] = []
-    errors = collect_errors(validator, schema, value, _MOST_PROBLEMS)
+    errors = errors_of(validator, schema, value, _MAX_PROBLEMS)
     if errors is None:
         return [{"field": below[1:] or "inputs", "pointer": below, "problem": UNEXPLAINED}]
     for error in errors:
@@ -223,4 +234,4 @@ def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…"

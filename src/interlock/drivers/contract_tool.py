@@ -1,4 +1,4 @@
-"""A contract as the tool that callers see, and what it says about approval and effect."""
+"""The tool definition of a contract, and its approval requirement and effect level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY
 
 DEPRECATION: Final = "deprecation"
-"""In `_meta` of a tool whose major is on its way out."""
+"""Key in `_meta` of a tool whose major version is deprecated."""
 CONFIRM: Final = "confirm"
 _IRREVERSIBLE: Final = 3
 _COST: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
@@ -25,8 +25,11 @@ def definition(
     deprecation: Mapping[str, Any] | None = None,
     level: EffectLevel = EffectLevel.READ_ONLY,
 ) -> bytes:
-    """The MCP definition of a contract's tool, as an upstream would list it. `level`: what it does
-    at least, by those who serve it."""
+    """Return the MCP tool definition of a contract, as an upstream would list it.
+
+    Args:
+        level: the effect that the serving tools declare, at least.
+    """
     level = max(level, effect_level(contract))
     mutable = level is not EffectLevel.READ_ONLY
     irreversible = level is EffectLevel.IRREVERSIBLE
@@ -43,40 +46,42 @@ def definition(
     }
     if deprecation:
         meta[DEPRECATION] = dict(deprecation)
-    shown: dict[str, Any] = {
+    tool: dict[str, Any] = {
         "name": name,
         "title": contract.name,
         "description": contract.description,
-        # Clients refuse a whole list for one schema of arguments that is not of type object.
+        # Clients reject a whole tool list if one input schema is not of type object.
         "inputSchema": {**contract.inputs, "type": "object"},
     }
     if contract.outputs.get("type") == "object":
-        shown["outputSchema"] = contract.outputs
-    shown["annotations"] = {
+        tool["outputSchema"] = contract.outputs
+    tool["annotations"] = {
         "readOnlyHint": not mutable,
         "destructiveHint": irreversible,
         "idempotentHint": idempotent,
     }
-    shown["_meta"] = meta
-    return encode_value(shown)
+    tool["_meta"] = meta
+    return encode_value(tool)
 
 
 def effect_level(contract: ToolContract) -> EffectLevel:
-    """What a call does to the world, by the contract.
-
-    A risk that cannot be undone counts also where the contract names nothing that it changes.
-    """
+    """Return the effect level that the contract declares. Risk level 3 means irreversible, even if
+    the contract lists nothing that it changes."""
     if contract.risk_level >= _IRREVERSIBLE:
         return EffectLevel.IRREVERSIBLE
     return EffectLevel.MUTATING if contract.mutates else EffectLevel.READ_ONLY
 
 
 def approval_floor(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> str:
-    """What a call has to wait for at least, whatever a driver says: `confirm`, or nothing.
+    """Return the minimum approval of a call, whatever a driver declares: `confirm`, or empty for
+    none.
 
-    A policy that the contract refers to is not known here: it counts as the strictest. `level`:
-    what a call does at least, by those who serve it. Whoever wrote the contract did not know of
-    harm that is beyond it, and cannot have waived a human's look at it.
+    A policy that the contract refers to is unknown here and counts as the strictest. If the serving
+    tool has a higher effect than the contract, approval is required: the contract's author did not
+    know of the effect and cannot have waived the approval.
+
+    Args:
+        level: the effect that the serving tools declare, at least.
     """
     if level > effect_level(contract):
         return CONFIRM

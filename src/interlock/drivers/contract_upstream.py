@@ -1,7 +1,7 @@
-"""The upstream of contracts: a call of one goes to a driver that serves it.
+"""The upstream that serves contract calls through drivers.
 
-Which driver, is decided by the resolver for every call; how input and result are translated, by
-the contract's binding. When a driver fails, the next one is tried where that can do no harm.
+The resolver selects a driver for every call. The binding of the contract translates input and
+result. If a driver fails, the next driver is tried where that is safe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.drivers.contract_exchange import (
     ContractExchange,
     InputRequestState,
-    gone,
+    stale_request_state_error,
     read_request_state,
 )
 from interlock.drivers.contract_shape import ContractShape
@@ -53,35 +53,36 @@ KEY: Final = CONTRACTS
 
 
 class ServedContract(Struct):
-    """A contract, and who serves it."""
+    """A contract with the drivers that serve it."""
 
     contract: ToolContract
     shape: ContractShape
     drivers: list[Driver] = []
     deprecation: MajorDeprecation | None = None
-    """Its time is running out."""
+    """Set if the major version of the contract is deprecated."""
     candidates: list[Candidate] = []
-    known: tuple[object, ...] | None = None
-    """By what of its drivers the candidates were made."""
+    known_state: tuple[object, ...] | None = None
+    """The driver states from which the candidates were built."""
 
     @property
     def level(self) -> EffectLevel:
-        """What a call does: by the contract, or worse, by the words of a tool that serves it."""
+        """Return the effect level of a call: that of the contract, or a higher level of a serving
+        tool."""
         key = self.contract.key
-        said = [driver.bindings[key].level for driver in self.drivers if driver.serves(key)]
-        return max([effect_level(self.contract), *said])
+        levels = [driver.bindings[key].level for driver in self.drivers if driver.serves(key)]
+        return max([effect_level(self.contract), *levels])
 
     @property
     def served_by(self) -> tuple[str, ...]:
-        """The drivers that a call may go to, as they are: `id@version digest`."""
-        found = [driver for driver in self.drivers if driver.serves(self.contract.key)]
+        """Return the drivers that may serve a call, as `id@version digest`."""
+        drivers = [driver for driver in self.drivers if driver.serves(self.contract.key)]
         return tuple(
-            f"{driver.manifest.id}@{driver.manifest.version} {driver.digest}" for driver in found
+            f"{driver.manifest.id}@{driver.manifest.version} {driver.digest}" for driver in drivers
         )
 
 
 class ContractUpstream:
-    """Takes the calls of all contracts."""
+    """The upstream of all contracts."""
 
     key = KEY
     timeout: float | None = None
@@ -98,9 +99,9 @@ class ContractUpstream:
         circuit_open: Callable[[str], bool],
     ) -> None:
         self.served: dict[str, ServedContract] = {}
-        """By the key of the contract."""
+        """Served contracts, by contract key."""
         self.versions = ContractVersions(())
-        """Which contract a name means."""
+        """The contract names and the contracts that they stand for."""
         self.workspace = SelectionPolicy()
         self.clock = clock
         self.call_later = call_later
@@ -109,70 +110,64 @@ class ContractUpstream:
         self._decisions = ResolverCache(machine)
         self._circuit_open = circuit_open
 
-    # -- what the pipeline asks
+    # -- interface of the pipeline
 
-    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
-        served = self._served(call)
-        inputs = (
-            call.decoded_arguments
-            if call.decoded_arguments is not None
-            else decode_value(call.arguments)
-        )
+    def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
+        served = self._find_served(call)
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         context = _context(call, served)
-        request_state = None if call.extra_params is None else read_request_state(call)
-        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
+        request_state = None if call.extra is None else read_request_state(call)
+        decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
         if decision.selected is None:
-            unsigned = _drivers_without_sign_in(served, decision)
-            if unsigned:
-                # Somebody may have signed in meanwhile, or may be at it.
+            drivers = _drivers_without_sign_in(served, decision)
+            if drivers:
+                # An operator may have signed in meanwhile, or a sign-in may be in progress.
                 return DeferredRequest(
-                    call, back, not_ready(), partial(self._start_after_sign_in, unsigned)
+                    call, handler, not_ready(), partial(self._start_after_sign_in, drivers)
                 )
-        return self._send(call, back, served, inputs, context, decision, request_state)
+        return self._send(call, handler, served, inputs, context, decision, request_state)
 
     async def _start_after_sign_in(
-        self, unsigned: list[Driver], call: Call, back: ResponseHandler
+        self, drivers: list[Driver], call: Call, handler: ResponseHandler
     ) -> UpstreamRequest:
         required: InterlockError | None = None
-        for driver in unsigned:
+        for driver in drivers:
             try:
                 await driver.ensure_signed_in()
             except InterlockError as error:
                 required = required or error
-        served = self._served(call)
-        inputs = (
-            call.decoded_arguments
-            if call.decoded_arguments is not None
-            else decode_value(call.arguments)
-        )
+        served = self._find_served(call)
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         request_state = read_request_state(call)
-        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
+        decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
         if required is not None and decision.failure is AUTH_REQUIRED:
-            self.journal.resolved(call, served.contract, decision)
-            told = decision.error()
-            # How to sign in is for the driver to say.
+            self.journal.record_choice(call, served.contract, decision)
+            resolver_error = decision.error()
+            # The error of the driver explains how to sign in.
             raise InterlockError(
-                required.failure, required.message, {**(told.data or {}), **(required.data or {})}
+                required.failure,
+                required.message,
+                {**(resolver_error.data or {}), **(required.data or {})},
             )
         return self._send(
-            call, back, served, inputs, _context(call, served), decision, request_state
+            call, handler, served, inputs, _context(call, served), decision, request_state
         )
 
     def _send(
         self,
         call: Call,
-        back: ResponseHandler,
+        handler: ResponseHandler,
         served: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         decision: DriverChoice,
         request_state: InputRequestState | None,
     ) -> UpstreamRequest:
-        self.journal.resolved(call, served.contract, decision)
+        self.journal.record_choice(call, served.contract, decision)
         if decision.selected is None:
             raise decision.error()
         exchange = ContractExchange(
-            self, call, back, served, inputs, context, decision.order, request_state
+            self, call, handler, served, inputs, context, decision.order, request_state
         )
         exchange.begin()
         return exchange
@@ -180,11 +175,14 @@ class ContractUpstream:
     def decide(
         self, served: ServedContract, inputs: Any, *, pinned: str | None = None
     ) -> DriverChoice:
-        """Which driver a call with these inputs goes to, and why not to others."""
+        """Select the driver for a call with these inputs. The choice includes the reasons against
+        other drivers."""
         key = served.contract.key
-        known = tuple([self._known(driver, driver.bindings[key]) for driver in served.drivers])
-        if known != served.known:
-            served.known = known
+        inputs_of_decision = tuple(
+            [self._decision_state(driver, driver.bindings[key]) for driver in served.drivers]
+        )
+        if inputs_of_decision != served.state_of_drivers:
+            served.state_of_drivers = inputs_of_decision
             served.candidates = [_candidate(driver, key) for driver in served.drivers]
             self._decisions.invalidate(key)
         return self._decisions.decide(
@@ -196,8 +194,8 @@ class ContractUpstream:
             now=self._wall_clock(),
         )
 
-    def _known(self, driver: Driver, binding: DriverBinding) -> tuple[object, ...]:
-        """Everything that a decision depends on and that changes by itself."""
+    def _decision_state(self, driver: Driver, binding: DriverBinding) -> tuple[object, ...]:
+        """Return the driver state that a decision depends on and that can change at any time."""
         condition = driver.condition
         condition.circuit_open = self._circuit_open(driver.key)
         if not condition.authed:
@@ -218,16 +216,18 @@ class ContractUpstream:
     def driver_of(self, served: ServedContract, candidate: Candidate) -> Driver:
         return next(driver for driver in served.drivers if driver.manifest is candidate.driver)
 
-    def limit(self, served: ServedContract, candidate: Candidate) -> float:
-        """How long a call may take there, in seconds."""
+    def call_timeout(self, served: ServedContract, candidate: Candidate) -> float:
+        """Return the timeout of a call at a driver, in seconds."""
         return effective_timeout_ms(served.contract, candidate.driver, candidate.entry) / 1000
 
-    def _served(self, call: Call) -> ServedContract:
+    def _find_served(self, call: Call) -> ServedContract:
         name = "" if call.route is None else call.route.upstream_name
         contract = self.versions.find(name)
         served = None if contract is None else self.served.get(contract.key)
         if served is None:
-            raise InterlockError(UNKNOWN_TOOL, f"No contract is called {name[:100]!r} here.")
+            raise InterlockError(
+                UNKNOWN_TOOL, f"There is no contract {name[:100]!r}. List the tools again."
+            )
         _require_unchanged(call, served)
         return served
 
@@ -250,8 +250,9 @@ class ContractUpstream:
 
 
 def _require_unchanged(call: Call, served: ServedContract) -> None:
-    """A call is judged, written down and, where its server asks something, made again: meanwhile
-    files may have changed. Raises InterlockError."""
+    """Check that the contract and its drivers are the ones that were authorized. Between
+    authorization, journal and a repetition after an input request, files may have changed. Raises
+    InterlockError."""
     route = call.route
     if not isinstance(route, Tool) or route.upstream != KEY:
         return
@@ -259,15 +260,15 @@ def _require_unchanged(call: Call, served: ServedContract) -> None:
     if call.approval_id and not set(served.served_by) <= set(route.served_by):
         raise InterlockError(
             CONFIRMATION_EXPIRED,
-            f"{id} was not called: who serves it changed since it was approved. Make the call "
-            "again for a new approval.",
-            {"confirmation_id": call.approval_id, "contract": id},
+            f"{id} was not called: a driver that serves it changed since the approval. Call it "
+            "again to request a new approval.",
+            {"confirmation_id": call.approval, "contract": id},
         )
     if route.file_digest != served.contract.digest:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"The contract {id} changed while this call was on its way. Call again: it is judged "
-            "by what the contract says now.",
+            f"The contract {id} changed while this call was processed. Repeat the call; it is "
+            "authorized by the current contract.",
             {"contract": id},
         )
 
@@ -282,33 +283,34 @@ def _candidate(driver: Driver, contract: str) -> Candidate:
 
 
 def _drivers_without_sign_in(served: ServedContract, decision: DriverChoice) -> list[Driver]:
-    """The drivers that are not taken because nobody is signed in with them."""
+    """Return the drivers that were rejected because no operator is signed in with them."""
     keys = {
         rejection.driver for rejection in decision.rejected if rejection.code == AUTH_REQUIRED.name
     }
     return [driver for driver in served.drivers if driver.manifest.key in keys]
 
 
-def _pinned(
+def _find_pin(
     call: Call, served: ServedContract, request_state: InputRequestState | None
 ) -> str | None:
-    """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
+    """Return the driver that a call is pinned to: by its `_meta`, or by the input request that it
+    responds to. Raises InterlockError."""
     if request_state is not None:
         if not any(request_state.matches(driver) for driver in served.drivers):
-            raise gone()
+            raise stale_request_state_error()
         return request_state.driver
     value = _meta(call, META_DRIVER)
     if value is not None and (not isinstance(value, str) or not value):
         raise InterlockError(
-            INVALID_PARAMS, f"`_meta` {META_DRIVER} is not the id of a driver: write it as a text."
+            INVALID_PARAMS, f"`_meta.{META_DRIVER}` must be the id of a driver, as a string."
         )
     return value
 
 
 def _context(call: Call, served: ServedContract) -> Any:
-    """What the call brings beside its input. Raises InterlockError."""
+    """Return the context of a call. Raises InterlockError."""
     if served.contract.context_schema is None:
-        # What nobody has described nobody checks: hooks do not get to see it.
+        # Without a schema the context cannot be checked, so hooks do not get it.
         return {}
     context = _meta(call, META_CONTEXT)
     context = {} if context is None else context

@@ -1,8 +1,9 @@
-"""Several majors of a contract side by side: what they are called, and when the old ones end.
+"""Major versions of a contract that are served at the same time: their names and their end
+(AIP-14).
 
-Every major is `v1.image.create`, `v2.image.create`. The bare name belongs to the oldest that is
-still served, so that whoever called it first goes on calling the same. After its sunset a major is
-not offered any more, and a call of it says where to go on.
+Every major has a name such as `v1.image.create` and `v2.image.create`. The bare name belongs to the
+oldest major that is served, so that existing callers keep their version. After its sunset a major
+is not offered any more, and a call of it fails with a pointer to the replacement.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from interlock.manifests.model import ToolContract
 from interlock.manifests.ranges import newest
 from interlock.primitives.timestamps import format_utc_ms
 
-WINDOW: Final = 180 * 86_400.0
-"""How long a major is served after it was deprecated, unless somebody says otherwise."""
+DEFAULT_SUNSET_SECONDS: Final = 180 * 86_400.0
+"""Time from the deprecation to the sunset of a major version, unless the registry says
+otherwise."""
 _PREFIXED: Final = re.compile(r"v(0|[1-9][0-9]{0,8})\.(.+)")
 
 
 class MajorDeprecation(Struct, frozen=True):
-    """The end of a major. Times are seconds since 1970."""
+    """The deprecation of a major version. Times are seconds since 1970."""
 
     deprecated_at: float
     sunset_at: float | None = None
@@ -33,15 +35,19 @@ class MajorDeprecation(Struct, frozen=True):
 
     @property
     def ends_at(self) -> float:
-        return self.deprecated_at + WINDOW if self.sunset_at is None else self.sunset_at
+        return (
+            self.deprecated_at + DEFAULT_SUNSET_SECONDS
+            if self.sunset_at is None
+            else self.sunset_at
+        )
 
     def notice(self) -> dict[str, Any]:
-        """What callers are told while it is still served."""
-        told = {
+        """Return the deprecation notice for callers."""
+        notice = {
             "deprecated_at": format_utc_ms(self.deprecated_at),
             "sunset_at": format_utc_ms(self.ends_at),
         }
-        return {**told, "migration_uri": self.migration_uri} if self.migration_uri else told
+        return {**notice, "migration_uri": self.migration_uri} if self.migration_uri else notice
 
 
 NO_DEPRECATIONS: Final[Mapping[str, MajorDeprecation]] = {}
@@ -50,7 +56,7 @@ NO_DEPRECATIONS: Final[Mapping[str, MajorDeprecation]] = {}
 def registered_deprecations(
     contracts: Iterable[ToolContract], registered: Mapping[str, records.Deprecation]
 ) -> dict[str, MajorDeprecation]:
-    """Which of these contracts end, by `id@major`, as the registry has it."""
+    """Return the deprecations of contracts in the registry, by `id@major`."""
     return {
         contract.key: MajorDeprecation(
             records.moment_of(end.deprecated_at),
@@ -63,7 +69,7 @@ def registered_deprecations(
 
 
 class ContractVersions:
-    """All majors of all contracts at one moment."""
+    """The major versions of all contracts at one point in time."""
 
     def __init__(
         self,
@@ -71,17 +77,19 @@ class ContractVersions:
         deprecations: Mapping[str, MajorDeprecation] = NO_DEPRECATIONS,
         now: float = 0.0,
     ) -> None:
-        """`deprecations`: by `id@major`."""
+        """Args:
+        deprecations: by `id@major`.
+        """
         self.names: dict[str, ToolContract] = {}
-        """Everything that is offered, by name."""
+        """Offered contracts, by name."""
         self.clashes: list[str] = []
-        """Names that two contracts would have."""
+        """Messages about names that two contracts claim."""
         self._ended: dict[str, tuple[ToolContract, MajorDeprecation]] = {}
         self._deprecations = deprecations
         majors = _majors(contracts)
         for id in sorted(majors):
-            self._give(id, majors[id], now)
-        # The own id of a contract may look like a major of another: it was there first.
+            self._assign_names(id, majors[id], now)
+        # The id of a contract may look like the versioned name of another. The id takes precedence.
         for id in majors:
             for major, contract in majors[id].items():
                 name = versioned_name(id, major)
@@ -91,40 +99,46 @@ class ContractVersions:
                     )
 
     def find(self, name: str) -> ToolContract | None:
-        """The contract that a name means. None: there is none.
+        """Find the contract of a name. None: there is none.
 
-        Raises InterlockError (deprecated_version) for one that has ended.
+        Raises:
+            InterlockError: deprecated_version, for a major version that has ended.
         """
-        found = self.names.get(name)
-        if found is not None:
-            return found
+        contract = self.names.get(name)
+        if contract is not None:
+            return contract
         ended = self._ended.get(name)
         if ended is None:
-            # A contract with one major is listed under its bare name, and answers to both.
-            shaped = _PREFIXED.fullmatch(name)
-            if shaped is not None:
-                found = self.names.get(shaped[2])
-                if found is not None and found.id == shaped[2] and found.major == int(shaped[1]):
-                    return found
-                ended = self._ended.get(shaped[2])
-                if ended is not None and ended[0].major != int(shaped[1]):
+            # A contract with one major version is listed under its bare name, but is also found by
+            # the versioned name.
+            match = _PREFIXED.fullmatch(name)
+            if match is not None:
+                contract = self.names.get(match[2])
+                if (
+                    contract is not None
+                    and contract.id == match[2]
+                    and contract.major == int(match[1])
+                ):
+                    return contract
+                ended = self._ended.get(match[2])
+                if ended is not None and ended[0].major != int(match[1]):
                     ended = None
         if ended is None:
             return None
-        raise deprecated(name, *ended)
+        raise ended_version_error(name, *ended)
 
     def deprecation_of(self, contract: ToolContract) -> MajorDeprecation | None:
-        """Set: the major ends, and callers are to be told."""
+        """Return the deprecation of a contract's major version, if there is one."""
         return self._deprecations.get(contract.key)
 
-    def _give(self, id: str, majors: dict[int, ToolContract], now: float) -> None:
+    def _assign_names(self, id: str, majors: dict[int, ToolContract], now: float) -> None:
         served: list[ToolContract] = []
         for major in sorted(majors):
             contract = majors[major]
-            end = self._deprecations.get(contract.key)
+            deprecation = self._deprecations.get(contract.key)
             name = versioned_name(id, major)
-            if end is not None and end.ends_at <= now:
-                self._ended[name] = contract, end
+            if deprecation is not None and deprecation.ends_at <= now:
+                self._ended[name] = contract, deprecation
             else:
                 served.append(contract)
                 if len(majors) > 1:
@@ -141,39 +155,45 @@ def offered_names(
     deprecations: Mapping[str, MajorDeprecation] = NO_DEPRECATIONS,
     now: float = 0.0,
 ) -> dict[str, ToolContract]:
-    """What is offered, by name: see Versions."""
+    """Return the offered contracts by name: see `ContractVersions`."""
     return ContractVersions(contracts, deprecations, now).names
 
 
 def versioned_name(id: str, major: int) -> str:
-    """The name of one major."""
+    """Return the name of a major version."""
     return f"v{major}.{id}"
 
 
-def deprecated(name: str, contract: ToolContract, end: MajorDeprecation) -> InterlockError:
-    """What a call of a major is told that has ended."""
-    onwards = f": see {end.migration_uri}" if end.migration_uri else ": call a newer version"
+def ended_version_error(
+    name: str, contract: ToolContract, deprecation: MajorDeprecation
+) -> InterlockError:
+    """Return the error for a call of a major version that has ended."""
+    advice = (
+        f": see {deprecation.migration_uri}"
+        if deprecation.migration_uri
+        else ": call a newer version"
+    )
     return InterlockError(
         DEPRECATED_VERSION,
-        f"{name} (version {contract.version}) is no longer served{onwards}.",
+        f"{name} (version {contract.version}) is no longer served{advice}.",
         {
             "contract": contract.id,
             "version": contract.version,
-            **end.notice(),
-            "migration_uri": end.migration_uri,
+            **deprecation.notice(),
+            "migration_uri": deprecation.migration_uri,
         },
     )
 
 
 def _majors(contracts: Iterable[ToolContract]) -> dict[str, dict[int, ToolContract]]:
-    """By id and major. Of several versions of one major the newest counts."""
-    found: dict[str, dict[int, ToolContract]] = {}
+    """Group contracts by id and major version. Of several versions of a major the newest counts."""
+    majors: dict[str, dict[int, ToolContract]] = {}
     for contract in contracts:
-        known = found.setdefault(contract.id, {})
-        other = known.get(contract.major)
-        if other is None or (
-            contract.version != other.version
-            and newest([contract.version, other.version]) == contract.version
+        versions = majors.setdefault(contract.id, {})
+        previous = versions.get(contract.major)
+        if previous is None or (
+            contract.version != previous.version
+            and newest([contract.version, previous.version]) == contract.version
         ):
-            known[contract.major] = contract
-    return found
+            versions[contract.major] = contract
+    return majors

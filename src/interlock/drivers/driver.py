@@ -1,8 +1,8 @@
-"""One driver of the workspace, as the resolver, the pipeline and the operator see it: what it
-serves, how it stands, and its server.
+"""A driver of the workspace, as the resolver, the pipeline and the operator see it: its contracts,
+its state and its server.
 
-Whenever its server lists its tools, they are held against the contracts that the driver promises to
-serve.
+Each time the server lists its tools, they are checked against the contracts that the driver
+implements.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ from interlock.protocol.mcp import RESOURCE_METHODS
 _log = logging.getLogger("interlock.drivers")
 
 SIGN_IN_CHECK_SECONDS: Final = 1.0
-"""So often it is looked whether somebody signed in meanwhile."""
-_MOST_WARNINGS: Final = 50
+"""Minimum time between two checks whether an operator has signed in."""
+_MAX_WARNINGS: Final = 50
 
 
 class DriverBinding(Struct):
-    """A contract that the driver serves, and what is wrong with that."""
+    """A contract that a driver implements, and the problems of the implementation."""
 
     contract: ToolContract
     entry: ImplementedContract
     bound: BoundEntry
     file_problems: tuple[str, ...] = ()
-    """What is wrong by the files alone."""
+    """Problems that are visible in the files."""
     problems: tuple[str, ...] = ()
-    """What is wrong by what the server lists. Empty: it will do, as far as is known."""
+    """Problems that are visible in the server's tool list. Empty: none are known."""
     warnings: tuple[str, ...] = ()
     executes: bool = False
-    """Whether driver.py serves it without a tool of the server."""
+    """True if driver.py serves the contract without a tool of the server."""
     level: EffectLevel = EffectLevel.READ_ONLY
-    """What the server's tool does at least, by its own words, once it was listed."""
+    """Lowest effect level of the server's tool, by its annotations. Known after the tools were
+    listed."""
 
     @property
     def is_usable(self) -> bool:
@@ -65,7 +66,7 @@ class DriverBinding(Struct):
 
 
 class Driver:
-    """A driver, and its server while that runs."""
+    """A driver, with its server while the server runs."""
 
     timeout: float | None = None
 
@@ -80,65 +81,75 @@ class Driver:
         digest: str = "",
     ) -> None:
         """Args:
-        strict: what is otherwise only a warning counts as an error.
-        hooks: what its driver.py brings, if that may be run.
-        digest: of the manifest and the code. Default: of the manifest alone.
+        manifest: the DRIVER.md.
+        bindings: the implemented contracts, by contract key.
+        host: what the node provides.
+        strict: treat warnings as errors.
+        hooks: the hooks of driver.py, if the code may run.
+        digest: digest of the manifest and the code. Default: the digest of the manifest.
         """
         self.manifest = manifest
         self.digest = digest or manifest.digest
-        """Of everything that says what it does: who approves a call approves that."""
+        """Digest of everything that defines the behaviour. An approval is valid for this digest
+        only."""
         self._strict = strict
         self.key = f"driver:{manifest.key}"
         self.bindings = dict(bindings)
-        """By the key of the contract."""
+        """By contract key."""
         self.condition = DriverCondition()
         self.verified = False
-        """Whether its server has been asked for its tools."""
+        """True if the server has listed its tools at least once."""
         self.problem = ""
-        """Why its server could not be reached when it was last tried."""
+        """Error of the last failed attempt to reach the server."""
         self.install_failure: InstallFailure | None = None
-        """Of the last attempt, if that failed."""
+        """The last installation attempt, if it failed."""
         self.hooks = hooks
-        """What its driver.py brings, if that may be run."""
+        """Hooks of driver.py, if the code may run."""
         self.health: Health | None = None
         self.needs_sign_in: Callable[[UpstreamGoneError], bool] = lambda _: False
-        """Told of failures; says whether somebody has to sign in again."""
+        """Called with each failed call. Returns True if an operator has to sign in again."""
         self.warnings: dict[str, None] = {}
-        """What the operator should look at, in the order in which it came up."""
+        """Warnings for the operator, in the order of their first occurrence."""
         self.calls = 0
-        """How many calls of contracts it was given."""
+        """Number of contract calls."""
         self.requests = 0
-        """How much was asked of its server, by whomever."""
+        """Number of requests to the server, from all sources."""
         self.fingerprints: tuple[object, ...] = (None, None)
-        """By what it is seen that its code, or its signature, changed."""
+        """Fingerprints of the code, the signature and related files. A difference means that the
+        driver has to be created again."""
         self.capabilities: Mapping[str, Any] = {}
-        """What of its server is offered beside contracts; also while that sleeps."""
+        """Capabilities of the server that are offered beside contracts. They are kept while the
+        server is stopped."""
         self.server = DriverServer(self, host)
         self.roots = _folders(manifest)
-        """The folders that its server was given, when it was given any: no file elsewhere may be
-        named to it."""
+        """Folders that the server gets as arguments, or None. URIs of files outside of these
+        folders are rejected."""
         self._uris = DeclaredUris(manifest, self.roots, os.path.realpath)
         self._host = host
         self._reconnect_task: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = float("-inf")
+        self._sign_in_task: asyncio.Task[None] | None = None
+        self._sign_in_checked_at = float("-inf")
 
     @property
     def supervisor(self) -> DriverSupervisor | None:
-        """Of its server, while there is one."""
+        """The supervisor of the server, or None if the server is stopped."""
         return self.server.supervisor
 
-    # -- what the pipeline asks
+    # -- interface of the pipeline
 
     def start(
-        self, call: Call, back: ResponseHandler, check: Callable[[], None] | None = None
+        self, call: Call, handler: ResponseHandler, check: Callable[[], None] | None = None
     ) -> UpstreamRequest:
-        """Send a request to its server, which is started for it if need be. `check` is asked when
-        the server is there, before it hears of the request. Raises InterlockError."""
+        """Send a request to the server and start the server if necessary. Raises InterlockError.
+
+        Args:
+            check: called when the server is ready, before the request is sent. It may raise
+                InterlockError.
+        """
         if call.verb in ABOUT_RESOURCES:
             self._uris.rewrite_request(call)
         self.requests += 1
-        return self.server.start(call, back, check)
+        return self.server.start(call, handler, check)
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
         if self.supervisor is not None:
@@ -147,24 +158,24 @@ class Driver:
     def session_key(self, call: Call) -> object | None:
         return None if self.supervisor is None else self.supervisor.session_key(call)
 
-    async def subscribe(self, uri: str, call: Call | None) -> None:
-        own = self._uris.own(uri)
-        await (await self.server.ensure_running()).watch(own, call)
+    async def watch(self, uri: str, call: Call | None) -> None:
+        server_uri = self._uris.own(uri)
+        await (await self.server.ensure_running()).watch(server_uri, call)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
         if self.supervisor is not None:
             await self.supervisor.unsubscribe(self._uris.own(uri), call)
 
     def server_uris(self, uris: Iterable[str]) -> list[str]:
-        """What its server calls resources that are followed."""
-        found = []
+        """Return the server's URIs of watched resources."""
+        result = []
         for uri in uris:
             try:
-                found.append(self._uris.own(uri))
+                result.append(self._uris.own(uri))
             except InterlockError:
-                # It is declared no more.
+                # The driver does not declare the resource any more.
                 continue
-        return found
+        return result
 
     async def wait_until_ready(self, seconds: float) -> bool:
         try:
@@ -174,32 +185,32 @@ class Driver:
             return False
         return True
 
-    # -- how it fares
+    # -- state
 
     def warn(self, text: str) -> None:
-        """Something that the operator should look at."""
-        if text not in self.warnings and len(self.warnings) < _MOST_WARNINGS:
+        """Record a warning for the operator and log it once."""
+        if text not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
             self.warnings[text] = None
             _log.warning("%s: %s", self.manifest.id, text)
 
     def update_health(self) -> None:
-        """Take over what its health is now."""
+        """Copy the health into the condition that the resolver reads."""
         if self.health is not None:
             self.condition.health_failed_at = self.health.failed_at
             self.condition.health_passed_at = self.health.passed_at
 
     def on_response(self) -> None:
-        """Its server has answered a call, whatever it said."""
+        """Record that the server responded to a call, with a result or an error."""
         self.server.touch()
         if self.health is not None:
-            self.health.passed()
+            self.health.on_pass()
             self.update_health()
 
-    def on_unreachable(self, why: str) -> None:
-        """A call did not reach its server, or no answer came. Whether that lasts is found out now,
-        so that a driver that is back is used again at once."""
+    def on_unreachable(self, reason: str) -> None:
+        """Record that a call did not reach the server or got no response. Try to reconnect now, so
+        that a recovered driver is used again at once."""
         if self.health is not None:
-            self.health.failed(why)
+            self.health.on_failure(reason)
             self.update_health()
         if self._reconnect_task is None and not self.server.closed:
             self._reconnect_task = asyncio.get_running_loop().create_task(
@@ -208,8 +219,8 @@ class Driver:
 
     async def _reconnect(self) -> None:
         try:
-            # After a while the failure does not count any more, and the next call tries.
-            while self.health is None or not self.health.available:
+            # Stop when the failure has expired. The next call tries the server again.
+            while self.health is None or not self.health.is_available:
                 try:
                     await self.server.ensure_running()
                 except InterlockError as error:
@@ -224,8 +235,8 @@ class Driver:
             self._reconnect_task = None
 
     def recheck_installation(self) -> bool:
-        """Forget that it could not be installed when somebody has installed it since; whether that
-        is so."""
+        """Clear an installation failure if the driver was installed since. Return True if it was
+        cleared."""
         failed = self.install_failure
         if failed is None or not failed.is_outdated():
             return False
@@ -234,9 +245,10 @@ class Driver:
         return True
 
     def allow_install_retry(self) -> None:
-        """The same, for a call: it may also find out by itself, after a while."""
+        """Clear an installation failure before a call, if the driver was installed since or the
+        retry time has come."""
         failed = self.install_failure
-        if not self.recheck_installation() and failed and self._host.clock() >= failed.again_at:
+        if not self.recheck_installation() and failed and self._host.clock() >= failed.retry_at:
             self._clear_install_failure()
 
     def _clear_install_failure(self) -> None:
@@ -244,15 +256,16 @@ class Driver:
         self.condition.install_failed = self.condition.version_problem = ""
 
     async def ensure_signed_in(self) -> None:
-        """Be signed in, as far as that can be done without a human. Raises InterlockError."""
+        """Sign in, as far as that is possible without an operator. Raises InterlockError."""
         await self._host.ensure_ready(self)
 
     def check_sign_in_soon(self) -> None:
-        """Find out, soon, whether somebody signed in since it was last looked."""
+        """Start a check whether an operator has signed in, if the last check was long enough
+        ago."""
         now = self._host.clock()
-        if self._looking is None and now - self._looked_at >= SIGN_IN_CHECK_SECONDS:
-            self._looked_at = now
-            self._looking = asyncio.get_running_loop().create_task(
+        if self._sign_in_task is None and now - self._sign_in_checked_at >= SIGN_IN_CHECK_SECONDS:
+            self._sign_in_checked_at = now
+            self._sign_in_task = asyncio.get_running_loop().create_task(
                 self._check_sign_in(), name=f"signed-in:{self.key}"
             )
 
@@ -262,12 +275,16 @@ class Driver:
         except InterlockError as error:
             _log.debug("%s: %s", self.key, error.message)
         finally:
-            self._looking = None
+            self._sign_in_task = None
 
     async def close(self, *, immediately: bool) -> None:
-        """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
+        """Stop the driver and its server permanently.
+
+        Args:
+            immediately: do not wait for calls that are still running.
+        """
         self.server.closed = True
-        tasks = [task for task in (self._reconnect_task, self._looking) if task is not None]
+        tasks = [task for task in (self._reconnect_task, self._sign_in_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -275,17 +292,17 @@ class Driver:
         if self.hooks is not None:
             await self.hooks.process.close(immediately=lambda: self.server.is_immediate)
 
-    # -- what its server lists
+    # -- tool list of the server
 
     def on_tools_listed(self, tools: list[Raw]) -> None:
-        """Hold what its server offers against what the driver promises."""
+        """Check the server's tools against the contracts that the driver implements."""
         definitions = _by_name(tools)
         builds = self.hooks is not None and self.hooks.builds_arguments
         for binding in self.bindings.values():
-            found = check_listed(
+            findings = check_listed(
                 binding.contract, binding.entry, definitions, has_hook=binding.executes or builds
             )
-            problems, warnings = found.errors, found.warnings
+            problems, warnings = findings.errors, findings.warnings
             if self._strict:
                 problems, warnings = (*problems, *warnings), ()
             if problems != binding.problems:
@@ -299,7 +316,7 @@ class Driver:
         self._host.on_change(self)
 
     def serves(self, contract: str) -> bool:
-        """Whether it can be asked for a contract, as far as is known."""
+        """Return whether the driver can serve a contract, by what is known now."""
         binding = self.bindings.get(contract)
         return binding is not None and binding.is_usable and not self.condition.rejection
 
@@ -319,12 +336,12 @@ def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:
 
 
 def _by_name(tools: list[Raw]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    definitions: dict[str, dict[str, Any]] = {}
     for raw in tools:
         try:
             definition = decode_value(raw)
         except ProtocolError:
             continue
         if isinstance(definition, dict) and isinstance(definition.get("name"), str):
-            found.setdefault(definition["name"], definition)
-    return found
+            definitions.setdefault(definition["name"], definition)
+    return definitions

@@ -1,5 +1,5 @@
-"""The confinements of what drivers have started: made as each driver declares them, and looked at
-while a server runs in them."""
+"""Confinements of the processes of drivers. Each is created as the driver declares it, and is
+monitored while a process runs in it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from interlock.drivers.sandbox.self_test import confinement_problem
 _log = logging.getLogger("interlock.drivers")
 
 Cleanups = list[Callable[[], Awaitable[None]]]
-"""What is done when a server has ended."""
+"""Called when a server has ended."""
 
 
 class DriverConfinements:
-    """Confines what the drivers of one node have started."""
+    """The confinements of all drivers of one node."""
 
     def __init__(
         self, config: Config, *, environ: Mapping[str, str], base_dir: Path, audit: Audit
@@ -35,37 +35,39 @@ class DriverConfinements:
         self._base_dir = base_dir
         self._audit = audit
         self.node_addresses = [(config.host, config.port)]
-        """Where this node listens: no driver gets there, nor sends the node there."""
-        self._around: dict[Confinement, tuple[Driver, Callable[[], Awaitable[None]]]] = {}
-        """Those of what runs, and what ends that. A driver may have several: old servers stay for
-        their calls, and its code has a process of its own."""
+        """Addresses at which this node listens. No driver can connect to them or make the node
+        connect to them."""
+        self._active: dict[Confinement, tuple[Driver, Callable[[], Awaitable[None]]]] = {}
+        """Confinements of running processes, with the driver and a function that stops the process.
+        A driver may have several: retired servers that finish their calls, and the process of its
+        code."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         self._config = config
         self._hidden = hidden_from_drivers(config, self._environ, self._base_dir)
 
-    def listening_at(self, url: str) -> None:
-        """The node has opened its door, perhaps at a port that the kernel chose."""
-        place = urlsplit(url)
-        if place.hostname and place.port:
-            self.node_addresses.append((place.hostname, place.port))
+    def add_node_url(self, url: str) -> None:
+        """Add an address of the node. The kernel may have chosen the port."""
+        parts = urlsplit(url)
+        if parts.hostname and parts.port:
+            self.node_addresses.append((parts.hostname, parts.port))
 
     def _guarded(self) -> tuple[Path, ...]:
         return guarded_from_drivers(self._config, self._environ, self._base_dir)
 
     async def open(self, driver: Driver) -> Confinement | None:
-        """A confinement as the driver declares it; whoever has it closes it. Raises
+        """Open a confinement with the driver's declared network. The caller closes it. Raises
         InterlockError."""
         return await self._open(
             driver.manifest.id,
             driver.manifest.egress,
             warn=driver.warn,
-            on_refused=lambda host, port: self._refused(driver, host, port),
+            on_refused=lambda host, port: self._on_refusal(driver, host, port),
         )
 
     async def open_without_network(self, key: str) -> Confinement | None:
-        """A confinement without any network, for code of a driver that is not made yet. Raises
+        """Open a confinement without network, for code of a driver that does not exist yet. Raises
         InterlockError."""
         return await self._open(key, (), warn=lambda _: None)
 
@@ -81,7 +83,7 @@ class DriverConfinements:
         if settings.sandbox == "advisory":
             problem = await asyncio.to_thread(confinement_problem)
             if problem is not None:
-                warn(f"It runs with the whole network: {problem}.")
+                warn(f"It runs without network confinement: {problem}.")
                 return None
         return await Confinement.open(
             key,
@@ -94,83 +96,88 @@ class DriverConfinements:
             on_refused=on_refused,
         )
 
-    def _refused(self, driver: Driver, host: str, port: int) -> None:
-        detail = f"It asked for {host}:{port}, which is not in its network.egress."
+    def _on_refusal(self, driver: Driver, host: str, port: int) -> None:
+        detail = f"It tried to connect to {host}:{port}, which is not in its network.egress."
         self._audit.record_change("egress", driver.key, "refused", detail)
 
-    # -- around servers
+    # -- servers
 
     def server_confinement(self, driver: Driver, cleanups: Cleanups) -> ConfinementFactory:
-        """Makes the confinement for the first start of a driver's server, and reuses it for all
-        others."""
-        made: list[Confinement | None] = []
+        """Return a factory that opens the confinement at the first start of a driver's server and
+        reuses it for later starts."""
+        opened: list[Confinement | None] = []
 
         async def confine() -> Confinement | None:
-            if not made:
-                made.append(await self._open_around(driver, cleanups))
-            return made[0]
+            if not opened:
+                opened.append(await self._open_around(driver, cleanups))
+            return opened[0]
 
         return confine
 
     async def _open_around(self, driver: Driver, cleanups: Cleanups) -> Confinement | None:
         server = driver.manifest.server
         if server is None or server.kind == "docker":
-            # The engine confines it; its client has to reach the engine.
+            # The container engine confines the server. The client needs access to the engine.
             return None
         confinement = await self.open(driver)
         if confinement is None:
             return None
-        self._around[confinement] = driver, driver.server.end_all
+        self._active[confinement] = driver, driver.server.end_all
 
         async def close() -> None:
-            self._around.pop(confinement, None)
+            self._active.pop(confinement, None)
             await confinement.close()
 
         cleanups.append(close)
         return confinement
 
-    # -- around code
+    # -- driver code
 
     def code_confinement(self, driver: Driver) -> ConfinementOpener:
-        """Makes the confinement for each start of the process of a driver's code."""
+        """Return a function that opens a confinement for each start of a driver's code process."""
 
         async def end() -> None:
-            await driver.hooks.process.end("it has to be confined anew")
+            await driver.hooks.process.end("its confinement is outdated")
 
         async def open_confinement() -> CodeConfinement | None:
             confinement = await self.open(driver)
             if confinement is None:
                 return None
-            self._around[confinement] = driver, end
-            return CodeConfinement(confinement, lambda: self._around.pop(confinement, None))
+            self._active[confinement] = driver, end
+            return CodeConfinement(confinement, lambda: self._active.pop(confinement, None))
 
         return open_confinement
 
     async def end_uncovered_processes(self, *, configured: bool = False) -> None:
-        """End servers that are not kept any more from what they were to be kept from: somebody
-        outside replaced it. `configured`: also those that are to be kept from more by now."""
-        if not self._around:
+        """Stop processes whose confinement is no longer effective, because a covered file was
+        replaced from outside.
+
+        Args:
+            configured: also stop processes that lack a cover that the current config requires.
+        """
+        if not self._active:
             return
         guarded = frozenset((*self._hidden, *self._guarded()) if configured else ())
-        around = dict(self._around)
-        found = await asyncio.to_thread(_uncovered, around, guarded)
-        for confinement, detail in found.items():
-            driver, end = around[confinement]
-            if confinement not in self._around:
-                # It has ended meanwhile, perhaps with another one of its driver.
+        active = dict(self._active)
+        uncovered = await asyncio.to_thread(_uncovered, active, guarded)
+        for confinement, detail in uncovered.items():
+            driver, end = active[confinement]
+            if confinement not in self._active:
+                # It has ended meanwhile, perhaps together with another process of the driver.
                 continue
-            _log.warning("%s gets a new process: %s", driver.manifest.id, detail)
+            _log.warning("driver %s: restarting its process: %s", driver.manifest.id, detail)
             self._audit.record_change("egress", driver.key, "uncovered", detail)
-            # At once, whoever waits for it: it must not change what says what it may do.
+            # Stop it at once, even with running calls: it must not change files that define its
+            # permissions.
             await end()
 
 
 class CodeConfinement:
-    """The confinement of one process of a driver's code, known to the node until it is closed."""
+    """The confinement of one code process of a driver. It is registered until it is closed."""
 
-    def __init__(self, confinement: Confinement, forget: Callable[[], object]) -> None:
+    def __init__(self, confinement: Confinement, unregister: Callable[[], object]) -> None:
         self._confinement = confinement
-        self._forget = forget
+        self._unregister = unregister
 
     def argv(self, argv: list[str]) -> list[str]:
         return self._confinement.argv(argv)
@@ -179,25 +186,24 @@ class CodeConfinement:
         return self._confinement.environment(env)
 
     async def close(self) -> None:
-        self._forget()
+        self._unregister()
         await self._confinement.close()
 
 
 def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[Confinement, str]:
-    """Whose server is not kept from what, any more or yet, as a sentence. Looks at files."""
-    found = {}
+    """Return the ineffective confinements with the reason as a sentence. Reads the file system."""
+    reasons = {}
     for confinement in around:
-        covers = confinement.covers
-        if covers is not None:
-            more = sorted(map(str, guarded - covers.places))
-            lost = covers.lost()
-            if lost:
-                found[confinement] = (
-                    f"{lost} is another than when its server was started, and not covered for it."
+        covered = confinement.covers
+        if covered is not None:
+            missing = sorted(map(str, guarded - covered.places))
+            replaced = covered.lost()
+            if replaced:
+                reasons[confinement] = (
+                    f"{replaced} was replaced after its server started, so it is no longer covered."
                 )
-            elif more:
-                found[confinement] = (
-                    f"{more[0]} is to be kept from it by now, and was not covered when its server "
-                    "was started."
+            elif missing:
+                reasons[confinement] = (
+                    f"{missing[0]} must be covered now, but was not covered when its server started."
                 )
-    return found
+    return reasons

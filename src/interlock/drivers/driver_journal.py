@@ -1,6 +1,7 @@
-"""What the journal gets of a contract's call: who was chosen, who was asked, and how it ended.
+"""Journal rows of a contract call: the selected driver, the requests to drivers, and the outcome
+(AIP-30).
 
-Names of inputs, never their values.
+Rows contain names of inputs, never values.
 """
 
 from __future__ import annotations
@@ -19,59 +20,60 @@ from interlock.primitives.timestamps import format_utc_ms
 if TYPE_CHECKING:
     from interlock.drivers.driver import Driver
 
-RESOLVED = "driver.resolved"
-INVOKED = "driver.invoked"
-TOOL = "tool.invoked"
+ROW_RESOLVED = "driver.resolved"
+ROW_INVOKED = "driver.invoked"
+ROW_TOOL = "tool.invoked"
 
 RowRecorder = Callable[[Call, str, str, str, str, int, Mapping[str, Any]], None]
-"""Takes the call, the kind of row, the contract, the driver, the outcome, microseconds, and the
-row itself."""
+"""Records a row: the call, the kind of row, the contract, the driver, the outcome, microseconds,
+and the row itself."""
 
 
 class DriverJournal:
-    """Writes them."""
+    """A writer of the journal rows of contract calls."""
 
     def __init__(self, record: RowRecorder, workspace: str, wall_clock: Clock) -> None:
         self._record = record
         self._workspace = workspace
         self._wall_clock = wall_clock
         self._second, self._prefix = -1, ""
-        # Most calls are decided as the last one was, and decisions are kept: the very same object.
+        # Cache of the last decision: most calls reuse the same decision object.
         self._decision: DriverChoice | None = None
         self._row: dict[str, Any] = {}
 
     def _now(self) -> str:
-        """The time as rows have it. What a second begins with is made once."""
+        """Return the time in the format of the rows. The part that is constant within a second is
+        cached."""
         now = self._wall_clock()
         second = int(now)
         if second != self._second:
             self._second, self._prefix = second, format_utc_ms(second)[:-4]
         return f"{self._prefix}{int((now - second) * 1000):03}Z"
 
-    def resolved(self, call: Call, contract: ToolContract, decision: DriverChoice) -> None:
+    def record_choice(self, call: Call, contract: ToolContract, decision: DriverChoice) -> None:
         if decision is not self._decision:
             self._row = resolved_row(decision, user_id="", workspace_id=self._workspace, at=0.0)
             self._decision = decision
         row = {**self._row, "user_id": _user(call), "ts": self._now()}
         chosen = "" if decision.selected is None else f"driver:{decision.selected.driver.key}"
         outcome = "ok" if decision.failure is None else decision.failure.name
-        self._record(call, RESOLVED, contract.id, chosen, outcome, 0, row)
+        self._record(call, ROW_RESOLVED, contract.id, chosen, outcome, 0, row)
 
-    def invoked(
+    def record_attempt(
         self,
         call: Call,
         contract: ToolContract,
         driver: Driver,
         entry: ImplementedContract,
         inputs: Mapping[str, Any],
-        took: float,
+        duration: float,
         error: InterlockError | None,
     ) -> None:
         manifest = driver.manifest
         server = manifest.server
         cost = entry.cost or manifest.cost
         row: dict[str, Any] = {
-            "type": INVOKED,
+            "type": ROW_INVOKED,
             "kind": manifest.kind,
             "provider_id": manifest.id,
             "provider_version": manifest.version,
@@ -79,7 +81,7 @@ class DriverJournal:
             "user_id": _user(call),
             "workspace_id": self._workspace,
             "input_keys": sorted(inputs),
-            "duration_ms": round(took * 1000, 3),
+            "duration_ms": round(duration * 1000, 3),
             "ok": error is None,
             "cost_units_charged": 0 if cost is None else cost.units_per_call or 0,
             "auth_state": "authed" if driver.condition.authed else "unauthed",
@@ -89,21 +91,21 @@ class DriverJournal:
             "ts": self._now(),
         }
         outcome = "ok" if error is None else aip_code(error)
-        self._record(call, INVOKED, contract.id, driver.key, outcome, int(took * 1e6), row)
+        self._record(call, ROW_INVOKED, contract.id, driver.key, outcome, int(duration * 1e6), row)
 
-    def tool(
+    def record_call(
         self,
         call: Call,
         contract: ToolContract,
         driver: Driver | None,
         inputs: Mapping[str, Any],
-        took: float,
+        duration: float,
         retries: int,
         *,
         ok: bool,
     ) -> None:
         row = {
-            "type": TOOL,
+            "type": ROW_TOOL,
             "tool_id": contract.id,
             "tool_version": contract.version,
             "tool_mutates": list(contract.mutates),
@@ -112,13 +114,15 @@ class DriverJournal:
             "user_id": _user(call),
             "workspace_id": self._workspace,
             "input_keys": sorted(inputs),
-            "duration_ms": round(took * 1000, 3),
+            "duration_ms": round(duration * 1000, 3),
             "retries": retries,
             "ok": ok,
             "ts": self._now(),
         }
         key = "" if driver is None else driver.key
-        self._record(call, TOOL, contract.id, key, "ok" if ok else "failed", int(took * 1e6), row)
+        self._record(
+            call, ROW_TOOL, contract.id, key, "ok" if ok else "failed", int(duration * 1e6), row
+        )
 
 
 def _user(call: Call) -> str:

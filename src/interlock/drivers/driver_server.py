@@ -1,7 +1,7 @@
-"""The server of one driver: started by the first call that needs it, kept while it is used, ended
-when nobody has used it for a while, and looked for again when it was lost.
+"""The server of one driver. The first call that needs it starts it. It runs while it is used, stops
+after an idle timeout, and is restarted when it was lost.
 
-A server that is to go lets the calls end that are under way, while new ones get the next server.
+A server that is retired finishes its running calls, while new calls get the next server.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _log = logging.getLogger("interlock.drivers")
 
 MIN_RETRY_SECONDS: Final = 0.5
 MAX_RETRY_SECONDS: Final = 30.0
-"""Between two attempts to reach a server, from the first to the longest pause."""
+"""Minimum and maximum delay between two attempts to reach a server."""
 _DRAIN_POLL_SECONDS: Final = 0.05
 _BUSY_CHECK_SECONDS: Final = 1.0
-"""When a server that is at work is looked at again."""
+"""Delay of the next idle check if the server is busy."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class DriverSupervisor(Supervisor):
-    """A supervisor that counts its attempts, because a driver's server is given up after some, and
-    that takes along what was made for its server."""
+    """A supervisor that counts its failed attempts, because attempts to reach a driver's server are
+    limited. It also releases the resources that were created for the server."""
 
     def __init__(
         self, key: str, server: ServerConfig, connector: DriverConnector, **more: Any
@@ -48,14 +48,14 @@ class DriverSupervisor(Supervisor):
         super().__init__(key, server, connector, **more)
         self.connector = connector
         self.attempts = 0
-        """Those that failed since it was last ready."""
+        """Failed attempts since the server was last ready."""
         self.on_attempt: Callable[[], None] = lambda: None
         self.cleanups: list[Callable[[], Awaitable[None]]] = []
-        """What is done when it has ended."""
+        """Called when the server has ended."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody waits for an answer of its server."""
+        """Return whether a call waits for a response of the server."""
         peer = self.peer
         return peer is not None and any(
             pending.call is not None for pending in peer.pending.values()
@@ -63,9 +63,9 @@ class DriverSupervisor(Supervisor):
 
     def _check_grace(self, lost_at: float | None) -> float | None:
         self.attempts += 1
-        given = super()._check_grace(lost_at)
+        result = super()._give_up_when_due(lost_at)
         self.on_attempt()
-        return given
+        return result
 
     def _on_ready(self, peer: Any, offer: Any) -> None:
         self.attempts = 0
@@ -79,58 +79,59 @@ class DriverSupervisor(Supervisor):
 
 
 class DriverHost(Protocol):
-    """What a driver is given by the node."""
+    """The services that a node provides to a driver."""
 
     clock: Clock
     sleep: Sleep
     idle: float
 
     async def prepare(self, driver: Driver) -> None:
-        """Have it installed, of the right version and signed in. Raises InterlockError."""
+        """Install the driver, check its version and sign in. Raises InterlockError."""
 
     async def ensure_ready(self, driver: Driver) -> None:
-        """Have it signed in; a server with secrets that are no more is let go. Raises
+        """Sign in. If the secrets have changed, retire the running server. Raises
         InterlockError."""
 
     def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
-        """A supervisor for its server, not begun yet. Raises InterlockError."""
+        """Create a supervisor for the server without starting it. Raises InterlockError."""
         ...
 
     def next_check_at(self, driver: Driver) -> float:
-        """When `ready` is to be asked before the next call, on the clock."""
+        """Return the time at which `ensure_ready` has to be called again before a call."""
         ...
 
     def free_slot(self, driver: Driver) -> Awaitable[None]:
-        """Another server is about to run. Raises InterlockError when there are too many."""
+        """Stop an idle server if the process limit is reached. Raises InterlockError if none is
+        idle."""
         ...
 
     def call_later(self, seconds: float, then: Callable[[], None]) -> Any: ...
 
     def on_change(self, driver: Driver) -> None:
-        """What is known about it is something else now."""
+        """Report that the driver's state has changed."""
 
 
 class DriverServer:
-    """The server of a driver, there or not."""
+    """The server of a driver, running or stopped."""
 
     def __init__(self, driver: Driver, host: DriverHost) -> None:
         self.supervisor: DriverSupervisor | None = None
         self.last_used = host.clock()
         self.closed = False
-        """It is not started any more."""
+        """True if the server must not be started again."""
         self._driver = driver
         self._host = host
-        self._look_at = -inf
+        self._next_check_at = -inf
         self._start_task: asyncio.Task[DriverSupervisor] | None = None
         self._idle_timer: Any = None
         self._attempt_event = asyncio.Event()
         self._end_tasks: dict[asyncio.Task[None], DriverSupervisor] = {}
-        """Those that are to go, and only stay for the calls that they have."""
+        """Retired servers that still have running calls."""
         self._immediate = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether it runs, and nobody needs it now."""
+        """Return whether the server runs without calls."""
         supervisor = self.supervisor
         return supervisor is not None and self._start_task is None and not supervisor.is_busy
 
@@ -138,42 +139,46 @@ class DriverServer:
         self.last_used = self._host.clock()
 
     def start(
-        self, call: Call, back: ResponseHandler, check: Callable[[], None] | None = None
+        self, call: Call, handler: ResponseHandler, check: Callable[[], None] | None = None
     ) -> UpstreamRequest:
-        """Send a request to it; it is started for that if need be. `check` is asked when it is
-        there, before it hears of the request. Raises InterlockError."""
+        """Send a request to the server and start the server if necessary. Raises InterlockError.
+
+        Args:
+            check: called when the server is ready, before the request is sent. It may raise
+                InterlockError.
+        """
         self.touch()
         supervisor = self.supervisor
         if (
             supervisor is not None
             and supervisor.peer is not None
-            and self._host.clock() < self._look_at
+            and self._host.clock() < self._next_check_at
         ):
-            return supervisor.start(call, back)
-        return DeferredRequest(call, back, not_ready(), partial(self._start_when_ready, check))
+            return supervisor.start(call, handler)
+        return DeferredRequest(call, handler, not_ready(), partial(self._start_when_ready, check))
 
     async def _start_when_ready(
-        self, check: Callable[[], None] | None, call: Call, back: ResponseHandler
+        self, check: Callable[[], None] | None, call: Call, handler: ResponseHandler
     ) -> UpstreamRequest:
         supervisor = await self.ensure_running()
         if check is not None:
             check()
-        return supervisor.start(call, back)
+        return supervisor.start(call, handler)
 
-    # -- coming
+    # -- start
 
     async def ensure_running(self) -> DriverSupervisor:
-        """Its supervisor, with the server ready to be asked. Raises InterlockError."""
+        """Start the server if necessary and return its supervisor. Raises InterlockError."""
         supervisor = self.supervisor
         if supervisor is not None and supervisor.peer is not None:
-            if self._host.clock() < self._look_at:
+            if self._host.clock() < self._next_check_at:
                 return supervisor
             await self._host.ensure_ready(self._driver)
-            self._look_at = self._host.next_check_at(self._driver)
+            self._next_check_at = self._host.next_check_at(self._driver)
             if self.supervisor is supervisor and supervisor.peer is not None:
                 return supervisor
         if self.closed:
-            raise self._gone("the driver is no more")
+            raise self._unavailable("the driver was removed")
         if self._start_task is None:
             self._start_task = asyncio.get_running_loop().create_task(
                 self._start_server(), name=f"wake:{self._driver.key}"
@@ -181,13 +186,14 @@ class DriverServer:
             self._start_task.add_done_callback(self._on_started)
         waking = self._start_task
         try:
-            # Many may wait for the same: one who leaves must not end it for the others.
+            # Several calls may wait for one start. Cancelling one of them must not cancel the
+            # start.
             return await asyncio.shield(waking)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not waking.cancelled() or (task is not None and task.cancelling()):
                 raise
-            raise self._gone("the driver is no more") from None
+            raise self._unavailable("the driver was removed") from None
 
     def _on_started(self, task: asyncio.Task[DriverSupervisor]) -> None:
         self._start_task = None
@@ -202,7 +208,7 @@ class DriverServer:
             supervisor = self.supervisor
             if supervisor is None:
                 await host.free_slot(driver)
-                supervisor = self.supervisor = host.supervise(driver, self._pause)
+                supervisor = self.supervisor = host.supervise(driver, self._wait_before_retry)
                 supervisor.on_attempt = self._attempt_event.set
                 supervisor.begin()
             await self._wait_until_ready(supervisor)
@@ -211,46 +217,46 @@ class DriverServer:
             host.on_change(driver)
             raise
         driver.problem = ""
-        self._look_at = host.next_check_at(driver)
+        self._next_check_at = host.next_check_at(driver)
         self._schedule_idle_check()
         return supervisor
 
     async def _wait_until_ready(self, supervisor: DriverSupervisor) -> None:
-        """Wait until it is ready, or has been tried often enough. Raises InterlockError."""
-        most = self._driver.manifest.connection.max_retries
+        """Wait until the server is ready or the attempts are used up. Raises InterlockError."""
+        max_attempts = self._driver.manifest.connection.max_retries
         while supervisor.peer is None:
             if self.supervisor is not supervisor:
-                raise self._gone("it was ended")
-            trouble = supervisor.connector.last_error
-            lasting = trouble is not None and is_permanent(trouble)
-            if supervisor.attempts > most or (supervisor.attempts and lasting):
-                problem = supervisor.problem or "it does not get ready"
+                raise self._unavailable("it was stopped")
+            error = supervisor.connector.last_error
+            permanent = error is not None and is_permanent(error)
+            if supervisor.attempts > max_attempts or (supervisor.attempts and permanent):
+                problem = supervisor.problem or "it does not become ready"
                 await self.end()
-                if trouble is not None and lasting and not isinstance(trouble, UpstreamLostError):
-                    raise trouble
-                status = trouble.status if isinstance(trouble, UpstreamLostError) else 0
-                raise self._gone(problem, status)
+                if error is not None and permanent and not isinstance(error, UpstreamGoneError):
+                    raise error
+                status = error.status if isinstance(error, UpstreamGoneError) else 0
+                raise self._unavailable(problem, status)
             self._attempt_event.clear()
             await self._attempt_event.wait()
 
-    def _gone(self, why: str, status: int = 0) -> UpstreamLostError:
-        return UpstreamLostError(
+    def _unavailable(self, reason: str, status: int = 0) -> UpstreamGoneError:
+        return UpstreamGoneError(
             UPSTREAM_UNAVAILABLE,
-            f"The server of {self._driver.manifest.id} is not available: {why}",
-            was_sent=False,
+            f"The server of {self._driver.manifest.id} is not available: {reason}",
+            sent=False,
             status=status,
         )
 
-    async def _pause(self, seconds: float) -> None:
-        """Between two attempts. `seconds` is what a supervisor thinks right."""
+    async def _wait_before_retry(self, seconds: float) -> None:
+        """Wait between two attempts. `seconds` is the delay that the supervisor proposes."""
         attempts = 0 if self.supervisor is None else max(self.supervisor.attempts - 1, 0)
         least = exponential_delay(attempts, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
         await self._host.sleep(min(max(seconds, least), MAX_RETRY_SECONDS))
 
-    # -- going
+    # -- stop
 
     def _detach(self) -> DriverSupervisor | None:
-        """From now on there is none: the next call starts another one."""
+        """Detach the supervisor, so that the next call starts another server."""
         supervisor, self.supervisor = self.supervisor, None
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -259,34 +265,37 @@ class DriverServer:
         return supervisor
 
     async def end(self) -> None:
-        """End it now. Calls that it has not answered fail."""
+        """Stop the server now. Calls without a response fail."""
         supervisor = self._detach()
         if supervisor is not None:
-            # It ends also when whoever wanted that is gone before it has.
-            await asyncio.shield(self._begin_end(supervisor, patient=False))
+            # The server stops even if the caller of this method is cancelled.
+            await asyncio.shield(self._begin_end(supervisor, wait_for_calls=False))
 
     async def end_all(self) -> None:
-        """The same, also for those that were to go when their last call is answered."""
+        """Stop the server and all retired servers now."""
         await self.end()
         await asyncio.gather(*(supervisor.end() for supervisor in self._end_tasks.values()))
 
     def retire(self) -> None:
-        """End it as soon as nobody waits for it, or nobody has to wait any longer."""
+        """Stop the server when its last call has ended or `stop_waiting` was called."""
         supervisor = self._detach()
         if supervisor is not None:
-            self._begin_end(supervisor, patient=True)
+            self._begin_end(supervisor, wait_for_calls=True)
 
-    def _begin_end(self, supervisor: DriverSupervisor, *, patient: bool) -> asyncio.Task[None]:
+    def _begin_end(
+        self, supervisor: DriverSupervisor, *, wait_for_calls: bool
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(
-            self._end_when_unused(supervisor, patient=patient), name=f"go:{self._driver.key}"
+            self._end_when_unused(supervisor, wait_for_calls=wait_for_calls),
+            name=f"go:{self._driver.key}",
         )
         self._end_tasks[task] = supervisor
         task.add_done_callback(self._end_tasks.pop)
         return task
 
-    async def _end_when_unused(self, supervisor: DriverSupervisor, *, patient: bool) -> None:
-        # Each call has a deadline of its own, and the server stays for as long as the last of them.
-        while patient and supervisor.is_busy and not self._immediate:
+    async def _end_when_unused(self, supervisor: DriverSupervisor, *, wait_for_calls: bool) -> None:
+        # Each call has a deadline. The server runs until the last call has ended.
+        while wait_for_calls and supervisor.is_busy and not self._immediate:
             await self._host.sleep(_DRAIN_POLL_SECONDS)
         await supervisor.end()
         self._host.on_change(self._driver)
@@ -304,27 +313,27 @@ class DriverServer:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether nobody's call is waited for."""
+        """True if stopping does not wait for running calls."""
         return self._immediate
 
     def stop_waiting(self) -> None:
-        """Whoever still waits for a server that is to go has waited long enough."""
+        """Stop retired servers without waiting for their calls."""
         self._immediate = True
 
-    # -- while nobody uses it
+    # -- idle timeout
 
     def _schedule_idle_check(self) -> None:
         if self._idle_timer is None and self.supervisor is not None:
-            left = self.last_used + self._idle_timeout - self._host.clock()
+            remaining = self.last_used + self._idle_timeout - self._host.clock()
             if not self.is_idle:
-                left = max(left, _BUSY_CHECK_SECONDS)
-            self._idle_timer = self._host.call_later(max(left, 0.0), self._look)
+                remaining = max(remaining, _BUSY_CHECK_SECONDS)
+            self._idle_timer = self._host.call_later(max(remaining, 0.0), self._check_idle)
 
     @property
     def _idle_timeout(self) -> float:
         return self._host.idle if self._driver.manifest.connection.keepalive else 0.0
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         self._idle_timer = None
         if not self.is_idle or self._host.clock() - self.last_used < self._idle_timeout:
             self._schedule_idle_check()

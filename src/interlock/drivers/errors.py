@@ -1,7 +1,8 @@
-"""Failures and values in the words of AIP-14 and AIP-30: one envelope, one set of codes.
+"""Error codes and result envelopes of AIP-14 and AIP-30.
 
-The table in `errors.py` has more rows than the two specifications have codes. Here every row gets
-its code; a code of a tool's own (`stripe:card_declined`) passes as it is.
+The table in `interlock/errors.py` has more rows than the two specifications have codes. This module
+maps every row to a specified code. A code of a tool's own (`stripe:card_declined`) passes
+unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ INPUT_INVALID: Final = "input_invalid"
 TIMEOUT: Final = "timeout"
 INTERNAL: Final = "internal"
 
-_OWN: Final = (
+_SPECIFIED: Final = (
     errors.NO_ROUTE,
     errors.NO_ROUTE_IN_REGION,
     errors.PINNED_PROVIDER_UNAVAILABLE,
@@ -40,12 +41,12 @@ _OWN: Final = (
     errors.UPSTREAM_ERROR,
 )
 _CODES: Final[dict[str, str]] = {
-    **{row.name: row.name for row in _OWN},
+    **{row.name: row.name for row in _SPECIFIED},
     errors.INVALID_ARGUMENTS.name: INPUT_INVALID,
     errors.INVALID_PARAMS.name: INPUT_INVALID,
     errors.PAYLOAD_TOO_LARGE.name: INPUT_INVALID,
     errors.DEADLINE_EXCEEDED.name: TIMEOUT,
-    # Who may not, may not yet, or may no more.
+    # The caller is not authenticated, not authorized, or not approved.
     errors.UNAUTHENTICATED.name: errors.POLICY_VIOLATION.name,
     errors.FORBIDDEN.name: errors.POLICY_VIOLATION.name,
     errors.DENIED.name: errors.POLICY_VIOLATION.name,
@@ -54,7 +55,7 @@ _CODES: Final[dict[str, str]] = {
     errors.CONFIRMATION_EXPIRED.name: errors.POLICY_VIOLATION.name,
     errors.BUDGET_EXCEEDED.name: errors.POLICY_VIOLATION.name,
     errors.TOOL_HELD.name: errors.POLICY_VIOLATION.name,
-    # What is not there now.
+    # The tool is not available at the moment.
     errors.UNKNOWN_TOOL.name: errors.TOOL_UNAVAILABLE.name,
     errors.UPSTREAM_UNAVAILABLE.name: errors.TOOL_UNAVAILABLE.name,
     errors.UPSTREAM_LOST.name: errors.TOOL_UNAVAILABLE.name,
@@ -67,7 +68,8 @@ _NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}:[a-z0-9][a-z0-9._:-]
 
 
 class ToolFault(InterlockError):
-    """A tool or a driver.py failed with a code of its own: `stripe:card_declined`."""
+    """A failure that a tool or a driver.py reports with a code of its own, such as
+    `stripe:card_declined`."""
 
     def __init__(
         self,
@@ -86,42 +88,48 @@ class ToolFault(InterlockError):
 
 
 def is_namespaced(code: object) -> bool:
-    """Whether this is a code of a tool's own."""
+    """Return whether `code` is a namespaced code, such as `stripe:card_declined`."""
     return isinstance(code, str) and _NAMESPACED.fullmatch(code) is not None
 
 
 def aip_code(error: InterlockError) -> str:
-    """What AIP-14 and AIP-30 call this failure."""
-    own = (error.data or {}).get("code")
-    if isinstance(own, str) and is_namespaced(own):
-        return own
+    """Return the code of AIP-14 and AIP-30 for an error."""
+    code = (error.data or {}).get("code")
+    if isinstance(code, str) and is_namespaced(code):
+        return code
     return _CODES.get(error.failure.name, INTERNAL)
 
 
 def tool_result(
     outcome: ExtractedValue | Outcome | InterlockError | Any, ms: float
 ) -> dict[str, Any]:
-    """The envelope of a call that is over: `{ok, value, ms}` or `{ok, error, ms}`.
+    """Return the result envelope of a call: `{ok, value, ms}` or `{ok, error, ms}` (AIP-14).
 
-    `outcome`: a contract's value, a raw MCP result, or what went wrong.
+    Args:
+        outcome: the value of a contract, a raw MCP result, or an error.
+        ms: the duration of the call.
     """
     if isinstance(outcome, Outcome):
         outcome = _from_result(outcome)
     if isinstance(outcome, InterlockError):
-        return {"ok": False, "error": _told(outcome), "ms": ms}
+        return {"ok": False, "error": _error_envelope(outcome), "ms": ms}
     value = outcome.value if isinstance(outcome, ExtractedValue) else outcome
     return {"ok": True, "value": value, "ms": ms}
 
 
-def _told(error: InterlockError) -> dict[str, Any]:
+def _error_envelope(error: InterlockError) -> dict[str, Any]:
     code = aip_code(error)
-    told: dict[str, Any] = {"code": code, "message": error.message, "retryable": error.retryable}
+    envelope: dict[str, Any] = {
+        "code": code,
+        "message": error.message,
+        "retryable": error.retryable,
+    }
     cause = {name: value for name, value in (error.data or {}).items() if name != "code"}
     if code == INPUT_INVALID:
-        told["field"] = _first_field(cause)
+        envelope["field"] = _first_field(cause)
     if cause:
-        told["cause"] = cause
-    return told
+        envelope["cause"] = cause
+    return envelope
 
 
 def _first_field(cause: Mapping[str, Any]) -> str:
@@ -131,7 +139,7 @@ def _first_field(cause: Mapping[str, Any]) -> str:
 
 
 def _from_result(outcome: Outcome) -> Any:
-    """The value in a raw result, or the error that it is."""
+    """Extract the value of a raw MCP result, or return the error that the result reports."""
     try:
         result = decode_value(outcome.result)
     except ProtocolError as exc:
@@ -147,7 +155,7 @@ def _from_result(outcome: Outcome) -> Any:
 
 
 def not_ready() -> InterlockError:
-    """Say that a request was not sent before its deadline."""
+    """Return the error for a request whose deadline passed before the server was ready."""
     return InterlockError(
-        errors.DEADLINE_EXCEEDED, "The driver's server did not get ready in time."
+        errors.DEADLINE_EXCEEDED, "The driver's server was not ready within the timeout. Try again."
     )

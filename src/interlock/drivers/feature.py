@@ -1,4 +1,4 @@
-"""What the feature `drivers` contributes to a node and to the command line."""
+"""Contributions of the feature `drivers` to a node and to the command line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Where a node looks for drivers. Most nodes have none, and start without everything that it takes
-to run one; it is brought in with the first folder of drivers, also while the node runs."""
+"""The folders in which a node looks for drivers.
+
+Most nodes have no drivers and start without importing the code that runs them. The code is imported
+with the first folder of drivers, also while the node runs.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ from interlock.trust.node_context import NodeContext
 if TYPE_CHECKING:
     from interlock.drivers.component import Drivers
 
-LOOK_EVERY: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
 class DriverFolders(FeatureComponent):
-    """Has drivers, as soon as there are any."""
+    """The component of the feature. It creates `Drivers` when the first driver folder exists."""
 
     def __init__(
         self,
@@ -48,8 +51,10 @@ class DriverFolders(FeatureComponent):
         contracts: Contracts,
         on_capabilities_changed: Callable[[], None],
     ) -> None:
-        """`floors`: where contracts say what their calls wait for at least. `on_voices`: what the
-        servers of drivers can do beside contracts has changed."""
+        """Args:
+        floors: receives the minimum policy action of contract calls.
+        on_capabilities_changed: called when the capabilities of driver servers change.
+        """
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -63,19 +68,19 @@ class DriverFolders(FeatureComponent):
         self._contracts = contracts
         contracts.also_changed = self._broken_contracts
         self._on_capabilities_changed = on_capabilities_changed
-        self._made: Drivers | None = None
-        self._begun = False
+        self._drivers: Drivers | None = None
+        self._started = False
         self._url: str | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._poll_task: asyncio.Task[None] | None = None
 
     @property
     def drivers(self) -> Drivers:
-        """Made when somebody asks."""
-        if self._made is None:
-            self._made = self._make_drivers()
+        """The drivers of the node. Created on first access."""
+        if self._drivers is None:
+            self._drivers = self._make_drivers()
             if self._url is not None:
-                self._made.lifecycle.confinements.listening_at(self._url)
-        return self._made
+                self._drivers.lifecycle.confinements.add_node_url(self._url)
+        return self._drivers
 
     def _make_drivers(self) -> Drivers:
         # Imported with the first driver: most nodes have none.
@@ -83,7 +88,7 @@ class DriverFolders(FeatureComponent):
         from interlock.drivers.contract_versions import registered_deprecations
 
         contracts = self._contracts
-        made = Drivers(
+        drivers = Drivers(
             self._config,
             environ=self._environ,
             base_dir=self._base_dir,
@@ -98,35 +103,36 @@ class DriverFolders(FeatureComponent):
             deprecations=lambda served: registered_deprecations(served, contracts.deprecations),
             on_capabilities_changed=self._on_capabilities_changed,
         )
-        # A real cycle: contracts exist before drivers do, and drivers read their deprecations.
-        contracts.on_ends = made.refresh
-        return made
+        # The references are mutual: contracts exist before drivers, and drivers read the
+        # deprecations of contracts.
+        contracts.on_ends = drivers.refresh
+        return drivers
 
-    def on_listening(self, url: str) -> None:
-        """Where the node itself answers: no driver may reach that."""
+    def listening_at(self, url: str) -> None:
+        """Set the node's own URL, which no driver may reach."""
         self._url = url
-        if self._made is not None:
-            self._made.lifecycle.confinements.listening_at(url)
+        if self._drivers is not None:
+            self._drivers.lifecycle.confinements.add_node_url(url)
 
     def introductions(self) -> list[UpstreamIntroduction]:
-        """What the servers of drivers can do beside contracts."""
-        return [] if self._made is None else self._made.introductions()
+        """Return the capabilities of driver servers that are offered beside contracts."""
+        return [] if self._drivers is None else self._drivers.introductions()
 
     def start(self) -> None:
-        self._begun = True
+        self._started = True
         if not self._config.section(DriversConfig).enabled:
             return
-        if self._made is not None or self._has_folder():
+        if self._drivers is not None or self._has_folder():
             self.drivers.start()
-        elif self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="drivers")
+        elif self._poll_task is None:
+            self._poll_task = asyncio.get_running_loop().create_task(self._look(), name="drivers")
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_SECONDS)
             if self._has_folder():
                 break
-        self._looking = None
+        self._poll_task = None
         self.drivers.start()
 
     def _has_folder(self) -> bool:
@@ -136,31 +142,31 @@ class DriverFolders(FeatureComponent):
 
     async def apply(self, old: Config, new: Config) -> None:
         self._config = new
-        if self._made is not None:
-            await self._made.configure(new)
-        elif self._begun:
+        if self._drivers is not None:
+            await self._drivers.configure(new)
+        elif self._started:
             await self._stop_looking()
             self.start()
 
     async def stop(self) -> None:
         await self._stop_looking()
-        if self._made is not None:
-            await self._made.close()
+        if self._drivers is not None:
+            await self._drivers.close()
 
     async def _stop_looking(self) -> None:
-        looking, self._looking = self._looking, None
+        looking, self._poll_task = self._poll_task, None
         if looking is not None:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
 
     def status(self) -> DriversStatus:
-        if self._made is None:
+        if self._drivers is None:
             return DriversStatus()
-        return DriversStatus(self._made.status(), self._made.contract_status())
+        return DriversStatus(self._drivers.status(), self._drivers.contract_status())
 
     def _broken_contracts(self) -> list[ToolChange]:
-        """Contracts of drivers that changed so that callers break."""
-        return [] if self._made is None else self._made.broken_contracts()
+        """Return contracts of drivers that changed incompatibly."""
+        return [] if self._drivers is None else self._drivers.broken_contracts()
 
 
 def create(context: NodeContext) -> DriverFolders:

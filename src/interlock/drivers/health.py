@@ -1,7 +1,7 @@
-"""Whether a driver works: asked now and then, and told by calls that failed on the way.
+"""The health of a driver: periodic checks, and calls that did not reach the server.
 
-A failure counts for as long as the time between two checks; after that it is stale, and the driver
-may be tried again. A driver without a check is healthy until a call fails on the way to it.
+A failure counts for as long as the interval between two checks. After that the driver may be tried
+again. A driver without a check is healthy until a call does not reach its server.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, HealthCheck, HttpProbe
 
-# -- One request of a manifest to an HTTP server, of whose answer only the status matters.
+# -- An HTTP request of a manifest. Only the status of the response matters.
 #
-# The same plain HTTP as for sign-ins (`core/upstreams/oauth/fetch.py`): no redirect is followed,
-# certificates are verified, and without TLS only this machine is spoken to.
+# It uses the same plain HTTP client as sign-ins (`core/upstreams/oauth/fetch.py`): redirects are
+# not followed, certificates are verified, and http:// is allowed only for this machine.
 
 
 class ProbeError(Exception):
-    """Why there was no answer, as the rest of a sentence."""
+    """The reason why there was no response, as the rest of a sentence."""
 
 
 class ProbeClient(Protocol):
-    """Makes the request; the status of its answer. Raises ProbeError."""
+    """A function that makes the request and returns the status of the response. Raises
+    ProbeError."""
 
     async def __call__(self, probe: HttpProbe, *, timeout: float) -> int: ...
 
@@ -45,8 +46,12 @@ def declared_probe_client(
     local_egress: bool = False,
     never: OwnAddresses = (),
 ) -> ProbeClient:
-    """Asks for a driver, and nobody whom its server could not ask as well: a manifest must not send
-    the node to places that it does not declare, nor to the node itself, which is at `never`."""
+    """Return a client that only reaches hosts that the driver's server may reach. A manifest must
+    not make the node connect to undeclared hosts or to the node itself.
+
+    Args:
+        never: addresses of the node.
+    """
 
     reach = reachable(resolve_outside, never=never, local=local_egress)
 
@@ -59,19 +64,19 @@ def declared_probe_client(
                 local_egress=local_egress,
                 never=never,
                 key=manifest.id,
-                what="what it has the node ask",
+                what="the URL of a check",
                 field="a url",
             )
             place = parse_url(probe.url)
             port = place.port or (443 if place.scheme == "https" else 80)
             async with asyncio.timeout(timeout):
-                # Where a name leads is its owner's to say, and may be here.
+                # The owner of a name decides where it leads, and it may lead to this machine.
                 await reach(normal_host(place.hostname or ""), port)
         except InterlockError as error:
             raise ProbeError(error.message.rstrip(".")) from None
         except TimeoutError:
             raise ProbeError(
-                f"the host of {probe.url} was not found within {timeout:g} s"
+                f"the host of {probe.url} was not resolved within {timeout:g} s"
             ) from None
         except OSError as error:
             raise ProbeError(f"{probe.url} cannot be asked: {error.strerror or error}") from None
@@ -83,27 +88,27 @@ def declared_probe_client(
 async def probe_server(
     probe: HttpProbe, *, timeout: float, headers: Mapping[str, str] | None = None
 ) -> int:
-    """The status of the answer. Raises ProbeError."""
+    """Send the request and return the status of the response. Raises ProbeError."""
     if not is_secure(probe.url):
-        raise ProbeError(f"{probe.url} is neither https nor on this machine")
+        raise ProbeError(f"{probe.url} must be an https URL or a URL of this machine")
     try:
         async with asyncio.timeout(timeout):
-            answer = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
+            response = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
     except TimeoutError:
         raise ProbeError(f"{probe.url} did not answer within {timeout:g} s") from None
-    except SignInProblem as trouble:
-        raise ProbeError(trouble.reason.rstrip(".")) from None
-    return answer.status
+    except SignInProblem as error:
+        raise ProbeError(error.reason.rstrip(".")) from None
+    return response.status
 
 
-EVERY: Final = 300.0
+DEFAULT_CHECK_SECONDS: Final = 300.0
 
 Ping = Callable[[], Awaitable[None]]
-"""Asks the driver's server for a sign of life. Raises InterlockError or OSError."""
+"""Pings the driver's server. Raises InterlockError or OSError."""
 
 
 class Health:
-    """The health of one driver."""
+    """The health state of one driver."""
 
     def __init__(
         self,
@@ -117,13 +122,15 @@ class Health:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_change: Callable[[Health], None] | None = None,
     ) -> None:
-        """`on_change` hears when a driver that worked does not, and the other way round."""
+        """Args:
+        on_change: called when a driver becomes healthy or unhealthy.
+        """
         self.manifest = manifest
         self.failed_at: float | None = None
-        """When it was last found not to work, on `clock`."""
+        """Time of the last failure, on `clock`."""
         self.passed_at: float | None = None
         self.reason = ""
-        """Why the last failure, as the rest of a sentence."""
+        """Reason of the last failure, as the rest of a sentence."""
         self._check = manifest.health_check
         self._ping = ping
         self._run = run
@@ -135,83 +142,86 @@ class Health:
         self._failing = False
 
     @property
-    def every(self) -> float:
-        """Seconds between two checks, and how long a failure counts."""
-        return EVERY if self._check is None else self._check.every
+    def interval_seconds(self) -> float:
+        """Seconds between two checks, which is also how long a failure counts."""
+        return DEFAULT_CHECK_SECONDS if self._check is None else self._check.interval_seconds
 
     @property
-    def failing(self) -> bool:
-        """Whether the last thing that is known is a failure, however old."""
+    def is_failing(self) -> bool:
+        """True if the last known state is a failure, however old."""
         return self._failing
 
     @property
-    def available(self) -> bool:
-        """Whether calls may go to it: there is no failure, or it is stale."""
+    def is_available(self) -> bool:
+        """True if calls may use the driver: there is no failure, or it has expired."""
         if not self._failing or self.failed_at is None:
             return True
-        return self._clock() - self.failed_at >= self.every
+        return self._clock() - self.failed_at >= self.interval_seconds
 
-    def passed(self) -> None:
-        """It works: a check says so, or a call that was answered."""
+    def on_pass(self) -> None:
+        """Record a passed check or a call with a response."""
         self.passed_at, self.reason = self._clock(), ""
-        self._turn(failing=False)
+        self._set_failing(failing=False)
 
-    def failed(self, why: str) -> None:
-        """It does not: a check says so, or a call that never arrived."""
-        self.failed_at, self.reason = self._clock(), why
-        self._turn(failing=True)
+    def on_failure(self, reason: str) -> None:
+        """Record a failed check or a call that did not reach the server."""
+        self.failed_at, self.reason = self._clock(), reason
+        self._set_failing(failing=True)
 
-    def _turn(self, *, failing: bool) -> None:
-        before, self._failing = self._failing, failing
-        if failing is not before and self._on_change is not None:
+    def _set_failing(self, *, failing: bool) -> None:
+        previous, self._failing = self._failing, failing
+        if failing is not previous and self._on_change is not None:
             self._on_change(self)
 
     async def check(self) -> bool:
-        """Look once; whether it works. Who gives up waiting takes the check with them."""
+        """Run the check once and return whether it passed. Cancelling the caller cancels the
+        check."""
         if self._check is None:
-            return self.available
+            return self.is_available
         try:
             async with asyncio.timeout(self._check.timeout_ms / 1000):
-                problem = await self._problem(self._check)
+                problem = await self._find_problem(self._check)
         except TimeoutError:
-            problem = f"it did not answer within {self._check.timeout_ms} ms"
+            problem = f"no response within {self._check.timeout_ms} ms"
         if problem:
-            self.failed(problem)
+            self.on_failure(problem)
         else:
-            self.passed()
+            self.on_pass()
         return not problem
 
     async def watch(self) -> None:
-        """Look now and then, until cancelled. Without a check there is nothing to look at."""
+        """Run the check periodically until cancelled. Without a check return at once."""
         while self._check is not None:
             await self.check()
-            await self._sleep(self.every)
+            await self._sleep(self.interval_seconds)
 
-    async def _problem(self, check: HealthCheck) -> str:
-        """What is wrong, as the rest of a sentence; empty: nothing."""
+    async def _find_problem(self, check: HealthCheck) -> str:
+        """Return the problem as the rest of a sentence. Empty: there is none."""
         match check.method:
             case "noop":
                 return ""
             case "ping":
-                return await self._problem_of_ping()
+                return await self._find_ping_problem()
             case "exec":
                 try:
-                    ran = await self._run(
+                    result = await self._run(
                         check.cmd,
                         env=self._env,
                         cwd=str(self.manifest.folder),
                         timeout=check.timeout_ms / 1000,
                     )
                 except InterlockError as error:
-                    # It is not run where it cannot be confined.
+                    # A command that cannot be confined does not run.
                     return f"health_check.cmd: {error.message.rstrip('.')}"
                 return (
-                    "" if ran.exited_with(check.expect_exit) else f"health_check.cmd: {ran.ending}"
+                    ""
+                    if result.exited_with(check.expect_exit)
+                    else f"health_check.cmd: {result.ending}"
                 )
             case "http":
-                return await self._problem_of_request(check)
+                return await self._find_request_problem(check)
 
-    async def _problem_of_ping(self) -> str:
+    async def _find_ping_problem(self) -> str:
         try:
             await self._ping()
         except InterlockError as error:
@@ -220,12 +230,16 @@ class Health:
             return f"it cannot be reached ({str(error.strerror or error).lower()})"
         return ""
 
-    async def _problem_of_request(self, check: HealthCheck) -> str:
+    async def _find_request_problem(self, check: HealthCheck) -> str:
         if check.http is None:
             return "health_check.http is missing"
         try:
             status = await self._ask(check.http, timeout=check.timeout_ms / 1000)
-        except ProbeError as why:
-            return str(why)
-        wanted = check.http.expect_status
-        return "" if status == wanted else f"{check.http.url} answered HTTP {status}, not {wanted}"
+        except ProbeError as error:
+            return str(error)
+        expected = check.http.expect_status
+        return (
+            ""
+            if status == expected
+            else f"{check.http.url} returned HTTP {status}, expected {expected}"
+        )

@@ -1,8 +1,8 @@
-"""What a driver's driver.py brings: behaviour that data cannot express.
+"""Hooks of a driver.py: behaviour that data cannot express (AIP-32).
 
-It is code of somebody else, so it runs only for drivers that the operator has named
-(`drivers.allow_code`), in a confined process of its own (`code_process`), and everything that it
-raises becomes an error of the call.
+A driver.py is third-party code. It runs only for drivers that the operator has listed
+(`drivers.allow_code`), in a confined process of its own (`code_process`), and every exception
+becomes an error of the call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TYPESCRIPT_ENTRY: Final = "driver.ts"
 
 
 class HookFault(InterlockError):
-    """What a hook says that went wrong, in the words of the specification."""
+    """An error that a hook returned with a code of the specification."""
 
     def __init__(self, failure: Failure, message: str, *, retryable: bool) -> None:
         super().__init__(failure, message)
@@ -59,7 +59,7 @@ class Hooks:
     ) -> None:
         self.manifest = manifest
         self.digest = code.digest
-        """SHA-256 of the code that runs, in hex: the file may be another by now."""
+        """SHA-256 of the running code, in hex. The file may have changed since."""
         self.process = CodeProcess(code)
         self._described = described
         self.transforms: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(
@@ -69,69 +69,73 @@ class Hooks:
             self._refresh if "refresh" in described.hooks else None
         )
         self.builds_arguments = "build_arguments" in described.hooks
-        """Whether it makes the arguments of the server's tools."""
+        """True if a hook builds the arguments of tool calls."""
         self.parses_results = "parse_tool_result" in described.hooks
-        """Whether it makes the contract's value of what the server's tools answer."""
+        """True if a hook extracts the contract's value from tool results."""
 
     def executes(self, contract: str) -> bool:
-        """Whether it serves a contract without a tool of the server."""
+        """Return whether driver.py serves a contract without a tool of the server."""
         return contract in self._described.execute
 
     def makes_arguments(self, binding: DriverBinding) -> bool:
-        """Whether the arguments of a tool are not to be had without the code."""
-        return self.builds_arguments or binding.bound.is_transformed
+        """Return whether building the arguments needs the code."""
+        return self.builds_arguments or binding.bound.has_transforms
 
     async def arguments(
         self, binding: DriverBinding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
     ) -> dict[str, Any]:
-        """What the server's tool is called with. Raises InterlockError."""
+        """Build the arguments of the tool call. Raises InterlockError."""
         if not self.builds_arguments:
-            return await self._mapped(binding, inputs)
-        asked = self._asked(binding, dict(inputs), context, caller)
-        made = await self._call("build_arguments", {"arguments": asked})
-        if made.envelope is not None or not isinstance(made.value, dict):
-            raise self._wrong("build_arguments", "it did not return a dict")
-        return made.value
+            return await self._map_arguments(binding, inputs)
+        hook_arguments = self._hook_arguments(binding, dict(inputs), context, caller)
+        response = await self._call("build_arguments", {"arguments": hook_arguments})
+        if response.envelope is not None or not isinstance(response.value, dict):
+            raise self._hook_error("build_arguments", "it did not return a dict")
+        return response.value
 
-    async def _mapped(self, binding: DriverBinding, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by the entry's mapping, with what transformers make of the inputs."""
+    async def _map_arguments(
+        self, binding: DriverBinding, inputs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Build the arguments by the entry's mapping and its transformers."""
         bound = binding.bound
-        needed = bound.transformed(inputs)
-        if not needed:
+        transforms = bound.required_transforms(inputs)
+        if not transforms:
             return bound.arguments(inputs)
-        values = [(transform, inputs[name]) for transform, name in needed]
-        answer = await self._call("transforms", {"values": values})
-        made = iter(zip(needed, self.process.answers(answer.value), strict=False))
+        values = [(transform, inputs[name]) for transform, name in transforms]
+        response = await self._call("transforms", {"values": values})
+        results = iter(zip(transforms, self.process.answers(response.value), strict=False))
 
-        def take(_: Any) -> Any:
-            (transform, name), found = next(made, ((needed[-1]), HookResponse(raised="no value")))
-            own = found.raised_error()
-            if own is not None:
-                raise own
-            if found.raised:
-                why = printable_excerpt(found.raised)
-                raise transformer_failed(binding.contract.id, transform, name, why)
-            return found.value
+        def next_value(_: Any) -> Any:
+            (transform, name), result = next(
+                results, ((transforms[-1]), HookResponse(raised="no value"))
+            )
+            raised = result.raised_error()
+            if raised is not None:
+                raise raised
+            if result.raised:
+                reason = printable_excerpt(result.raised)
+                raise transformer_failed(binding.contract.id, transform, name, reason)
+            return result.value
 
-        return bound.arguments(inputs, dict.fromkeys(self.transforms, take))
+        return bound.arguments(inputs, dict.fromkeys(self.transforms, next_value))
 
-    async def value(self, binding: DriverBinding, result: Any, context: Any) -> Any:
-        """The contract's value in the tool's result. Raises InterlockError."""
+    async def extract_value(self, binding: DriverBinding, result: Any, context: Any) -> Any:
+        """Extract the contract's value from the tool's result. Raises InterlockError."""
         if not self.parses_results:
-            return binding.bound.value(result).value
-        asked = self._asked(binding, {}, context, None, result=result)
-        made = await self._call("parse_tool_result", {"arguments": asked})
-        return binding.bound.checked(_unwrapped(made)).value
+            return binding.bound.extract_value(result).value
+        hook_arguments = self._hook_arguments(binding, {}, context, None, result=result)
+        response = await self._call("parse_tool_result", {"arguments": hook_arguments})
+        return binding.bound.check_value(_unwrap(response)).value
 
     async def execute(
         self, binding: DriverBinding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
     ) -> Any:
-        """The value of a contract that the driver serves by itself. Raises InterlockError."""
-        asked = self._asked(binding, dict(inputs), context, caller)
-        made = await self._call(
-            "execute", {"name": binding.contract.id, "arguments": asked}, bounded=False
+        """Return the value of a contract that driver.py serves itself. Raises InterlockError."""
+        hook_arguments = self._hook_arguments(binding, dict(inputs), context, caller)
+        response = await self._call(
+            "execute", {"name": binding.contract.id, "arguments": hook_arguments}, bounded=False
         )
-        return binding.bound.checked(_unwrapped(made)).value
+        return binding.bound.check_value(_unwrap(response)).value
 
     async def _refresh(self) -> None:
         await self._call("refresh", {})
@@ -139,16 +143,16 @@ class Hooks:
     async def _call(
         self, hook: str, message: Mapping[str, Any], *, bounded: bool = True
     ) -> HookResponse:
-        """Raises InterlockError, also for what the hook raises."""
-        made = await self.process.call(hook, message, bounded=bounded)
-        own = made.raised_error()
-        if own is not None:
-            raise own
-        if made.raised:
-            raise self._wrong(hook, printable_excerpt(made.raised))
-        return made
+        """Call a hook. Raises InterlockError, also for an exception of the hook."""
+        response = await self.process.call(hook, message, bounded=bounded)
+        raised = response.raised_error()
+        if raised is not None:
+            raise raised
+        if response.raised:
+            raise self._hook_error(hook, printable_excerpt(response.raised))
+        return response
 
-    def _asked(
+    def _hook_arguments(
         self,
         binding: DriverBinding,
         inputs: dict[str, Any],
@@ -167,23 +171,24 @@ class Hooks:
             result=result,
         )
 
-    def _wrong(self, hook: str, why: str) -> InterlockError:
-        # What it raised may hold anything, secrets too: only its name is known here.
+    def _hook_error(self, hook: str, reason: str) -> InterlockError:
+        # The exception's message may contain secrets, so only its name is reported.
         return InterlockError(
             INTERNAL,
-            f"{hook} in {ENTRY} of {self.manifest.id} failed ({why}).",
-            {"hook": hook, "raised": why},
+            f"{hook} in {ENTRY} of {self.manifest.id} failed ({reason}).",
+            {"hook": hook, "raised": reason},
         )
 
 
-def _unwrapped(made: HookResponse) -> Any:
-    """A hook answers with a value, or with the envelope of AIP-30. Raises InterlockError."""
-    envelope = made.envelope
+def _unwrap(response: HookResponse) -> Any:
+    """Return the value of a hook response. A hook returns a plain value or an envelope of AIP-30.
+    Raises InterlockError."""
+    envelope = response.envelope
     if envelope is None:
-        return made.value
+        return response.value
     if envelope.ok:
         return envelope.value
-    message = envelope.message or "The driver failed."
+    message = envelope.message or "The driver reported an error without a message."
     if is_namespaced(envelope.code):
         raise ToolFault(envelope.code, message, retryable=envelope.retryable)
     raise HookFault(_failure_of(envelope.code), message, retryable=envelope.retryable)
@@ -194,30 +199,30 @@ def _run_in_process(_: Any) -> Any:
 
 
 def code_fingerprint(manifest: DriverManifest) -> tuple[int, ...]:
-    """By what it is seen that a driver's code changed; empty when it has none."""
+    """Return a fingerprint of a driver's code. Empty: it has none."""
     try:
-        status = os.stat(_beside(manifest, ENTRY))
+        status = os.stat(_code_path(manifest, ENTRY))
     except OSError:
         return ()
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _beside(manifest: DriverManifest, name: str) -> str:
-    # Most drivers have no code, and there may be many of them: paths as objects cost more.
+def _code_path(manifest: DriverManifest, name: str) -> str:
+    # Most drivers have no code, and there may be many drivers. Path objects would be slower.
     return os.path.join(os.path.dirname(manifest.file), name)
 
 
 def read_code(
     manifest: DriverManifest, *, allowed: Collection[str]
 ) -> tuple[DriverCode | None, list[str]]:
-    """The code of a driver, where it may be run, and what the operator should know. Raises
+    """Read the code of a driver, if it may run, and return warnings for the operator. Raises
     InterlockError."""
-    if not os.path.isfile(_beside(manifest, ENTRY)):
-        if os.path.isfile(_beside(manifest, _TYPESCRIPT_ENTRY)):
-            return None, [f"{_TYPESCRIPT_ENTRY} is ignored: this node runs {ENTRY} only."]
+    if not os.path.isfile(_code_path(manifest, ENTRY)):
+        if os.path.isfile(_code_path(manifest, _TYPESCRIPT_ENTRY)):
+            return None, [f"{_TYPESCRIPT_ENTRY} is ignored: this node runs only {ENTRY}."]
         return None, []
     if manifest.id not in allowed:
-        note = f"{ENTRY} is not run: name {manifest.id} under drivers.allow_code to trust it."
+        note = f"{ENTRY} does not run. To trust it, add {manifest.id} to drivers.allow_code."
         return None, [note]
     path = manifest.folder / ENTRY
     try:
@@ -240,19 +245,25 @@ def make_hooks(
     code: DriverCode,
     described: CodeDescription | None,
 ) -> tuple[Hooks, list[str]]:
-    """The hooks of a driver whose code was inspected, and what the operator should know. Raises
-    InterlockError when they do not serve exactly the `contracts` that the manifest says. Where the
-    two say something of the same field, the manifest counts."""
-    # Most drivers have no code: what it takes to run it is imported with the first that does.
+    """Create the hooks of a driver whose code was inspected, and return warnings for the operator.
+    If the manifest and the code set the same field, the manifest wins.
+
+    Args:
+        contracts: ids of the contracts that the manifest implements.
+
+    Raises:
+        InterlockError: the code does not serve exactly these contracts.
+    """
+    # Imported with the first driver that has code: most have none.
     from interlock.manifests.definitions import check_execute, define_driver, merge
 
     if described is None:
         raise InterlockError(
             EXECUTE_BINDING_MISMATCH,
-            f"{ENTRY} of {manifest.id} has no `driver` that was made by define_driver.",
+            f"{ENTRY} of {manifest.id} has no `driver`. Create it with define_driver.",
         )
     try:
-        # Checked once more: what the process says of itself is a stranger's word.
+        # Checked again: the description comes from an untrusted process.
         definition = define_driver(
             described.values, execute=dict.fromkeys(described.execute, _run_in_process)
         )
@@ -264,6 +275,6 @@ def make_hooks(
 
 
 def _failure_of(code: str) -> Failure:
-    """What the specification means by a code; INTERNAL when it means nothing."""
+    """Return the error row of a code of the specification. INTERNAL if the code is unknown."""
     rows = (row for row in all_failures() if aip_code(InterlockError(row, "")) == code)
     return next(rows, INTERNAL)

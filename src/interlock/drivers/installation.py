@@ -1,10 +1,9 @@
-"""Having what a driver needs on this machine: installed when that is allowed, and of the right
-version.
+"""Installation of a driver's server on this machine, and the check of its version (AIP-32).
 
-Everything goes into one private folder of the driver. What was installed whole has a marker in it,
-written last; a folder without one was cut short, and is cleared away before the next attempt.
-Installing runs installers and never the code of what they install: npm without its scripts, pip
-without building.
+Everything goes into one private folder of the driver. A completed installation has a marker file,
+which is written last. A folder without a marker is an interrupted installation and is deleted
+before the next attempt. Installing runs only installers, never the installed code: npm runs without
+scripts, pip does not build.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
 from interlock.manifests.ranges import in_range
 
-# -- What is in a driver's private folder: how it came there, and the program in it.
+# -- Content of a driver's private folder: the installation method and the program.
 #
-# A server is started from here without the network: by the program itself, not by `npx`.
+# A server is started from this folder without network access: the program itself, not `npx`.
 
 MARKER: Final = "installed.json"
 VENV: Final = "venv"
 DOWNLOAD: Final = "download"
-_LONGEST: Final = 1024 * 1024
+_MAX_FILE_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*")
 
 
 class InstallMarker(Struct, frozen=True):
-    """What was installed here, to its end."""
+    """The marker of a completed installation."""
 
     method: str
-    wanted: str
-    """The digest of what the manifest said under install."""
+    install_digest: str
+    """Digest of the manifest's `install` at the time of the installation."""
     at: float
     settings: dict[str, Any]
 
@@ -64,7 +63,7 @@ class _Package(Struct, frozen=True):
 
 
 def read_marker(folder: Path) -> InstallMarker | None:
-    """The marker of a folder; None when nothing was installed there to its end."""
+    """Read the marker of a folder. None: no installation was completed there."""
     content = _content(folder / MARKER)
     if content is None:
         return None
@@ -75,32 +74,35 @@ def read_marker(folder: Path) -> InstallMarker | None:
 
 
 def package_name(spec: str) -> str:
-    """`@scope/name@1.2.3` → `@scope/name`. Empty for what is not the name of an npm package."""
+    """Return the name of an npm package: `@scope/name@1.2.3` → `@scope/name`. Empty if it is
+    invalid."""
     name = spec[: spec.index("@", 1)] if "@" in spec[1:] else spec
     return name if _NAME.fullmatch(name) else ""
 
 
 def installed_bin(manifest: DriverManifest, folder: Path) -> Path | None:
-    """The program of an installed copy; None when there is none."""
+    """Return the program of an installed driver. None: it is not installed."""
     marker, server = read_marker(folder), manifest.server
     if marker is None or server is None:
         return None
     match marker.method:
         case "npm":
-            found = _npm_bin(folder, package_name(server.package))
+            program = _npm_bin(folder, package_name(server.package))
         case "pip":
-            found = folder / VENV / "bin" / (_said(marker, "bin") or Path(server.path).name)
+            program = (
+                folder / VENV / "bin" / (_relative_path(marker, "bin") or Path(server.path).name)
+            )
         case "download":
-            found = folder / DOWNLOAD / (_said(marker, "bin") or Path(server.path).name)
+            program = folder / DOWNLOAD / (_relative_path(marker, "bin") or Path(server.path).name)
         case "vendored":
-            found = manifest.folder / _said(marker, "path")
+            program = manifest.folder / _relative_path(marker, "path")
         case _:
             return None
-    return found if found is not None and found.is_file() else None
+    return program if program is not None and program.is_file() else None
 
 
 def package_version(manifest: DriverManifest, folder: Path) -> str:
-    """The version that an installed npm package says of itself; empty when there is none."""
+    """Return the version of an installed npm package. Empty: it is not installed."""
     if manifest.server is None or manifest.server.kind != "npm" or read_marker(folder) is None:
         return ""
     package = _npm_package(folder, package_name(manifest.server.package))
@@ -111,15 +113,15 @@ def _npm_bin(folder: Path, name: str) -> Path | None:
     package = _npm_package(folder, name)
     if package is None or not package.bin:
         return None
-    own = name.rpartition("/")[2]
-    if isinstance(package.bin, str) or own in package.bin:
-        chosen = own
+    default = name.rpartition("/")[2]
+    if isinstance(package.bin, str) or default in package.bin:
+        program = default
     elif len(package.bin) == 1:
-        chosen = next(iter(package.bin))
+        program = next(iter(package.bin))
     else:
         return None
-    # A name with a slash would lead out of the folder; npm makes none.
-    return folder / "node_modules" / ".bin" / chosen if "/" not in chosen else None
+    # A name with a slash would lead out of the folder. npm never creates one.
+    return folder / "node_modules" / ".bin" / program if "/" not in program else None
 
 
 def _npm_package(folder: Path, name: str) -> _Package | None:
@@ -132,30 +134,30 @@ def _npm_package(folder: Path, name: str) -> _Package | None:
         return None
 
 
-def _said(marker: InstallMarker, name: str) -> str:
-    """A setting that is a path inside the folder."""
-    said = marker.settings.get(name)
-    if not isinstance(said, str) or Path(said).is_absolute() or ".." in Path(said).parts:
+def _relative_path(marker: InstallMarker, name: str) -> str:
+    """Return a setting that is a path inside the folder. Empty: it is missing or leads outside."""
+    path = marker.settings.get(name)
+    if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
         return ""
-    return said
+    return path
 
 
 def _content(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(_LONGEST)
+            return file.read(_MAX_FILE_BYTES)
     except OSError:
         return None
 
 
-# -- The ways to install that are known here: npm, pip, docker, vendored and download.
+# -- Installation methods: npm, pip, docker, vendored and download.
 #
-# Each does one entry of `install`, in a folder that is empty before it, and says why when it
-# cannot. What an entry names is a stranger's text: packages go by their names in a registry or
-# are files beside the manifest, and nothing of it is taken for an option.
+# Each method runs one entry of `install` in an empty folder and raises InstallStepError on failure.
+# The entries are untrusted text: a package is a name in a registry or a file beside the manifest,
+# and no text is passed as an option.
 
 INSTALL_TIMEOUT_SECONDS: Final = 600.0
-"""How long one installer may take."""
+"""Timeout of one installer."""
 _NPM: Final = re.compile(
     r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z.^~<>=*+ -]+)?"
 )
@@ -165,53 +167,65 @@ _PIP: Final = re.compile(
 _IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?")
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+!_-]*")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-# Where packages come from is a matter of the machine: its operator's settings hold for installers,
-# which run nothing of what they install.
-_SETTINGS: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "DOCKER_")
+# Installers get the operator's settings, such as package sources. They do not run what they
+# install.
+_INSTALLER_VARIABLES: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "DOCKER_")
 _NPM_TIMEOUTS: Final = {"fetch-retries": 1, "fetch-timeout": 20000}
 _NPM_ERROR_LINE: Final = re.compile(r"npm (?:error|ERR!) (?:(?:404|network) +)?(\S.*)")
 _NPM_MACHINE_FIELDS: Final = frozenset(
     {"code", "syscall", "errno", "path", "dest", "command", "signal"}
 )
-"""Lines of npm's that are for programs begin with one of these."""
+"""First words of npm's error lines that are for programs."""
 _CHUNK: Final = 1024 * 1024
 _DOWNLOADER: Final = Path(__file__).with_name("download.py")
 
 
 FailureReader = Callable[[CommandResult], str]
-"""What of an installer's words says why it failed."""
+"""Extracts the reason of a failure from an installer's output."""
 
 
 class InstallStepError(Exception):
-    """Why one way did not work, as the rest of a sentence."""
+    """The reason why an installation method failed, as the rest of a sentence."""
 
 
 class InstallSite(Struct, frozen=True):
-    """Where something is installed, and for whom."""
+    """The target of an installation: the driver and its folder."""
 
     manifest: DriverManifest
     folder: Path
     run: CommandRunner
     warn: Callable[[str], None]
 
-    async def ran(
-        self, argv: Sequence[str], *, cwd: Path | None = None, why: FailureReader | None = None
+    async def run_installer(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        read_failure: FailureReader | None = None,
     ) -> CommandResult:
-        """Run an installer. Raises InstallStepError, with what `why` makes of what it wrote."""
-        settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
-        ran = await self.run(
+        """Run an installer. Raises InstallStepError with the reason that `read_failure` extracts
+        from its output."""
+        settings = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_INSTALLER_VARIABLES)
+        }
+        result = await self.run(
             argv,
             env=child_environment(settings),
             cwd=str(cwd or self.folder),
             timeout=INSTALL_TIMEOUT_SECONDS,
         )
-        if not ran.exited_with(0):
-            words = ran.last_line if why is None else why(ran)
-            raise InstallStepError(redact(f"{ran.ending}: {words}" if words else ran.ending))
-        return ran
+        if not result.exited_with(0):
+            reason = result.last_line if read_failure is None else read_failure(result)
+            raise InstallStepError(
+                redact(f"{result.ending}: {reason}" if reason else result.ending)
+            )
+        return result
 
-    def beside(self, path: str) -> Path:
-        """A file of the driver, by a path that starts at its folder. Raises InstallStepError."""
+    def driver_file(self, path: str) -> Path:
+        """Return a file in the driver's folder. Raises InstallStepError if it is missing or
+        outside."""
         folder = self.manifest.folder.resolve()
         found = (folder / path).resolve()
         if not found.is_relative_to(folder):
@@ -222,115 +236,121 @@ class InstallSite(Struct, frozen=True):
 
 
 async def npm(site: InstallSite, settings: Mapping[str, Any]) -> None:
-    """A package of npm's registry, or a tarball beside the manifest."""
+    """Install a package of the npm registry, or a tarball beside the manifest."""
     if settings.get("global"):
         site.warn(f"{site.manifest.id}: npm installs into the driver's own folder, never globally")
-    what = _package(site, settings, _NPM, "@", (".tgz", ".tar.gz"))
-    wanted = _hash(settings)
+    package = _package(site, settings, _NPM, "@", (".tgz", ".tar.gz"))
+    expected = _hash(settings)
     (site.folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
-    if wanted and not Path(what).is_absolute():
-        packed = site.folder / "packed"
-        packed.mkdir()
-        await site.ran(
+    if expected and not Path(package).is_absolute():
+        download_folder = site.folder / "packed"
+        download_folder.mkdir()
+        await site.run_installer(
             ["npm", "pack", *_npm_timeouts(os.environ), "--loglevel=error", "--pack-destination",
-             str(packed), "--", what],
-            why=npm_error,
+             str(download_folder), "--", package],
+            read_failure=npm_error,
         )  # fmt: skip
-        what = str(_only_file(packed))
-    if wanted:
-        require_hash(Path(what), wanted)
-    await site.ran(
+        package = str(_only_file(download_folder))
+    if expected:
+        require_hash(Path(package), expected)
+    await site.run_installer(
         ["npm", "install", "--prefix", str(site.folder), "--ignore-scripts", "--no-audit",
          "--no-fund", "--no-update-notifier", "--loglevel=error", *_npm_timeouts(os.environ), "--",
-         what],
-        why=npm_error,
+         package],
+        read_failure=npm_error,
     )  # fmt: skip
 
 
 def _npm_timeouts(environ: Mapping[str, str]) -> list[str]:
-    """npm waits for minutes where there is no network. Who set it up otherwise knows why."""
-    known = {name.lower() for name in environ}
+    """Return npm options with short network timeouts: without a network npm waits for minutes.
+    Settings of the operator take precedence."""
+    settings = {name.lower() for name in environ}
     return [
         f"--{name}={value}"
         for name, value in _NPM_TIMEOUTS.items()
-        if f"npm_config_{name.replace('-', '_')}" not in known
+        if f"npm_config_{name.replace('-', '_')}" not in settings
     ]
 
 
-def npm_error(ran: CommandResult) -> str:
-    """What npm says went wrong. It ends with advice and with where its log is; why is said at the
-    beginning: a code, such as E404 or ENOTFOUND, and a sentence after it."""
-    said = [found[1] for line in ran.err.splitlines() if (found := _NPM_ERROR_LINE.fullmatch(line))]
-    code = next((line[5:] for line in said if line.startswith("code ")), "")
-    told = next((line for line in said if line.split(" ")[0] not in _NPM_MACHINE_FIELDS), "")
-    words = ": ".join(part for part in (code, told) if part)
-    return printable_excerpt(words) if words else ran.last_line
+def npm_error(result: CommandResult) -> str:
+    """Extract the reason from npm's error output. npm states it at the beginning: a code, such as
+    E404 or ENOTFOUND, and then a sentence. The last lines are advice and the path of npm's log."""
+    lines = [
+        match[1] for line in result.err.splitlines() if (match := _NPM_ERROR_LINE.fullmatch(line))
+    ]
+    code = next((line[5:] for line in lines if line.startswith("code ")), "")
+    sentence = next((line for line in lines if line.split(" ")[0] not in _NPM_MACHINE_FIELDS), "")
+    reason = ": ".join(part for part in (code, sentence) if part)
+    return printable_excerpt(reason) if reason else result.last_line
 
 
 async def pip(site: InstallSite, settings: Mapping[str, Any]) -> None:
-    """A wheel of the package index, or one beside the manifest, in an environment of its own."""
-    what = _package(site, settings, _PIP, "==", (".whl",))
-    wanted = _hash(settings)
+    """Install a wheel of the package index, or a wheel beside the manifest, in a virtual
+    environment."""
+    package = _package(site, settings, _PIP, "==", (".whl",))
+    expected = _hash(settings)
     venv = site.folder / VENV
-    await site.ran([sys.executable, "-m", "venv", "--without-pip", str(venv)])
+    await site.run_installer([sys.executable, "-m", "venv", "--without-pip", str(venv)])
     base = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "--quiet"]
-    if wanted and not Path(what).is_absolute():
-        packed = site.folder / "packed"
-        await site.ran(
-            [*base, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(packed),
-             "--", what]
+    if expected and not Path(package).is_absolute():
+        download_folder = site.folder / "packed"
+        await site.run_installer(
+            [*base, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(download_folder),
+             "--", package]
         )  # fmt: skip
-        what = str(_only_file(packed))
-    if wanted:
-        require_hash(Path(what), wanted)
-    await site.ran(
+        package = str(_only_file(download_folder))
+    if expected:
+        require_hash(Path(package), expected)
+    await site.run_installer(
         [*base, "--python", str(venv / "bin" / "python"), "install", "--only-binary", ":all:",
-         "--no-compile", "--", what]
+         "--no-compile", "--", package]
     )  # fmt: skip
 
 
 async def docker(site: InstallSite, settings: Mapping[str, Any]) -> None:
-    """An image, pulled."""
+    """Pull an image."""
     image = _text(settings, "image") or _text(settings, "package") or _text(settings, "url")
     image = image.removeprefix("docker://")
     if not image and site.manifest.server is not None:
         image = site.manifest.server.image
-    wanted = _hash(settings)
-    if wanted and "@" not in image:
+    expected = _hash(settings)
+    if expected and "@" not in image:
         repository, colon, tag = image.rpartition(":")
-        image = f"{repository if colon and '/' not in tag else image}@sha256:{wanted}"
+        image = f"{repository if colon and '/' not in tag else image}@sha256:{expected}"
     if not _IMAGE.fullmatch(image):
         raise InstallStepError(f"{image!r} is not the name of an image")
-    await site.ran(["docker", "pull", "--quiet", image])
+    await site.run_installer(["docker", "pull", "--quiet", image])
 
 
 async def vendored(site: InstallSite, settings: Mapping[str, Any]) -> None:
-    """A file that came with the driver."""
+    """Use a file of the driver's own folder."""
     path = _text(settings, "path") or _text(settings, "package")
     if not path:
-        raise InstallStepError("it says no path")
-    found = site.beside(path)
-    wanted = _hash(settings)
-    if wanted:
-        require_hash(found, wanted)
+        raise InstallStepError("`path` is missing")
+    file = site.driver_file(path)
+    expected = _hash(settings)
+    if expected:
+        require_hash(file, expected)
 
 
 async def download(site: InstallSite, settings: Mapping[str, Any]) -> None:
-    """A file from a server, which must be the one that the manifest knows by its hash."""
+    """Download a file and verify its SHA-256."""
     url = _text(settings, "url")
     if url.startswith("docker://"):
         await docker(site, {**settings, "image": url})
         return
-    wanted = _hash(settings)
-    if not wanted:
-        raise InstallStepError("a download needs its sha256")
+    expected = _hash(settings)
+    if not expected:
+        raise InstallStepError("`sha256` is missing; a download needs it")
     if not is_secure(url):
-        raise InstallStepError(f"{url} is neither https nor on this machine")
+        raise InstallStepError(f"{url} must be an https URL or a URL of this machine")
     target = site.folder / DOWNLOAD
     target.mkdir(mode=0o700)
     name = Path(_text(settings, "bin")).name or Path(url.partition("?")[0]).name
-    # A process of its own: it can be ended in the middle, and reads strangers' archives.
-    await site.ran([sys.executable, "-I", str(_DOWNLOADER), url, str(target), name, wanted])
+    # Downloads run in a process of their own: it can be killed, and it reads untrusted archives.
+    await site.run_installer(
+        [sys.executable, "-I", str(_DOWNLOADER), url, str(target), name, expected]
+    )
 
 
 STEPS: Final[dict[str, Callable[[InstallSite, Mapping[str, Any]], Awaitable[None]]]] = {
@@ -342,17 +362,17 @@ STEPS: Final[dict[str, Callable[[InstallSite, Mapping[str, Any]], Awaitable[None
 }
 
 
-def require_hash(path: Path, wanted: str) -> None:
-    """Raises InstallStepError when a file is not the one that was meant."""
+def require_hash(path: Path, expected: str) -> None:
+    """Raise InstallStepError if the SHA-256 of a file is not the expected one."""
     if not path.is_file():
-        raise InstallStepError(f"{path.name} is no file, so its sha256 cannot be checked")
+        raise InstallStepError(f"{path.name} is not a file, so its sha256 cannot be checked")
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != wanted:
+    if digest.hexdigest() != expected:
         raise InstallStepError(
-            f"{path.name} is refused: its SHA-256 is {digest.hexdigest()}, not {wanted}"
+            f"{path.name} is rejected: its SHA-256 is {digest.hexdigest()}, expected {expected}"
         )
 
 
@@ -360,21 +380,22 @@ def _package(
     site: InstallSite,
     settings: Mapping[str, Any],
     pattern: re.Pattern[str],
-    joint: str,
+    separator: str,
     endings: tuple[str, ...],
 ) -> str:
-    """What an installer is told: a name with a version, or the absolute path of a local file."""
+    """Return the package argument of an installer: a name with a version, or the absolute path of a
+    local file."""
     name = _text(settings, "package")
     if name.startswith(("./", "../")) and name.endswith(endings):
-        return str(site.beside(name))
+        return str(site.driver_file(name))
     version = _text(settings, "version")
     if version:
         if not _VERSION.fullmatch(version):
             raise InstallStepError(f"{version!r} is not a version")
-        name = f"{name}{joint}{version}"
+        name = f"{name}{separator}{version}"
     if not pattern.fullmatch(name):
         raise InstallStepError(
-            f"{name!r} is not the name of a package (a file beside the driver begins with ./ and "
+            f"{name!r} is not a package name (a file beside the driver begins with ./ and "
             f"ends with {' or '.join(endings)})"
         )
     return name
@@ -386,24 +407,26 @@ def _text(settings: Mapping[str, Any], name: str) -> str:
 
 
 def _hash(settings: Mapping[str, Any]) -> str:
-    said = _text(settings, "sha256") or _text(settings, "checksum")
-    wanted = said.lower().removeprefix("sha256:").removeprefix("sha256-")
-    if wanted and not _SHA256.fullmatch(wanted):
-        raise InstallStepError("its sha256 is not 64 hexadecimal digits")
-    return wanted
+    value = _text(settings, "sha256") or _text(settings, "checksum")
+    expected = value.lower().removeprefix("sha256:").removeprefix("sha256-")
+    if expected and not _SHA256.fullmatch(expected):
+        raise InstallStepError("`sha256` must be 64 hexadecimal digits")
+    return expected
 
 
 def _only_file(folder: Path) -> Path:
-    found = [path for path in folder.iterdir() if path.is_file()]
-    if len(found) != 1:
-        raise InstallStepError("what was fetched is not one file, so its sha256 cannot be checked")
-    return found[0]
+    files = [path for path in folder.iterdir() if path.is_file()]
+    if len(files) != 1:
+        raise InstallStepError(
+            "the download is not exactly one file, so its sha256 cannot be checked"
+        )
+    return files[0]
 
 
-# -- Which version of a driver's program is there, and whether it will do.
+# -- Version check of a driver's program.
 #
-# The pattern that finds the version in the command's output is a stranger's: it is matched in a
-# process of its own, which is ended when it takes too long.
+# The pattern that finds the version in the command's output is untrusted. It is matched in a
+# process of its own, which is killed after a timeout.
 
 _MATCH_TIMEOUT_SECONDS: Final = 5.0
 _MAX_VERSION_OUTPUT: Final = 16 * 1024
@@ -418,12 +441,12 @@ _MATCHER: Final = (
 
 
 class VersionResult(Struct, frozen=True):
-    """What was found out."""
+    """The result of a version check."""
 
     version: str = ""
-    """Of three parts; empty when nothing was found."""
+    """The version with three parts. Empty: none was found."""
     problem: str = ""
-    """Why it will not do, as the rest of a sentence; empty: it will."""
+    """Why the version is not accepted, as the rest of a sentence. Empty: it is accepted."""
 
 
 async def check_version(
@@ -432,142 +455,149 @@ async def check_version(
     run: CommandRunner = processes.run,
     env: Mapping[str, str] | None = None,
     command: Callable[[str], list[str]] | None = None,
-    otherwise: Callable[[], str] | None = None,
+    fallback_version: Callable[[], str] | None = None,
     reinstall: Callable[[], Awaitable[None]] | None = None,
 ) -> str:
-    """The version that is there; empty when the driver does not ask. Raises InterlockError.
+    """Check the installed version and return it. Empty if the manifest has no version check.
 
-    `command` makes words of the driver's line, such as the installed copy for `npx`. `otherwise`
-    knows the version where the command does not tell one; `reinstall` is tried once when the
-    version will not do.
+    Args:
+        run: runs the version command.
+        command: splits the version command into arguments and may replace `npx` by the installed
+            program.
+        otherwise: returns the version if the command does not report one.
+        reinstall: called once if the version is not accepted.
+
+    Raises:
+        InterlockError: the version is not accepted, or the installation failed.
     """
     check = manifest.version_check
     if check is None:
         return ""
-    found = await _look(manifest, check, run, env or {}, command, otherwise)
-    if found.problem and reinstall is not None:
+    result = await _inspect_version(manifest, check, run, env or {}, command, fallback_version)
+    if result.problem and reinstall is not None:
         try:
             await reinstall()
         except InterlockError as error:
-            if not found.version:
+            if not result.version:
                 raise
-            raise _mismatch(manifest, check, found, error.message) from error
-        found = await _look(manifest, check, run, env or {}, command, otherwise)
-    if found.problem:
-        raise _mismatch(manifest, check, found)
-    return found.version
+            raise _mismatch(manifest, check, result, error.message) from error
+        result = await _inspect_version(manifest, check, run, env or {}, command, fallback_version)
+    if result.problem:
+        raise _mismatch(manifest, check, result)
+    return result.version
 
 
-async def _look(
+async def _inspect_version(
     manifest: DriverManifest,
     check: VersionCheck,
     run: CommandRunner,
     env: Mapping[str, str],
     command: Callable[[str], list[str]] | None,
-    otherwise: Callable[[], str] | None,
+    fallback_version: Callable[[], str] | None,
 ) -> VersionResult:
     try:
-        cmd = check.cmd if command is None else command(check.cmd)
+        argv = check.cmd if command is None else command(check.cmd)
     except ValueError as bad:
         return VersionResult(problem=f"version_check.cmd: {bad}")
-    ran = await run(cmd, env=env, cwd=str(manifest.folder), timeout=check.timeout_ms / 1000)
-    told = ""
-    if not ran.start_error and not ran.timed_out:
-        for text in (ran.out, ran.err):
-            told = told or await match_version(check.parse, text[:_MAX_VERSION_OUTPUT])
-    known = "" if otherwise is None else otherwise()
-    # What failed may have told the version of something else, such as its runtime.
-    first, then = (told, known) if ran.status == 0 else (known, told)
-    version = normalize_version(first) or normalize_version(then)
+    result = await run(argv, env=env, cwd=str(manifest.folder), timeout=check.timeout_ms / 1000)
+    reported = ""
+    if not result.start_error and not result.timed_out:
+        for text in (result.out, result.err):
+            reported = reported or await match_version(check.parse, text[:_MAX_VERSION_OUTPUT])
+    fallback = "" if fallback_version is None else fallback_version()
+    # A failed command may have reported the version of something else, such as its runtime.
+    first, second = (reported, fallback) if result.status == 0 else (fallback, reported)
+    version = normalize_version(first) or normalize_version(second)
     if not version:
-        how = (
-            ran.ending
-            if ran.start_error or ran.timed_out
-            else "it told no version that parse finds"
+        reason = (
+            result.ending
+            if result.start_error or result.timed_out
+            else "its output has no version that matches version_check.parse"
         )
-        return VersionResult(problem=f"version_check.cmd: {how}")
+        return VersionResult(problem=f"version_check.cmd: {reason}")
     try:
         fits = in_range(version, check.range)
     except BadValue as bad:
         return VersionResult(version, f"version_check: {bad.message}")
     if not fits:
-        return VersionResult(version, f"its version is {version}, and {check.range} is wanted")
+        return VersionResult(version, f"its version is {version}; {check.range} is required")
     return VersionResult(version)
 
 
 async def match_version(pattern: str, text: str) -> str:
-    """What the first group of a pattern finds in a text; without a group, what all of it finds.
-    Empty when it finds nothing, is no pattern, or takes too long."""
+    """Return the text of the first group of a pattern, or the whole match if the pattern has no
+    group. Empty if nothing matches, the pattern is invalid or the match takes too long."""
     if not text.strip():
         return ""
-    ran = await processes.run(
+    result = await processes.run(
         [sys.executable, "-I", "-S", "-c", _MATCHER],
         env={},
         cwd=None,
         timeout=_MATCH_TIMEOUT_SECONDS,
         stdin=msgspec.json.encode([pattern, text]),
     )
-    if not ran.exited_with(0):
+    if not result.exited_with(0):
         return ""
-    found = msgspec.json.decode(ran.out)
-    return found if isinstance(found, str) else ""
+    version = msgspec.json.decode(result.out)
+    return version if isinstance(version, str) else ""
 
 
 def normalize_version(text: str) -> str:
-    """`v0.4` → `0.4.0`. Empty for what is no version."""
-    found = _LOOSE_VERSION.fullmatch(text)
-    if found is None:
+    """Normalize a version to three parts: `v0.4` → `0.4.0`. Empty if the text is not a version."""
+    match = _LOOSE_VERSION.fullmatch(text)
+    if match is None:
         return ""
-    numbers = ".".join(str(int(found[part] or 0)) for part in (1, 2, 3))
-    return f"{numbers}{found[4] or ''}{found[5] or ''}"
+    numbers = ".".join(str(int(match[part] or 0)) for part in (1, 2, 3))
+    return f"{numbers}{match[4] or ''}{match[5] or ''}"
 
 
 def _mismatch(
-    manifest: DriverManifest, check: VersionCheck, found: VersionResult, more: str = ""
+    manifest: DriverManifest, check: VersionCheck, result: VersionResult, advice: str = ""
 ) -> InterlockError:
     return InterlockError(
         VERSION_MISMATCH,
-        f"{manifest.id}: {found.problem}. " + (more or "Install one that fits."),
-        {"driver": manifest.id, "version": found.version, "range": check.range},
+        f"{manifest.id}: {result.problem}. "
+        + (advice or f"Install a version that matches {check.range}."),
+        {"driver": manifest.id, "version": result.version, "range": check.range},
     )
 
 
 ALLOW_INSTALL_SETTING: Final = "drivers: {allow_install: true}"
-"""The line that lets a node install."""
+"""The config line that allows a node to install drivers."""
 _LOCK_POLL_SECONDS: Final = 0.2
 
 _log = logging.getLogger("interlock.drivers")
 
 Progress = Callable[[int, int, str], None]
-"""Is told how far it is: step, of how many, and what is done."""
+"""Reports the progress: step, number of steps, and what is done."""
 
 
 class Installation(Struct, frozen=True):
-    """What a driver has on this machine."""
+    """The result of a preparation."""
 
     program: Path | None = None
-    """Its program, where an installed copy has one."""
+    """The installed program, if there is one."""
     version: str = ""
-    """As its version check found it; empty when it has none."""
+    """The version of the version check. Empty if there is no check."""
     installed_now: bool = False
 
 
 def not_installed(id: str) -> str:
-    """What a person does about a driver that is not there: the same sentence wherever it is told.
-    Also when what is there is too old."""
+    """Return the message for a driver that is not installed or outdated. All commands use the same
+    text."""
     return (
-        f"What {id} needs is not installed here. Run `interlock drivers install {id}`, or let the "
-        f"node do it: add `{ALLOW_INSTALL_SETTING}` to interlock.yaml."
+        f"{id} is not installed on this machine. Run `interlock drivers install {id}`, or let the "
+        f"node install it: add `{ALLOW_INSTALL_SETTING}` to interlock.yaml."
     )
 
 
 def driver_folder(state: Path, manifest: DriverManifest) -> Path:
-    """The private folder of a driver below a node's state folder."""
+    """Return the private folder of a driver below a node's installation folder."""
     return state / "drivers" / manifest.key.replace(os.sep, "_").lstrip(".")
 
 
 def _ignore_progress(step: int, of: int, text: str) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 async def prepare(
@@ -580,40 +610,48 @@ async def prepare(
     env: Mapping[str, str] | None = None,
     progress: Progress = _ignore_progress,
     warn: Callable[[str], None] = _log.warning,
-    again: bool = False,
+    force: bool = False,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Installation:
-    """Have a driver's program there, and of the right version. Raises InterlockError.
+    """Install a driver's program if necessary and check its version. A program that is already on
+    this machine is not installed again.
 
-    `folder` is the driver's own (`driver_folder`). `again`: also when it was installed before.
-    What is on this machine already, by whatever way, is not installed. `run` runs installers, and
-    `check` the manifest's own version check.
+    Args:
+        folder: the driver's private folder (`driver_folder`).
+        allowed: installation is allowed.
+        run: runs installers.
+        check: runs the manifest's version check. Default: `run`.
+        env: the environment of the version check.
+        again: install even if it is installed already.
+
+    Raises:
+        InterlockError: it is not installed, cannot be installed or has the wrong version.
     """
     if manifest.server is not None and manifest.server.kind == "remote":
         if manifest.install:
-            warn(f"{manifest.id}: its server is remote, so what it says under install is ignored")
+            warn(f"{manifest.id}: its server is remote, so `install` is ignored")
         return Installation()
-    desk = _Preparation(
+    preparation = _Preparation(
         manifest, folder, allowed, run, check or run, dict(env or {}), progress, warn, sleep
     )
     if not manifest.install:
-        return Installation(version=await desk.version())
-    if again or (allowed and desk.is_outdated()):
-        await desk.install()
-        version = await desk.version()
+        return Installation(version=await preparation.version())
+    if force or (allowed and preparation.is_outdated()):
+        await preparation.install()
+        version = await preparation.version()
     elif manifest.version_check is not None:
-        # A version that will not do, or none at all, is mended by installing: once.
-        version = await desk.version(desk.install)
+        # A missing or wrong version is fixed by one installation.
+        version = await preparation.version(preparation.install)
     else:
         version = ""
-        if not desk.is_installed() and not await desk.is_there():
-            await desk.install()
-    desk.done()
-    return Installation(installed_bin(manifest, folder), version, desk.installed)
+        if not preparation.is_installed() and not await preparation.is_available():
+            await preparation.install()
+    preparation.report_done()
+    return Installation(installed_bin(manifest, folder), version, preparation.installed)
 
 
 class _Preparation:
-    """One driver that is being prepared."""
+    """The preparation of one driver."""
 
     def __init__(
         self,
@@ -636,23 +674,24 @@ class _Preparation:
         self._progress = progress
         self._warn = warn
         self._sleep = sleep
-        self._known = [step for step in manifest.install if step.method in STEPS]
-        self._of = len(self._known) + 1
+        self._steps = [step for step in manifest.install if step.method in STEPS]
+        self._step_count = len(self._steps) + 1
         self.installed = False
 
-    # -- what is there
+    # -- current state
 
     def is_installed(self) -> bool:
-        """Whether an install came to its end here, for what the manifest says today."""
+        """Return whether an installation for the current `install` of the manifest was
+        completed."""
         marker = read_marker(self._folder)
-        return marker is not None and marker.wanted == self._wanted()
+        return marker is not None and marker.install_digest == self._install_digest()
 
     def is_outdated(self) -> bool:
-        """Whether what was installed here is not what the manifest says today."""
+        """Return whether the installation belongs to an earlier version of the manifest."""
         return read_marker(self._folder) is not None and not self.is_installed()
 
-    async def is_there(self) -> bool:
-        """Whether it is on this machine without us."""
+    async def is_available(self) -> bool:
+        """Return whether the program is on this machine without an installation by Interlock."""
         server = self._manifest.server
         if server is not None and server.kind == "binary":
             program = (
@@ -660,46 +699,51 @@ class _Preparation:
             )
             return shutil.which(program) is not None
         if server is not None and server.kind == "docker" and is_image(server.image):
-            asked = ["docker", "image", "inspect", server.image]
-            ran = await self._run(asked, env={}, cwd=None, timeout=30.0)
-            return ran.exited_with(0)
+            argv = ["docker", "image", "inspect", server.image]
+            result = await self._run(argv, env={}, cwd=None, timeout=30.0)
+            return result.exited_with(0)
         return False
 
     async def version(self, reinstall: Callable[[], Awaitable[None]] | None = None) -> str:
-        """Its version. Raises InterlockError when it will not do."""
+        """Check the version and return it. Raises InterlockError."""
         return await check_version(
             self._manifest,
             run=self._check,
             env=self._env,
             command=self._command,
-            otherwise=lambda: package_version(self._manifest, self._folder),
+            fallback_version=lambda: package_version(self._manifest, self._folder),
             reinstall=reinstall,
         )
 
     def _command(self, cmd: str) -> list[str]:
-        """A command of the manifest, which must not fetch anything: `npx` only knows what is
-        installed, and of the driver's own package that is the copy in its folder."""
+        """Split a command of the manifest. The command must not download anything: `npx` gets
+        --no-install, and for the driver's own package it is replaced by the installed program."""
         words = processes.split_command(cmd)
         if Path(words[0]).name != "npx":
             return words
-        rest = [word for word in words[1:] if word not in ("-y", "--yes", "--no-install")]
+        arguments = [word for word in words[1:] if word not in ("-y", "--yes", "--no-install")]
         server = self._manifest.server
         program = installed_bin(self._manifest, self._folder)
-        own = "" if server is None else package_name(server.package)
-        if program is not None and own and rest and package_name(rest[0]) == own:
-            return [str(program), *rest[1:]]
-        return ["npx", "--no-install", *rest]
+        own_package = "" if server is None else package_name(server.package)
+        if (
+            program is not None
+            and own_package
+            and arguments
+            and package_name(arguments[0]) == own_package
+        ):
+            return [str(program), *arguments[1:]]
+        return ["npx", "--no-install", *arguments]
 
     # -- installing
 
     async def install(self) -> None:
-        """By the first way that works. Raises InterlockError."""
+        """Install with the first method that succeeds. Raises InterlockError."""
         if not self._allowed:
             raise self._error(not_installed(self._manifest.id))
         before = read_marker(self._folder)
         async with self._install_lock():
             if self.is_installed() and read_marker(self._folder) != before:
-                # Somebody else did it while we waited.
+                # Another process installed it while this one waited for the lock.
                 return
             await self._try_steps()
         self.installed = True
@@ -708,38 +752,40 @@ class _Preparation:
         for step in self._manifest.install:
             if step.method not in STEPS:
                 self._warn(
-                    f"{self._manifest.id}: install method {step.method!r} is not known here, and "
-                    f"skipped (known: {', '.join(STEPS)})"
+                    f"{self._manifest.id}: unknown install method {step.method!r} is skipped "
+                    f"(known: {', '.join(STEPS)})"
                 )
-        why: list[str] = []
-        for number, step in enumerate(self._known):
-            self._progress(number, self._of, f"{step.method}: {_what(step.settings)}")
+        failures: list[str] = []
+        for number, step in enumerate(self._steps):
+            self._progress(number, self._step_count, f"{step.method}: {_what(step.settings)}")
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder.mkdir(mode=0o700, parents=True)
             site = InstallSite(self._manifest, self._folder, self._run, self._warn)
             try:
                 await STEPS[step.method](site, step.settings)
-            except InstallStepError as failed:
-                why.append(f"{step.method}: {failed}")
+            except InstallStepError as failure:
+                failures.append(f"{step.method}: {failure}")
                 continue
-            marker = InstallMarker(step.method, self._wanted(), time.time(), step.settings)
+            marker = InstallMarker(step.method, self._install_digest(), time.time(), step.settings)
             _write(self._folder / MARKER, msgspec.json.encode(marker))
-            self._progress(self._of - 1, self._of, f"{step.method}: installed")
+            self._progress(self._step_count - 1, self._step_count, f"{step.method}: installed")
             return
-        raise self._failed("; ".join(why) or "no way to install it is known here")
+        raise self._failed(
+            "; ".join(failures) or f"no supported install method (supported: {', '.join(STEPS)})"
+        )
 
-    def done(self) -> None:
+    def report_done(self) -> None:
         if self.installed:
-            self._progress(self._of, self._of, "ready")
+            self._progress(self._step_count, self._step_count, "ready")
 
-    def _wanted(self) -> str:
-        """What an install was for: another package or version is another install."""
+    def _install_digest(self) -> str:
+        """Return the digest of `install`: another package or version is another installation."""
         return hashlib.sha256(msgspec.json.encode(self._manifest.install)).hexdigest()
 
-    def _failed(self, why: str) -> InterlockError:
+    def _failed(self, reason: str) -> InterlockError:
         id = self._manifest.id
         return self._error(
-            f"Cannot install {id}: {why.rstrip('.')}. When that is mended: "
+            f"Cannot install {id}: {reason.rstrip('.')}. Fix this, then run "
             f"`interlock drivers install {id}`."
         )
 
@@ -749,7 +795,7 @@ class _Preparation:
 
     @contextlib.asynccontextmanager
     async def _install_lock(self) -> AsyncIterator[None]:
-        """Be the only process that installs this driver."""
+        """Hold the lock that allows only one process to install this driver."""
         try:
             self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(
@@ -770,7 +816,7 @@ class _Preparation:
                     await self._sleep(_LOCK_POLL_SECONDS)
             yield
         finally:
-            # Closing gives the lock back.
+            # Closing the file releases the lock.
             os.close(lock)
 
 
@@ -782,44 +828,44 @@ def _what(settings: Mapping[str, object]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, also when the power fails."""
-    beside = path.with_suffix(".part")
-    with beside.open("wb") as file:
+    """Write a file atomically, also across a power failure."""
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
-# -- When a driver that could not be installed, or whose version would not do, is looked at again:
-# as soon as somebody installed something in its folder, and otherwise after a while.
+# -- Retry of failed installations and version checks: at once if something was installed in the
+# driver's folder, otherwise after a delay.
 
 RECHECK_SECONDS: Final = 5.0
-"""It may have come onto this machine by another way."""
+"""Delay if the node does not install: the program may have been installed in another way."""
 INSTALL_RETRY_SECONDS: Final = 60.0
-"""Where the node installs by itself: an attempt without a network takes its time."""
+"""Delay if the node installs: an attempt without network takes long."""
 
 InstallFingerprint = tuple[int, int, int] | None
 
 
 class InstallFailure(Struct, frozen=True):
-    """An attempt that failed."""
+    """A failed installation attempt."""
 
     folder: Path
-    seen: InstallFingerprint
-    """By what a change of the folder is seen."""
-    again_at: float
-    """On the clock of whoever tried."""
+    fingerprint: InstallFingerprint
+    """Fingerprint of the folder at the time of the failure."""
+    retry_at: float
+    """Time of the next attempt, on the clock of the lifecycle."""
 
     def is_outdated(self) -> bool:
-        """Whether somebody has installed something since."""
-        return install_fingerprint(self.folder) != self.seen
+        """Return whether something was installed since."""
+        return install_fingerprint(self.folder) != self.fingerprint
 
 
 def install_fingerprint(folder: Path) -> InstallFingerprint:
-    """Another one after each install; None when nothing is installed."""
+    """Return a value that changes with each installation. None: nothing is installed."""
     try:
-        found = os.stat(folder / MARKER)
+        status = os.stat(folder / MARKER)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,5 +1,5 @@
-"""From a manifest to a running server: what is started or connected to, with which environment,
-behind which confinement, in which revision of MCP."""
+"""The start of a driver's server from its manifest: command or URL, environment, confinement, and
+revision of MCP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from interlock.manifests import placeholders
 from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.protocol import mcp
 
-_REFUSALS: Final = range(400, 500)
+_CLIENT_ERRORS: Final = range(400, 500)
 _UNAUTHORIZED_STATUSES: Final = (401, 403)
 _PERMANENT: Final = frozenset(
     failure.name
@@ -51,21 +51,26 @@ _PERMANENT: Final = frozenset(
         TOOL_UNAVAILABLE, VERSION_MISMATCH,
     )
 )  # fmt: skip
-_TAKEN: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
+_ENV_REFERENCE: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
 _FINGERPRINT_KEY: Final = os.urandom(32)
-"""With this key values are marked: a mark says nothing to who does not have it."""
+"""Key of the fingerprints of secrets. Without it a fingerprint reveals nothing."""
 
 SecretSource = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
-"""Gives the secrets of these names. Raises InterlockError where one is not to be had."""
+"""Returns the values of the named secrets. Raises InterlockError if one is not available."""
 ConfinementFactory = Callable[[], Awaitable[ProcessConfinement | None]]
-"""Gives the confinement of a server that is to be started. None: it goes unconfined."""
+"""Returns the confinement of a server that is about to start. None: it runs unconfined."""
 
 
 def server_config(
     manifest: DriverManifest, *, workspace: Path, installed: Path | None, confined: bool = True
 ) -> ServerConfig:
-    """The server that a manifest declares, in the words of the config. `installed`: the program of
-    a package that was installed; `confined`: whether a container is kept from the network."""
+    """Return the server of a manifest as a server config.
+
+    Args:
+        workspace: the working folder of the server.
+        installed: the program of an installed package.
+        confined: confine the network of a container.
+    """
     server = manifest.server
     assert server is not None, "only drivers of kind mcp have a server"
     base = ServerConfig(
@@ -73,7 +78,7 @@ def server_config(
         cwd=str(workspace),
         start_timeout=max(manifest.connection.timeout_ms / 1000, 1.0),
         description=manifest.name,
-        # One connection for all who call.
+        # All callers share one connection.
         sessions="shared",
     )
     if server.kind == "remote":
@@ -86,11 +91,11 @@ def server_config(
     if manifest.transport != "stdio":
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{manifest.id}: a container that is spoken to over {manifest.transport} is not run by "
-            "this node; use transport: stdio, or start it yourself and use server.kind: remote.",
+            f"{manifest.id}: this node does not run containers with transport {manifest.transport}. "
+            "Use transport: stdio, or start the container yourself and use server.kind: remote.",
         )
     argv = server_command(manifest, workspace=workspace, installed=installed, confined=confined)
-    # Without arguments the config takes a command for a whole line.
+    # The config splits a command without arguments into words, so it is quoted.
     command = argv[0] if len(argv) > 1 else shlex.quote(argv[0])
     return replace(base, command=command, args=argv[1:], env=dict(server.env), transport="stdio")
 
@@ -98,7 +103,8 @@ def server_config(
 def server_command(
     manifest: DriverManifest, *, workspace: Path, installed: Path | None, confined: bool = True
 ) -> list[str]:
-    """What is started for a manifest whose server is a process of this machine."""
+    """Return the command line of a manifest's server. The server must be a process of this
+    machine."""
     server = manifest.server
     assert server is not None, "only drivers of kind mcp have a server"
     if server.kind == "binary":
@@ -107,13 +113,13 @@ def server_command(
     if server.kind == "npm":
         if installed is not None:
             return [str(installed), *server.args]
-        # What is not installed is not fetched behind anybody's back.
+        # A package that is not installed must not be downloaded unnoticed.
         return ["npx", "--no-install", server.package, *server.args]
     return docker_argv(
         server.image,
         server.args,
         sorted(server.env),
-        # Whether this machine may be named was asked before; in a container it is another one.
+        # `local_egress` was checked before. In a container the local machine is another one.
         egress=Egress.compile(manifest.egress, any_egress=not confined, local_egress=True),
         port=server.port,
         advisory=not confined,
@@ -122,16 +128,17 @@ def server_command(
 
 
 def _program(path: str, folder: Path, workspace: Path) -> str:
-    """A program by its name is looked for on the PATH, one with a slash beside the driver."""
+    """Return the path of a program. A name is looked up on the PATH, a relative path beside the
+    driver and then in the workspace."""
     if "/" not in path or path.startswith("/"):
         return path
-    beside = folder / path
-    return str(beside if beside.exists() else workspace / path)
+    local = folder / path
+    return str(local if local.exists() else workspace / path)
 
 
 def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
-    """How a remote server is shown who calls: as `server.auth` says, else the first secret of the
-    driver as a bearer token."""
+    """Return the authentication headers of a remote server: as `server.auth` declares, else the
+    first secret of the driver as a bearer token."""
     auth = server.auth
     if auth is not None:
         value = f"${{secrets.{auth.secret}}}"
@@ -142,41 +149,46 @@ def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
 
 
 def is_permanent(error: InterlockError) -> bool:
-    """Whether the next attempt would come to the same: somebody has to do something first."""
+    """Return whether a retry is useless because an operator has to fix something first."""
     if isinstance(error, UpstreamGoneError) and error.status in _UNAUTHORIZED_STATUSES:
         return True
     return error.failure.name in _PERMANENT
 
 
 def marked(values: Mapping[str, str]) -> bytes:
-    """A mark of secrets, by which it is seen whether they are others now. They are not kept."""
-    mark = hmac.new(_FINGERPRINT_KEY, digestmod=hashlib.sha256)
+    """Return a fingerprint of secrets, by which a change is detected. The values are not kept."""
+    digest = hmac.new(_FINGERPRINT_KEY, digestmod=hashlib.sha256)
     for name in sorted(values):
         for text in (name, values[name]):
             encoded = text.encode("utf-8", "surrogatepass")
-            mark.update(len(encoded).to_bytes(8) + encoded)
-    return mark.digest()
+            digest.update(len(encoded).to_bytes(8) + encoded)
+    return digest.digest()
 
 
 def inherited_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the node's own environment that every server is started with. What a secret
-    of drivers is taken from is for whom that secret is for, whatever fits its name; and what the
-    config takes for somebody else is not meant by a pattern."""
+    """Return the variables of the node's environment that every server inherits.
+
+    A variable that provides a driver secret is excluded, whatever matches its name. A variable that
+    the config uses elsewhere is included only if it is listed by name.
+    """
     settings = config.section(DriversConfig)
-    secret = {
+    secret_variables = {
         reference.name
         for text in settings.secrets.values()
         for reference in references(text)
         if isinstance(reference, EnvReference)
     }
-    by_name = [pattern for pattern in settings.env_passthrough if not _is_pattern(pattern)]
-    taken = frozenset(_TAKEN.findall(msgspec.json.encode(config).decode()))
+    exact_names = [pattern for pattern in settings.env_passthrough if not _is_pattern(pattern)]
+    referenced = frozenset(_ENV_REFERENCE.findall(msgspec.json.encode(config).decode()))
     return {
         name: value
         for name, value in environ.items()
-        if (name in by_name or (name not in taken and _fits(name, settings.env_passthrough)))
-        and name not in secret
-        and not _fits(name, settings.env_secrets)
+        if (
+            name in exact_names
+            or (name not in referenced and _matches_any(name, settings.env_passthrough))
+        )
+        and name not in secret_variables
+        and not _matches_any(name, settings.env_secrets)
     }
 
 
@@ -184,12 +196,12 @@ def _is_pattern(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class DriverConnector(Connector):
-    """Opens connections to the server of one driver."""
+    """A connector that opens connections to the server of one driver."""
 
     def __init__(
         self,
@@ -203,23 +215,27 @@ class DriverConnector(Connector):
         confine: ConfinementFactory,
         inherited_environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`passed_on`: variables of the node's own environment that the server may have."""
+        """Args:
+        secrets: provides the secrets at each connection attempt.
+        confine: provides the confinement of a started server.
+        inherited: variables of the node's environment that the server inherits.
+        """
         super().__init__(
-            key, server, node_info=node_info, resolve=lambda _: self._filled, clock=clock
+            key, server, own_info=own_info, resolve=lambda _: self._resolved_config, clock=clock
         )
-        self._declared = server
-        self._give_secrets = secrets
+        self._declared_config = server
+        self._load_secrets = secrets
         self._confine = confine
         self._inherited = dict(inherited_environment or {})
         self._container = manifest.server is not None and manifest.server.kind == "docker"
-        self._filled = server
+        self._resolved_config = server
         texts = {**server.env, **server.headers}.values()
         self.secret_names = frozenset().union(*map(placeholders.names, texts))
-        """The secrets that it needs."""
+        """Names of the secrets that the server needs."""
         self.mark = b""
-        """Of the secrets that the last connection was opened with."""
+        """Fingerprint of the secrets of the last connection."""
         self.last_error: InterlockError | None = None
-        """Why the last attempt failed. None: it did not."""
+        """Error of the last attempt. None: it succeeded."""
         version = manifest.protocol_version
         self._pinned = version in mcp.SESSION_REVISIONS
         if self._pinned:
@@ -230,34 +246,32 @@ class DriverConnector(Connector):
     ) -> UpstreamClient:
         self.last_error = None
         try:
-            return await self._connected(client_capabilities, session_first=session_first)
+            return await self._connect(promises, session_first=session_first)
         except InterlockError as error:
             self.last_error = error
             raise
         finally:
-            # What was given is in its place: here it is not kept.
-            self._filled = self._declared
+            # Keep no secret values here after they were passed on.
+            self._resolved_config = self._declared_config
 
-    async def _connected(
-        self, client_capabilities: bytes, *, session_first: bool
-    ) -> UpstreamClient:
-        self._filled = await self._with_secrets()
+    async def _connect(self, promises: bytes, *, session_first: bool) -> UpstreamClient:
+        self._resolved_config = await self._resolve_secrets()
         session_first = session_first or self._pinned
         try:
-            return await super().connect(client_capabilities, session_first=session_first)
-        except UpstreamLostError as gone:
-            if self._filled.transport != "sse" or gone.status not in _REFUSALS:
+            return await super().connect(promises, session_first=session_first)
+        except UpstreamGoneError as gone:
+            if self._resolved_config.transport != "sse" or gone.status not in _CLIENT_ERRORS:
                 raise
-            # There is no event stream of the old kind: most of today's servers speak this one.
-            self._filled = replace(self._filled, transport="http")
-            return await super().connect(client_capabilities, session_first=session_first)
+            # The server has no legacy event stream. Most current servers use streamable HTTP.
+            self._resolved_config = replace(self._resolved_config, transport="http")
+            return await super().connect(promises, session_first=session_first)
 
-    async def _with_secrets(self) -> ServerConfig:
-        """What was declared, with the secrets in their places. Asked for every attempt: one that
-        was missing, or is a new one, may be there now."""
-        server, names = self._declared, self.secret_names
-        values = await self._give_secrets(names) if names else {}
-        self.mask.add(values.values())
+    async def _resolve_secrets(self) -> ServerConfig:
+        """Return the declared config with the values of the secrets. They are loaded at every
+        attempt, because a missing or changed secret may be available now."""
+        server, names = self._declared_config, self.secret_names
+        values = await self._load_secrets(names) if names else {}
+        self.mask.learn(values.values())
         self.mark = marked(values)
         return replace(
             server,
@@ -271,8 +285,8 @@ class DriverConnector(Connector):
         argv = self._argv(server)
         env = minimal_environment({**self._inherited, **server.env})
         if self._container:
-            # It goes unconfined, so which program it is, is the node's choice alone. What it heeds
-            # of its environment is, too: see `docker.env_problem`.
+            # The container client runs unconfined, so only the node chooses the program. The driver
+            # cannot set variables that the client reads either: see `docker.env_problem`.
             argv[0] = client_of(os.environ, key=self._key)
         confinement = await self._confine()
         if confinement is not None:

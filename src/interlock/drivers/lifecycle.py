@@ -1,5 +1,5 @@
-"""What the node does for its drivers: has them signed in, installed and of the right version, gives
-them their secrets, confines and starts their servers, and looks after their health."""
+"""The services of a node for its drivers: sign-in, installation, secrets, confinement, the start of
+servers, and health checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from interlock.drivers.installation import (
 from interlock.drivers.installation import SIGN_IN_CHECK_SECONDS as INSTALL_CHECK_SECONDS
 from interlock.drivers.launch import DriverConnector, inherited_environment, marked, server_config
 from interlock.drivers.paths import driver_states_path, installed_drivers_path
-from interlock.drivers.processes import CommandRunner, confined
+from interlock.drivers.processes import CommandRunner, confined_runner
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sign_in_state import DriverSignIn, create_refresher
 from interlock.drivers.sign_in_store import SqliteSignInStore
@@ -59,11 +59,11 @@ from interlock.protocol.mcp import PING, TOOLS_LIST, Era
 _log = logging.getLogger("interlock.drivers")
 
 NODE_USER: Final = "node"
-"""Who is signed in with a driver: its server is the same for all callers."""
+"""The user of driver sign-ins. A driver's server is shared by all callers."""
 
 
 class DriverLifecycle:
-    """Surrounds every driver of one node."""
+    """The host of all drivers of one node (`DriverHost`)."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class DriverLifecycle:
         )
         self.inventory = SecretsInventory()
         self._programs: dict[Driver, Path | None] = {}
-        self._auth: dict[Driver, DriverSignIn] = {}
-        self._watching: dict[Driver, asyncio.Task[None]] = {}
+        self._sign_ins: dict[Driver, DriverSignIn] = {}
+        self._health_tasks: dict[Driver, asyncio.Task[None]] = {}
         self.drivers: dict[str, Driver] = {}
-        """Those that there are, by key."""
+        """Current drivers, by key."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -115,18 +115,19 @@ class DriverLifecycle:
             ]
         )
 
-    # -- before its server is needed
+    # -- before the start of a server
 
     async def prepare(self, driver: Driver) -> None:
-        """Raises InterlockError, and remembers why."""
+        """Sign in, install the driver and check its version. Stores the error in the driver's
+        condition. Raises InterlockError."""
         condition = driver.condition
         _require_allowed(driver)
-        await self._signed_in(driver)
+        await self._ensure_signed_in(driver)
         condition.install_failed = condition.version_problem = ""
         driver.install_failure = None
         manifest = driver.manifest
         folder = installing.driver_folder(self._installed, manifest)
-        allowed, before = (
+        allowed, previous = (
             self._config.section(DriversConfig).allow_install,
             install_fingerprint(folder),
         )
@@ -135,7 +136,7 @@ class DriverLifecycle:
                 manifest,
                 folder=folder,
                 allowed=allowed,
-                check=self._runs(driver, "version_check.cmd"),
+                check=self._command_runner(driver, "version_check.cmd"),
                 warn=lambda text: driver.warn(text),
             )
         except InterlockError as error:
@@ -143,35 +144,35 @@ class DriverLifecycle:
                 condition.version_problem = error.message
             elif error.failure is not SANDBOX_UNAVAILABLE:
                 condition.install_failed = error.message
-            # What the node itself did there is no news.
-            seen = install_fingerprint(folder) if allowed else before
+            # A change that the node itself made must not trigger a retry.
+            fingerprint = install_fingerprint(folder) if allowed else previous
             pause = INSTALL_RETRY_SECONDS if allowed else INSTALL_CHECK_SECONDS
-            driver.install_failure = InstallFailure(folder, seen, self.clock() + pause)
+            driver.install_failure = InstallFailure(folder, fingerprint, self.clock() + pause)
             raise
         self._programs[driver] = prepared.program
 
-    async def _signed_in(self, driver: Driver) -> None:
-        auth = self.auth(driver)
+    async def _ensure_signed_in(self, driver: Driver) -> None:
+        auth = self.sign_in(driver)
         try:
             await auth.ensure_ready()
         finally:
-            self._take_over(driver, auth)
+            self._copy_sign_in_state(driver, auth)
 
     async def ensure_ready(self, driver: Driver) -> None:
-        """What has to be true of a driver whose server runs already. Raises InterlockError."""
+        """Check the sign-in and the secrets of a running driver. Raises InterlockError."""
         _require_allowed(driver)
-        await self._signed_in(driver)
+        await self._ensure_signed_in(driver)
         supervisor = driver.supervisor
         if supervisor is None or not supervisor.connector.secret_names:
             return
         connector = supervisor.connector
-        if await self._mark(driver, connector.secret_names) != connector.mark:
-            _log.info("%s gets a new server: its secrets are others now", driver.manifest.id)
+        if await self._secrets_fingerprint(driver, connector.secret_names) != connector.mark:
+            _log.info("driver %s: secrets changed, restarting its server", driver.manifest.id)
             if driver.supervisor is supervisor:
                 driver.server.retire()
 
-    async def _mark(self, driver: Driver, names: frozenset[str]) -> bytes:
-        """Of what these secrets are now. Nobody is given anything."""
+    async def _secrets_fingerprint(self, driver: Driver, names: frozenset[str]) -> bytes:
+        """Return the fingerprint of the current values of secrets. No driver gets the values."""
         values: dict[str, str] = {}
         for name in names:
             try:
@@ -185,18 +186,18 @@ class DriverLifecycle:
 
     def next_check_at(self, driver: Driver) -> float:
         supervisor = driver.supervisor
-        if self.auth(driver).needs_no_sign_in and (
+        if self.sign_in(driver).needs_no_sign_in and (
             supervisor is None or not supervisor.connector.secret_names
         ):
             return inf
         return self.clock() + SIGN_IN_CHECK_SECONDS
 
-    def auth(self, driver: Driver) -> DriverSignIn:
-        """Whether somebody is signed in with it."""
-        state = self._auth.get(driver)
+    def sign_in(self, driver: Driver) -> DriverSignIn:
+        """Return the sign-in state of a driver."""
+        state = self._sign_ins.get(driver)
         if state is None:
             manifest = driver.manifest
-            names = () if manifest.auth is None else manifest.auth.state_env
+            names = () if manifest.sign_in is None else manifest.sign_in.state_env
 
             async def missing() -> list[str]:
                 return await unresolved(
@@ -207,14 +208,14 @@ class DriverLifecycle:
                 )
 
             hook = None if driver.hooks is None else driver.hooks.refresh
-            state = self._auth[driver] = DriverSignIn(
+            state = self._sign_ins[driver] = DriverSignIn(
                 manifest,
                 workspace=workspace_id(self._base_dir),
                 user=NODE_USER,
                 store=self._states,
                 missing=missing,
                 refresh=create_refresher(
-                    manifest, run=self._runs(driver, "auth.refresh.cmd"), ask=self._asks(driver),
+                    manifest, run=self._command_runner(driver, "auth.refresh.cmd"), ask=self._probe_client(driver),
                     env={}, hook=hook, warn=lambda text: driver.warn(text),
                 ),
                 warn=lambda text: driver.warn(text),
@@ -223,16 +224,16 @@ class DriverLifecycle:
         return state
 
     def _auth_changed(self, driver: Driver, state: DriverSignIn) -> None:
-        self._take_over(driver, state)
+        self._copy_sign_in_state(driver, state)
         if not state.authed:
-            # What it was started with is of no use to it.
+            # The running server has outdated credentials.
             driver.server.retire()
 
-    def _take_over(self, driver: Driver, state: DriverSignIn) -> None:
-        condition, told = driver.condition, state.instruction
-        if condition.authed is not state.authed or condition.auth_problem != told:
-            condition.authed, condition.auth_problem = state.authed, told
-            # Why it could not be used is out of date.
+    def _copy_sign_in_state(self, driver: Driver, state: DriverSignIn) -> None:
+        condition, instruction = driver.condition, state.instruction
+        if condition.authed is not state.authed or condition.auth_problem != instruction:
+            condition.authed, condition.auth_problem = state.authed, instruction
+            # The previous error is outdated.
             driver.problem = ""
             self.on_change(driver)
 
@@ -261,19 +262,20 @@ class DriverLifecycle:
             encode_value(row).decode(),
         )
 
-    # -- what its manifest has the node run and ask
+    # -- commands and requests of a manifest
 
-    def _runs(self, driver: Driver, what: str) -> CommandRunner:
-        """Confined as its server is, and written down."""
+    def _command_runner(self, driver: Driver, what: str) -> CommandRunner:
+        """Return a runner for a manifest command. The command is confined like the server and
+        recorded in the journal."""
 
-        def tell(word: str, row: Mapping[str, Any]) -> None:
+        def record(outcome: str, row: Mapping[str, Any]) -> None:
             self._audit.record_change(
-                "driver.command", driver.key, word, encode_value(row).decode()
+                "driver.command", driver.key, outcome, encode_value(row).decode()
             )
 
-        return confined(what, lambda: self.confinements.open(driver), tell)
+        return confined_runner(what, lambda: self.confinements.open(driver), record)
 
-    def _asks(self, driver: Driver) -> ProbeClient:
+    def _probe_client(self, driver: Driver) -> ProbeClient:
         settings = self._config.section(DriversConfig)
         return declared_probe_client(
             driver.manifest,
@@ -283,10 +285,10 @@ class DriverLifecycle:
         )
 
     def code_environment(self) -> dict[str, str]:
-        """What the process of a driver.py is started with: as its server, without secrets."""
+        """Return the environment of a driver.py process: that of its server, without secrets."""
         return inherited_environment(self._config, self._environ)
 
-    # -- its server
+    # -- server
 
     def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
         manifest, settings = driver.manifest, self._config.section(DriversConfig)
@@ -337,84 +339,92 @@ class DriverLifecycle:
         return supervisor
 
     async def free_slot(self, driver: Driver) -> None:
-        """End the server that was unused for longest, where there are too many."""
+        """Stop the least recently used idle server if the process limit is reached."""
         while True:
             running = [driver for driver in self.drivers.values() if driver.supervisor is not None]
             if len(running) < self._config.section(DriversConfig).most_processes:
                 return
-            free = [driver for driver in running if driver.server.is_idle]
-            if not free:
+            idle = [driver for driver in running if driver.server.is_idle]
+            if not idle:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"{len(running)} servers of drivers are at work, and no more may run at once "
-                    "(drivers.most_processes); try again in a moment.",
+                    f"{len(running)} driver servers are busy, which is the limit "
+                    "(drivers.most_processes). Try again in a moment, or raise the limit.",
                 )
-            await min(free, key=lambda driver: driver.server.last_used).server.end()
+            await min(idle, key=lambda driver: driver.server.last_used).server.end()
 
     def call_later(self, seconds: float, then: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, then)
 
-    # -- its health
+    # -- health
 
     def monitor(self, driver: Driver) -> None:
-        """Begin to look whether it works. Of one that is refused nothing is run, checks neither."""
+        """Start the health checks of a driver. Nothing of a rejected driver runs, so it has no
+        checks."""
         if driver.condition.rejection:
             return
         if driver.hooks is not None:
             process = driver.hooks.process
             process.open_confinement = self.confinements.code_confinement(driver)
             process.env = self.code_environment()
-        driver.needs_sign_in = lambda gone: self._sign(driver, gone)
+        driver.needs_sign_in = lambda gone: self._check_expiry(driver, gone)
         driver.health = health = Health(
             driver.manifest,
             ping=lambda: self._ping(driver),
-            run=self._runs(driver, "health_check.cmd"),
-            ask=self._asks(driver),
+            run=self._command_runner(driver, "health_check.cmd"),
+            ask=self._probe_client(driver),
             clock=time.time,
             on_change=lambda now: self._health_changed(driver, now),
         )
         if driver.manifest.health_check is not None:
-            self._watching[driver] = asyncio.get_running_loop().create_task(
+            self._health_tasks[driver] = asyncio.get_running_loop().create_task(
                 health.watch(), name=f"health:{driver.key}"
             )
 
-    def _sign(self, driver: Driver, gone: UpstreamLostError) -> bool:
-        """Why a call failed: perhaps somebody has to sign in again."""
-        seen = self.auth(driver).detect_expiry(http_status=gone.status or None, exception=gone)
-        if seen:
-            _log.info("%s has to be signed in again", driver.manifest.id)
-        return seen
+    def _check_expiry(self, driver: Driver, error: UpstreamGoneError) -> bool:
+        """Check whether a failed call means that the sign-in has expired."""
+        is_expired = self.sign_in(driver).detect_expiry(
+            http_status=error.status or None, exception=error
+        )
+        if is_expired:
+            _log.info("driver %s: sign-in expired", driver.manifest.id)
+        return is_expired
 
     def _health_changed(self, driver: Driver, health: Health) -> None:
         driver.update_health()
         self.on_change(driver)
 
     async def _ping(self, driver: Driver) -> None:
-        """A sign of life of a server that runs. One that sleeps is not woken for it."""
+        """Ping a running server. A stopped server is not started for it."""
         supervisor = driver.supervisor
         peer = None if supervisor is None else supervisor.peer
         if peer is not None:
             await peer.request(PING if peer.era is Era.SESSION else TOOLS_LIST)
 
     async def remove(self, driver: Driver, *, immediately: bool) -> None:
-        """It is no more. Calls under way may still be answered, unless that is to be `at_once`."""
-        watching = self._watching.pop(driver, None)
+        """Stop a removed driver and release its resources.
+
+        Args:
+            immediately: do not wait for calls that are still running.
+        """
+        watching = self._health_tasks.pop(driver, None)
         if watching is not None:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         await driver.close(immediately=immediately)
-        self._auth.pop(driver, None)
+        self._sign_ins.pop(driver, None)
         self._programs.pop(driver, None)
 
 
 def _require_allowed(driver: Driver) -> None:
-    """Raises InterlockError for a driver that is not used: nothing of it runs, whoever asks."""
+    """Raise InterlockError if a driver is rejected. Nothing of a rejected driver runs."""
     if driver.condition.rejection:
         raise InterlockError(
-            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.condition.rejection}"
+            POLICY_VIOLATION,
+            f"Driver {driver.manifest.id} is rejected: {driver.condition.rejection}",
         )
 
 
 def workspace_id(base_dir: Path) -> str:
-    """By what a workspace is known: its folder."""
+    """Return the id of a workspace: its folder."""
     return str(base_dir.resolve())

@@ -1,9 +1,9 @@
-"""How long a call of a contract may take, what it costs, and whether it is tried again.
+"""Timeout, cost and retries of a contract call.
 
-The contract, the driver and the driver's entry each have a word. Timeouts are ceilings, so the
-smallest counts. For cost and retries the more specific word counts. Only the node tries again: a
-driver says that an error is worth it, and what may have changed something is repeated only where
-doing it twice is doing it once.
+The contract, the driver and the driver's entry can each set them. Timeouts are ceilings: the
+smallest applies. For cost and retries the more specific setting applies. Only the node retries: a
+driver marks an error as retryable, and a call that may have changed something is repeated only if
+it is idempotent.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _ONCE: Final = Retry()
 def effective_timeout_ms(
     contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
 ) -> int:
-    """The smallest of what the contract, the driver, the entry and the connection allow."""
+    """Return the smallest timeout of the contract, the driver, the entry and the connection, in
+    ms."""
     return min(_declared_ms(contract, driver, entry), driver.connection.timeout_ms)
 
 
 def override_warnings(
     contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
 ) -> list[str]:
-    """Overrides that do not do what their author may expect."""
+    """Return a warning for each override that has no effect or an unexpected effect."""
     warnings = []
-    for where, said in (
+    for where, override_ms in (
         (f"driver {driver.id}", driver.timeout_override_ms),
         (f"driver {driver.id}, entry of {contract.id}", entry.timeout_override_ms),
     ):
-        if said is not None and said > contract.timeout_ms:
+        if override_ms is not None and override_ms > contract.timeout_ms:
             warnings.append(
-                f"{where}: timeout_override_ms {said} is more than the contract allows; "
+                f"{where}: timeout_override_ms {override_ms} exceeds timeout_ms of the contract; "
                 f"{contract.timeout_ms} is used."
             )
     declared = _declared_ms(contract, driver, entry)
@@ -57,11 +58,12 @@ def override_warnings(
 def effective_cost(
     contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
 ) -> Cost:
-    """What a call costs: the entry's word, else the driver's, else the contract's class."""
-    own, general = entry.cost or Cost(), driver.cost or Cost()
-    priced = own if own.units_per_call is not None else general
+    """Return the cost of a call: set by the entry, else by the driver, else the contract's cost
+    class."""
+    specific, general = entry.cost or Cost(), driver.cost or Cost()
+    priced = specific if specific.units_per_call is not None else general
     return Cost(
-        own.cost_class or general.cost_class or contract.cost_class,
+        specific.cost_class or general.cost_class or contract.cost_class,
         priced.units_per_call,
         priced.currency,
     )
@@ -70,13 +72,17 @@ def effective_cost(
 def effective_retry(
     contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
 ) -> Retry:
-    """How often a call is tried: the entry's word, else the driver's, else the contract's."""
+    """Return the retry policy of a call: set by the entry, else by the driver, else by the
+    contract."""
     return entry.retry or driver.retry or contract.retry or _ONCE
 
 
 def is_repeatable(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> bool:
-    """Whether a call that may have been executed can be made once more without harm. `level`: what
-    it does at least, by those who serve it."""
+    """Return whether a call that may have been executed can be repeated safely.
+
+    Args:
+        level: the effect that the serving tools report, at least.
+    """
     if contract.risk_level >= 3 or level is EffectLevel.IRREVERSIBLE:
         return False
     changes = bool(contract.mutates) or level is not EffectLevel.READ_ONLY
@@ -84,7 +90,8 @@ def is_repeatable(contract: ToolContract, level: EffectLevel = EffectLevel.READ_
 
 
 class CallAttempts:
-    """The tries of one call. Asked after each failure whether there is another, and when."""
+    """A counter of the attempts of one call. After each failure it decides whether and when to
+    retry."""
 
     __slots__ = ("_made", "_repeatable", "_retry")
 
@@ -97,27 +104,29 @@ class CallAttempts:
     ) -> None:
         self._retry = effective_retry(contract, driver, entry)
         self._repeatable = is_repeatable(contract, level)
-        self._made = 1
+        self._count = 1
 
     @property
-    def made(self) -> int:
-        """How many there were, with the one that is under way."""
-        return self._made
+    def count(self) -> int:
+        """The number of attempts, including the current one."""
+        return self._count
 
-    def again(self, error: InterlockError, *, executed: bool = True) -> float | None:
-        """How many seconds to wait before the next try. None: there is none.
+    def next_delay(self, error: InterlockError, *, executed: bool = True) -> float | None:
+        """Return the delay before the next attempt in seconds, or None if there is no further
+        attempt.
 
-        `executed`: the tool may have been called. Where it certainly was not, nothing can happen
-        twice.
+        Args:
+            executed: the tool may have been called. False means that it certainly was not, so a
+                repetition cannot execute it twice.
         """
-        if not error.retryable or self._made >= self._retry.max_attempts:
+        if not error.retryable or self._count >= self._retry.max_attempts:
             return None
         if executed and not self._repeatable:
             return None
         pause: float = self._retry.initial_ms
         if self._retry.backoff == "exponential":
-            pause = exponential_delay(self._made - 1, pause, MAX_PAUSE_MS)
-        self._made += 1
+            pause = exponential_delay(self._count - 1, pause, MAX_PAUSE_MS)
+        self._count += 1
         return min(pause, MAX_PAUSE_MS) / 1000
 
 
@@ -126,5 +135,5 @@ def _repeats(contract: ToolContract, driver: DriverManifest, entry: ImplementedC
 
 
 def _declared_ms(contract: ToolContract, driver: DriverManifest, entry: ImplementedContract) -> int:
-    said = (contract.timeout_ms, driver.timeout_override_ms, entry.timeout_override_ms)
-    return min(timeout for timeout in said if timeout is not None)
+    timeouts = (contract.timeout_ms, driver.timeout_override_ms, entry.timeout_override_ms)
+    return min(timeout for timeout in timeouts if timeout is not None)

@@ -1,7 +1,9 @@
-"""Prompts and resources of a driver's server: only those that the driver declares are offered.
+"""Prompts and resources of a driver's server (AIP-32). Only those that the driver declares are
+offered.
 
-A resource that is declared as a kind of reference can also be asked for by that: what stands before
-the first colon of `mcp_filesystem:file:///a` is the kind, the rest is the server's own URI.
+A resource that is declared as a reference kind can also be requested by that kind: in
+`mcp_filesystem:file:///a` the text before the first colon is the kind, and the rest is the server's
+own URI.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.uri_templates import UriTemplate, normalize_uri, read_template
 
 META_SKILL: Final = "dev.interlock/skill"
-"""In the `_meta` of a prompt that is a block of a skill: the skill's file."""
-_WITH_URI: Final = {
+"""Key in `_meta` of a prompt that is a block of a skill. Its value is the skill's file."""
+_URI_INPUT: Final = {
     "type": "object",
     "properties": {"uri": {"type": "string", "format": "uri"}},
     "required": ["uri"],
@@ -31,48 +33,52 @@ _WITH_URI: Final = {
 def declared_prompts(
     manifest: DriverManifest, listed: Iterable[Raw]
 ) -> tuple[list[bytes], list[str]]:
-    """The declared ones, as the server lists them, and a sentence for each that it lacks."""
-    wanted = {prompt.name: prompt for prompt in manifest.prompts}
-    kept: list[bytes] = []
+    """Select the declared prompts from the server's list. Also return a message for each declared
+    prompt that the server lacks."""
+    declared = {prompt.name: prompt for prompt in manifest.prompts}
+    selected: list[bytes] = []
     for entry in _entries(listed):
-        prompt = wanted.pop(str(entry.get("name")), None)
+        prompt = declared.pop(str(entry.get("name")), None)
         if prompt is not None:
             if prompt.description:
                 entry = {**entry, "description": prompt.description}
             if prompt.integrate_as == "skill_block":
                 entry["_meta"] = {**_meta(entry), META_SKILL: prompt.skill_ref}
-            kept.append(encode_value(entry))
-    return kept, [f"Its server has no prompt {name!r}." for name in wanted]
+            selected.append(encode_value(entry))
+    return selected, [f"Its server has no prompt {name!r}." for name in declared]
 
 
 def declared_resources(
     manifest: DriverManifest, resources: Iterable[Raw], templates: Iterable[Raw]
 ) -> tuple[list[bytes], list[bytes], list[str]]:
-    """The same for resources and templates: those that a declared template covers."""
-    kept: list[bytes] = []
-    found: list[bytes] = []
+    """Select the resources and templates that the driver declares. Also return a message for each
+    declared template that matches nothing."""
+    selected_resources: list[bytes] = []
+    selected_templates: list[bytes] = []
     missing = []
-    concrete, general = _entries(resources), _entries(templates)
+    listed_resources, listed_templates = _entries(resources), _entries(templates)
     for resource in manifest.resources:
         pattern = _compile_template(resource.uri_template)
         covered = [
             entry
-            for entry in concrete
+            for entry in listed_resources
             if entry.get("uri") == resource.uri_template or _covers(pattern, str(entry.get("uri")))
         ]
-        same = [entry for entry in general if entry.get("uriTemplate") == resource.uri_template]
-        if not covered and not same:
+        equal = [
+            entry for entry in listed_templates if entry.get("uriTemplate") == resource.uri_template
+        ]
+        if not covered and not equal:
             missing.append(f"Its server lists no resource of {resource.uri_template!r}.")
             continue
-        kept += [encode_value(entry) for entry in covered]
-        found += [encode_value(entry) for entry in same]
+        selected_resources += [encode_value(entry) for entry in covered]
+        selected_templates += [encode_value(entry) for entry in equal]
         if resource.integrate_as == "ref_kind":
-            found.append(_reference_template(resource))
-    return kept, found, missing
+            selected_templates.append(_reference_template(resource))
+    return selected_resources, selected_templates, missing
 
 
 class DeclaredUris:
-    """Which URIs of a driver's server may be asked for."""
+    """The URIs that may be requested from a driver's server."""
 
     def __init__(
         self,
@@ -80,7 +86,10 @@ class DeclaredUris:
         roots: Sequence[str] | None,
         resolve: Callable[[str], str],
     ) -> None:
-        """`roots`: the folders that its server was given; None: it was given none."""
+        """Args:
+        roots: the folders that the server got as arguments, or None.
+        resolve: resolves the links of a path.
+        """
         self._declared = manifest.resources
         self._patterns = [
             _compile_template(resource.uri_template) for resource in manifest.resources
@@ -90,42 +99,41 @@ class DeclaredUris:
         }
         self._roots = roots
         self._resolve = resolve
-        # What a driver's folders say about URIs is checked as if a contract had one among its
-        # inputs.
-        self._asked = ToolContract(
+        # `check_uris` works on the inputs of a contract, so the URI is checked as the input of a
+        # pseudo contract.
+        self._uri_contract = ToolContract(
             file=manifest.file, id=manifest.id, name="", description="", version="1.0.0",
-            inputs=_WITH_URI, outputs={},
+            inputs=_URI_INPUT, outputs={},
         )  # fmt: skip
 
-    def own(self, uri: str) -> str:
-        """What the server calls it. Raises InterlockError for what the driver does not declare, or
-        what would lead out of its folders."""
+    def server_uri(self, uri: str) -> str:
+        """Return the server's own URI of a resource. Raises InterlockError if the driver does not
+        declare the resource or the URI leads outside of the driver's folders."""
         kind, colon, body = uri.partition(":")
-        own = body if colon and kind in self._kinds else uri
+        server_uri = body if colon and kind in self._kinds else uri
         if not any(
-            own == resource.uri_template or _covers(pattern, own)
+            server_uri == resource.uri_template or _covers(pattern, server_uri)
             for resource, pattern in zip(self._declared, self._patterns, strict=True)
         ):
             raise InterlockError(
                 UNKNOWN_RESOURCE,
-                f"{self._asked.id} declares no resource {uri[:100]!r}.",
+                f"{self._uri_contract.id} declares no resource {uri[:100]!r}.",
                 {"uri": uri},
             )
-        check_uris(self._asked, {"uri": own}, self._roots, resolve=self._resolve)
-        return own
+        check_uris(self._uri_contract, {"uri": server_uri}, self._roots, resolve=self._resolve)
+        return server_uri
 
     def rewrite_request(self, call: Call) -> None:
-        """Have a request about a resource speak of it in the server's words. Raises
-        InterlockError."""
-        extra = call.extra_params or {}
+        """Replace the resource URI in a request by the server's own URI. Raises InterlockError."""
+        extra = call.extra or {}
         uri = decode_value(extra["uri"]) if "uri" in extra else call.name
-        own = self.own(str(uri))
-        if own != uri:
-            call.extra_params = {**extra, "uri": Raw(encode_value(own))}
+        server_uri = self.server_uri(str(uri))
+        if server_uri != uri:
+            call.extra = {**extra, "uri": Raw(encode_value(server_uri))}
 
 
 def _reference_template(resource: DeclaredResource) -> bytes:
-    """The template of references to a resource."""
+    """Return the resource template of a reference kind."""
     entry = {
         "uriTemplate": f"{resource.ref_kind_id}:{with_slashes(resource.uri_template)}",
         "name": resource.ref_kind_id,

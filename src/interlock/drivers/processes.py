@@ -1,9 +1,9 @@
-"""Commands that a manifest names: run to their end, with nothing but what they are given.
+"""Commands of a manifest: they run to their end, with a minimal environment.
 
-No shell ever reads them: a line of text is split into words as a shell would, and that is all.
-A command has a group of its own, and whatever it started in it ends with it: when the command ends,
-when its time is up, and when whoever waits for it is cancelled. What it writes is kept up to a
-limit, read to the end, and never shown by `repr`: there may be a secret in it.
+No shell is used: a line of text is split into words as a shell would. A command runs in its own
+process group. The whole group is killed when the command ends, when its timeout is over, and when
+the waiting task is cancelled. Output is kept up to a limit, read to its end, and never shown by
+`repr`, because it may contain secrets.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from msgspec import Struct
 
 from interlock.core.upstreams.transports.process import STDERR, STDOUT, Process
 
-KEPT: Final = 256 * 1024
-"""Bytes that are kept of each of its two outputs."""
-NOT_RUN: Final = 127
-"""The status of a command that could not be started, as shells have it."""
-SAFE: Final = ("PATH", "HOME", "LANG", "TMPDIR")
-"""What a command inherits. Everything else, secrets above all, must be given by name."""
+MAX_OUTPUT_BYTES: Final = 256 * 1024
+"""Maximum bytes that are kept of each output."""
+EXIT_NOT_RUN: Final = 127
+"""Exit status of a command that could not be started, as in shells."""
+INHERITED_VARIABLES: Final = ("PATH", "HOME", "LANG", "TMPDIR")
+"""Variables that a command inherits. All others, in particular secrets, must be passed by name."""
 
-_BURIED_WITHIN: Final = 5.0
-_LAST_WORDS: Final = 1.0
-_SHOWN: Final = 200
+_EXIT_TIMEOUT_SECONDS: Final = 5.0
+_OUTPUT_TIMEOUT_SECONDS: Final = 1.0
+_MAX_EXCERPT_CHARACTERS: Final = 200
 
 
 class CommandResult(Struct, frozen=True):
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
-    """Its exit status, or a signal's number below zero."""
+    """Exit status, or a negative signal number."""
     out: str = ""
     err: str = ""
     timed_out: bool = False
     cut: bool = False
-    """It wrote more than is kept."""
+    """True if the output exceeded the limit."""
     start_error: str = ""
-    """Why it could not be started, as the rest of a sentence."""
+    """Why the command could not be started, as the rest of a sentence."""
 
     def __repr__(self) -> str:
         return (
@@ -52,39 +52,40 @@ class CommandResult(Struct, frozen=True):
         )
 
     def exited_with(self, status: int = 0) -> bool:
-        """Whether it came to its own end, with this status."""
+        """Return whether the command ended by itself with this status."""
         return not self.start_error and not self.timed_out and self.status == status
 
     @property
     def ending(self) -> str:
-        """How it ended, as the rest of a sentence; not a word of what it wrote."""
+        """How the command ended, as the rest of a sentence. Contains nothing of its output."""
         if self.start_error:
             return self.start_error
         if self.timed_out:
-            return "it did not end in time"
+            return "it did not end within its timeout"
         if self.status < 0:
-            return f"it was ended by signal {-self.status}"
-        return f"it ended with status {self.status}"
+            return f"it was killed by signal {-self.status}"
+        return f"exit status {self.status}"
 
     @property
     def last_line(self) -> str:
-        """The last line that it wrote. Only for commands that were told no secret."""
+        """The last line of output. Use it only for commands that got no secrets."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        # npm ends with where its log is, which says nothing of why.
+        # npm's last line is the path of its log, which is not the reason.
         lines = [line for line in lines if "A complete log of this run" not in line] or lines
         text = lines[-1] if lines else ""
         return printable_excerpt(text)
 
 
 def printable_excerpt(text: str) -> str:
-    """What a command wrote, so that it can stand in a sentence of ours."""
+    """Return a printable excerpt of a command's output for a message."""
     return "".join(
-        character if character.isprintable() else "\ufffd" for character in text[:_SHOWN]
+        character if character.isprintable() else "\ufffd"
+        for character in text[:_MAX_EXCERPT_CHARACTERS]
     )
 
 
 class CommandRunner(Protocol):
-    """Runs a command to its end. Never raises for what the command is or does."""
+    """A function that runs a command to its end. It never raises for a failed command."""
 
     async def __call__(
         self,
@@ -97,18 +98,21 @@ class CommandRunner(Protocol):
     ) -> CommandResult: ...
 
 
-def minimal_environment(given: Mapping[str, str], *more: str) -> dict[str, str]:
-    """What a command gets: the safe part of ours, with `more` names, and what it is given."""
-    inherited = {name: os.environ[name] for name in (*SAFE, *more) if name in os.environ}
-    return {**inherited, **given}
+def minimal_environment(variables: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Return the environment of a command: inherited variables, with `more` names, and the supplied
+    ones."""
+    inherited = {
+        name: os.environ[name] for name in (*INHERITED_VARIABLES, *more) if name in os.environ
+    }
+    return {**inherited, **variables}
 
 
 def split_command(cmd: str | Sequence[str]) -> list[str]:
-    """A command as words. Raises ValueError for one that has none."""
+    """Split a command into words. Raises ValueError if it is invalid."""
     try:
         words = shlex.split(cmd) if isinstance(cmd, str) else list(cmd)
-    except ValueError as bad:
-        raise ValueError(f"it cannot be split into words ({str(bad).lower()})") from None
+    except ValueError as error:
+        raise ValueError(f"it cannot be split into words ({str(error).lower()})") from None
     if not words or not words[0]:
         raise ValueError("it is empty")
     if any("\0" in word for word in words):
@@ -117,31 +121,31 @@ def split_command(cmd: str | Sequence[str]) -> list[str]:
 
 
 class _OutputCollector:
-    """What a command writes."""
+    """The output of a command."""
 
     def __init__(self) -> None:
-        self.text = {STDOUT: bytearray(), STDERR: bytearray()}
+        self.buffers = {STDOUT: bytearray(), STDERR: bytearray()}
         self.cut = False
-        self.silent = asyncio.Event()
-        """Nobody holds either output any more."""
+        self.closed = asyncio.Event()
+        """Set when both outputs are closed."""
         self._open = {STDOUT, STDERR}
 
-    def on_pipe_data(self, fd: int, data: bytes) -> None:
-        kept = self.text[fd]
-        room = KEPT - len(kept)
+    def pipe_read(self, fd: int, data: bytes) -> None:
+        buffer = self.buffers[fd]
+        room = MAX_OUTPUT_BYTES - len(buffer)
         self.cut = self.cut or len(data) > room
-        kept += data[: max(room, 0)]
+        buffer += data[: max(room, 0)]
 
     def on_pipe_closed(self, fd: int) -> None:
         self._open.discard(fd)
         if not self._open:
-            self.silent.set()
+            self.closed.set()
 
-    def on_exit(self) -> None:
-        """`Process.gone` says so too."""
+    def exited(self) -> None:
+        """Ignored: `Process.gone` reports it."""
 
-    def said(self, fd: int) -> str:
-        return self.text[fd].decode("utf-8", "replace")
+    def text_of(self, fd: int) -> str:
+        return self.buffers[fd].decode("utf-8", "replace")
 
 
 async def run(
@@ -152,35 +156,36 @@ async def run(
     timeout: float,
     stdin: bytes | None = None,
 ) -> CommandResult:
-    """Run a command to its end, or to the end of its time (seconds)."""
-    heard = _OutputCollector()
+    """Run a command to its end or to its timeout (seconds)."""
+    output = _OutputCollector()
     try:
         argv = split_command(cmd)
-        process = Process(argv, env=minimal_environment(env), cwd=cwd, owner=heard)
+        process = Process(argv, env=minimal_environment(env), cwd=cwd, owner=output)
     except (OSError, ValueError) as error:
-        return CommandResult(NOT_RUN, start_error=_start_error(error))
+        return CommandResult(EXIT_NOT_RUN, start_error=_start_error(error))
     try:
         await process.connect()
-        # One that ended already has closed its input, and uvloop raises for a write to it.
+        # An ended process has closed its input, and uvloop raises for a write to it.
         if stdin and not process.stdin.is_closing():
             process.stdin.write(stdin)
         process.stdin.close()
         timed_out = not await process.wait_gone(timeout)
     finally:
-        # Also when this is cancelled. Its children are in its group, and end with it.
+        # Also on cancellation. Child processes are in the group and are killed too.
         process.signal_group(signal.SIGKILL)
         try:
-            await process.wait_gone(_BURIED_WITHIN)
-            # One that left the group may hold an output for ever; the others are silent at once.
-            await _set_within(heard.silent, _LAST_WORDS)
+            await process.gone_within(_EXIT_TIMEOUT_SECONDS)
+            # A process that left the group may hold an output open without a limit. Otherwise the
+            # outputs close at once.
+            await _set_within(output.closed, _OUTPUT_TIMEOUT_SECONDS)
         finally:
             process.close()
     return CommandResult(
-        status=process.status if process.status is not None else NOT_RUN,
-        out=heard.said(STDOUT),
-        err=heard.said(STDERR),
+        status=process.status if process.status is not None else EXIT_NOT_RUN,
+        out=output.text_of(STDOUT),
+        err=output.text_of(STDERR),
         timed_out=timed_out,
-        cut=heard.cut,
+        cut=output.cut,
     )
 
 
@@ -192,46 +197,46 @@ async def run_in_terminal(
     timeout: float,
     stdin: bytes | None = None,
 ) -> CommandResult:
-    """Run a command that speaks with the human at this terminal: it gets it until it ends."""
+    """Run an interactive command. It has the terminal until it ends."""
     terminal = 0
     if not os.isatty(terminal):
-        return CommandResult(NOT_RUN, start_error="it asks a human, and there is no terminal here")
+        return CommandResult(EXIT_NOT_RUN, start_error="it needs a terminal, and there is none")
     try:
         child = _start_in_session(split_command(cmd), minimal_environment(env, "TERM"), cwd)
     except (OSError, ValueError) as error:
-        return CommandResult(NOT_RUN, start_error=_start_error(error))
-    ours = os.getpgrp()
+        return CommandResult(EXIT_NOT_RUN, start_error=_start_error(error))
+    own_group = os.getpgrp()
     ending = asyncio.ensure_future(asyncio.to_thread(child.wait))
     try:
         _give_terminal(terminal, child.pid)
-        # It may have asked for the terminal before it had it, and sleep since then.
+        # It may have been stopped because it used the terminal too early.
         _signal_group(child.pid, signal.SIGCONT)
         done, _ = await asyncio.wait([ending], timeout=timeout)
     finally:
         _signal_group(child.pid, signal.SIGKILL)
         try:
-            await asyncio.wait([ending], timeout=_BURIED_WITHIN)
+            await asyncio.wait([ending], timeout=_EXIT_TIMEOUT_SECONDS)
         finally:
-            _give_terminal(terminal, ours)
+            _give_terminal(terminal, own_group)
     return CommandResult(
-        child.returncode if child.returncode is not None else NOT_RUN, timed_out=not done
+        child.returncode if child.returncode is not None else EXIT_NOT_RUN, timed_out=not done
     )
 
 
 def _start_in_session(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None
 ) -> subprocess.Popen[bytes]:
-    """A process with a group of its own, in the session that has the terminal."""
+    """Start a process in its own process group, in the session that owns the terminal."""
     return subprocess.Popen(argv, env=env, cwd=cwd, process_group=0)
 
 
 def _give_terminal(terminal: int, group: int) -> None:
-    # Who is not in the foreground is stopped for asking, unless it does not listen.
+    # A background process is stopped by SIGTTOU for this call unless the signal is blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         os.tcsetpgrp(terminal, group)
     except OSError:
-        # The group is gone already, or the terminal is another session's: nothing to give.
+        # The group has ended, or the terminal belongs to another session.
         return
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -241,7 +246,7 @@ def _signal_group(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
-        # Everybody in it is gone.
+        # The group has no processes.
         return
 
 
@@ -254,7 +259,7 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
 
 
 def _start_error(error: OSError | ValueError) -> str:
-    """Why a command could not be started, as the rest of a sentence."""
+    """Return why a command could not be started, as the rest of a sentence."""
     if isinstance(error, FileNotFoundError):
         return f"there is no {error.filename}"
     if isinstance(error, OSError):
@@ -262,14 +267,14 @@ def _start_error(error: OSError | ValueError) -> str:
     return str(error)
 
 
-# -- Confined commands: version and health checks, and what keeps a sign-in fresh.
+# -- Confined commands: version checks, health checks and sign-in refreshes.
 #
-# They are as foreign as the driver's server, so they are confined as it is. The journal gets which
-# command it was and how it ended, and nothing of what it wrote.
+# They are as untrusted as the driver's server and confined in the same way. The journal records the
+# command and how it ended, but not its output.
 
 
 class ProcessConfinement(Protocol):
-    """What keeps a started server from the network that it did not declare."""
+    """A confinement that limits a process to the declared network."""
 
     def argv(self, argv: list[str]) -> list[str]: ...
 
@@ -277,27 +282,28 @@ class ProcessConfinement(Protocol):
 
 
 class CommandConfinement(ProcessConfinement, Protocol):
-    """A confinement for one command."""
+    """A confinement of one command."""
 
     async def close(self) -> None: ...
 
 
 ConfinementOpener = Callable[[], Awaitable[CommandConfinement | None]]
-"""Gives a confinement. None: the operator lets it go without. Raises InterlockError."""
+"""Opens a confinement. None: the operator allows running without one. Raises InterlockError."""
 CommandRecorder = Callable[[str, Mapping[str, Any]], None]
-"""Writes down that a command was run: a word, and what is known of it."""
+"""Records that a command ran: the outcome and details."""
 
 
-def confined(
+def confined_runner(
     what: str,
     open_confinement: ConfinementOpener,
-    tell: CommandRecorder,
+    record: CommandRecorder,
     *,
     run: CommandRunner = run,
 ) -> CommandRunner:
-    """What runs one command of a manifest, such as `health_check.cmd`.
+    """Return a runner for one command of a manifest, such as `health_check.cmd`.
 
-    Where it cannot be confined it is not run: that raises InterlockError.
+    The runner raises InterlockError if the command cannot be confined. The command does not run
+    then.
     """
 
     async def run_confined(
@@ -310,28 +316,28 @@ def confined(
     ) -> CommandResult:
         try:
             argv = split_command(cmd)
-        except ValueError as bad:
-            return CommandResult(NOT_RUN, start_error=str(bad))
-        word, row = "refused", {"command": what, "confined": True, "ended": "it was not run"}
+        except ValueError as error:
+            return CommandResult(EXIT_NOT_RUN, start_error=str(error))
+        outcome, row = "refused", {"command": what, "confined": True, "ended": "it did not run"}
         confinement: CommandConfinement | None = None
         try:
             confinement = await open_confinement()
-            word, row["ended"] = "error", "nobody waited for its end"
+            outcome, row["ended"] = "error", "it was cancelled"
             if confinement is None:
                 row["confined"] = False
-                ran = await run(argv, env=env, cwd=cwd, timeout=timeout, stdin=stdin)
+                result = await run(argv, env=env, cwd=cwd, timeout=timeout, stdin=stdin)
             else:
-                ran = await run(
+                result = await run(
                     confinement.argv(argv),
                     env=confinement.environment(minimal_environment(env)),
                     cwd=cwd,
                     timeout=timeout,
                     stdin=stdin,
                 )
-            word, row["ended"] = ("ok" if ran.exited_with(0) else "error"), ran.ending
-            return ran
+            outcome, row["ended"] = ("ok" if result.exited_with(0) else "error"), result.ending
+            return result
         finally:
-            tell(word, row)
+            record(outcome, row)
             if confinement is not None:
                 await confinement.close()
 

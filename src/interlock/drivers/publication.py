@@ -1,5 +1,5 @@
-"""What of the drivers is offered in the catalog: each contract that somebody serves as one tool,
-and the prompts and resources that drivers declare."""
+"""Publication of drivers in the catalog: each served contract as a tool, and the declared prompts
+and resources."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ from interlock.trust.policy.decision import decision
 _log = logging.getLogger("interlock.drivers")
 
 ENDED: Final = ENDED_CONTRACTS
-"""The upstream of names that were served once: a call of one is told where to go on."""
+"""The upstream of contract names that have ended. A call of such a name fails with a pointer to the
+replacement."""
 MAX_WAIT_SECONDS: Final = 86_400.0
 
 ContractRecorder = Callable[[str, str, bytes, str], object]
-"""Takes the name of a contract, its version, its definition and where it was written."""
+"""Records the name of a contract, its version, its definition and its source."""
 DeprecationLookup = Callable[[Iterable[ToolContract]], Mapping[str, MajorDeprecation]]
 
 
 class DriverPublisher:
-    """Posts what drivers offer."""
+    """A publisher that posts the offerings of drivers to the catalog."""
 
     def __init__(
         self,
@@ -59,8 +60,9 @@ class DriverPublisher:
         deprecations: DeprecationLookup,
     ) -> None:
         """Args:
-        declare: records every contract that is offered, for its history.
-        deprecations: the majors of contracts that are deprecated.
+        floors: receives the minimum policy action of contract calls.
+        declare: records every offered contract in its history.
+        deprecations: returns the deprecated majors of contracts.
         """
         self._config = config
         self.deprecations = deprecations
@@ -71,41 +73,41 @@ class DriverPublisher:
         self._floors = floors
         self._upstreams = upstreams
         self._contracts = contracts
-        self._posted: tuple[object, ...] | None = None
-        """What is posted was made of this. None: nothing is."""
-        self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
+        self._posted_state: tuple[object, ...] | None = None
+        """The state from which the posted offering was built. None: nothing is posted."""
+        self._soon_handle: asyncio.Handle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
 
     def configure(self, config: Config) -> None:
         """Use a new config."""
         self._config = config
 
     @property
-    def posted(self) -> bool:
-        return self._posted is not None
+    def is_posted(self) -> bool:
+        return self._posted_state is not None
 
-    def soon(self) -> None:
-        """Something is known that was not: soon, and once for many."""
-        if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_soon(self.now)
+    def publish_soon(self) -> None:
+        """Schedule a publication. Several requests lead to one publication."""
+        if self._soon_handle is None:
+            self._soon_handle = asyncio.get_running_loop().call_soon(self.publish)
 
-    def now(self) -> None:
-        """Offer every contract that somebody serves, as far as is known."""
-        self._rest()
+    def publish(self) -> None:
+        """Publish every contract that a driver serves, by what is known now."""
+        self._cancel_timers()
         served = self._contracts.served
         usable = [
-            contract.contract
-            for key, contract in served.items()
-            if any(driver.serves(key) for driver in contract.drivers)
+            entry.contract
+            for key, entry in served.items()
+            if any(driver.serves(key) for driver in entry.drivers)
         ]
         levels = {contract.key: served[contract.key].level for contract in usable}
         serving = {contract.key: served[contract.key].served_by for contract in usable}
         ends = self.deprecations(usable)
         now = self.wall_clock()
-        for contract in served.values():
-            contract.deprecation = ends.get(contract.contract.key)
+        for entry in served.values():
+            entry.deprecation = ends.get(entry.contract.key)
         self._schedule_next_end(ends, now)
-        made_of = (
+        state = (
             self._config.root_segment,
             tuple(
                 (contract.key, contract.digest, levels[contract.key], serving[contract.key])
@@ -113,28 +115,30 @@ class DriverPublisher:
             ),
             tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
         )
-        if made_of == self._posted or (not usable and self._posted is None):
+        if state == self._posted_state or (not usable and self._posted_state is None):
             return
-        self._posted = made_of
+        self._posted_state = state
         versions = self._contracts.versions = ContractVersions(usable, ends, now)
         for clash in versions.clashes:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
         self._post_contracts(versions, ends, levels, serving)
         for contract in usable:
-            known = (contract.key, contract.digest)
-            if known not in self._declared:
-                self._declared.add(known)
-                told = definition(contract, name=contract.id)
-                self._declare(contract.id, contract.version, told, f"contract:{contract.file.name}")
-        gone = [
+            version = (contract.key, contract.digest)
+            if version not in self._declared:
+                self._declared.add(version)
+                declared = definition(contract, name=contract.id)
+                self._declare(
+                    contract.id, contract.version, declared, f"contract:{contract.file.name}"
+                )
+        ended = [
             contract
             for contract in usable
             if contract.key in ends and ends[contract.key].ends_at <= now
         ]
         names = {
             name
-            for contract in gone
+            for contract in ended
             for name in (contract.id, versioned_name(contract.id, contract.major))
         }
         self._post_ended(sorted(names - versions.names.keys()))
@@ -167,12 +171,12 @@ class DriverPublisher:
             KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
         for tool in offering.set_aside:
-            _log.warning("the contract %s is not offered: %s", tool.name, tool.reason)
+            _log.warning("contract %s is not offered: %s", tool.name, tool.reason)
         floors = {
             tool.canonical: decision(
                 PolicyAction.CONFIRM,
                 f"contract:{tool.upstream_name}",
-                "Its contract asks for a human's approval.",
+                "The contract requires approval by an operator.",
             )
             for tool in offering.tools
             for contract in (versions.names[tool.upstream_name],)
@@ -182,7 +186,8 @@ class DriverPublisher:
         self._catalog.publish(offering)
 
     def _post_ended(self, names: list[str]) -> None:
-        """Names that are in no list, and lead to an explanation."""
+        """Publish names of ended contracts. They are in no list, and a call of one explains the
+        replacement."""
         if not names:
             self._withdraw(ENDED)
             return
@@ -196,31 +201,31 @@ class DriverPublisher:
             )
             for name in names
         ]
-        # Nothing is done by a call of them, and nobody has to say yes to it.
+        # A call of an ended contract does nothing, so it needs no approval.
         effects = dict.fromkeys(names, EffectLevel.READ_ONLY)
         offering = read_contract_offering(ENDED, self._config.root_segment, tools, effects)
         self._upstreams[ENDED] = self._contracts
         self._catalog.publish(offering)
 
     def _schedule_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
-        left = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
-        if left is not None:
-            self._later = asyncio.get_running_loop().call_later(
-                min(left, MAX_WAIT_SECONDS), self.now
+        delay = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
+        if delay is not None:
+            self._end_timer = asyncio.get_running_loop().call_later(
+                min(delay, MAX_WAIT_SECONDS), self.publish
             )
 
-    def _rest(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
-        if self._later is not None:
-            self._later.cancel()
-        self._soon = self._later = None
+    def _cancel_timers(self) -> None:
+        if self._soon_handle is not None:
+            self._soon_handle.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+        self._soon_handle = self._end_timer = None
 
     def withdraw_all(self) -> None:
-        """Offer no contract any more."""
-        self._rest()
-        if self._posted is not None:
-            self._posted = None
+        """Withdraw all contracts."""
+        self._cancel_timers()
+        if self._posted_state is not None:
+            self._posted_state = None
             self._floors.replace({})
             self._withdraw(KEY)
             self._withdraw(ENDED)
@@ -230,36 +235,40 @@ class DriverPublisher:
         self._upstreams.pop(key, None)
 
     def set_aside(self) -> dict[str, str]:
-        """Names under which contracts are not offered, and why."""
+        """Return the names under which contracts are not offered, with the reasons."""
         return {
-            tool.upstream_name: why
-            for tool, why in self._catalog.current.contracts_not_offered()
+            tool.upstream_name: reason
+            for tool, reason in self._catalog.current.set_aside()
             if tool.upstream == KEY
         }
 
     # -- prompts and resources
 
-    def offered(self, driver: Driver, supervisor: Supervisor, *, others: Iterable[Driver]) -> None:
-        """A driver's server has listed what it has."""
+    def on_offer(self, driver: Driver, supervisor: Supervisor, *, others: Iterable[Driver]) -> None:
+        """Publish the prompts and resources that a driver's server has listed."""
         manifest, offer = driver.manifest, supervisor.offer
-        said = supervisor.capabilities
-        offers: dict[str, Any] = {
-            name: said[name] for name in ("logging",) if said.get(name) not in (None, False)
+        listed_capabilities = supervisor.capabilities
+        capabilities: dict[str, Any] = {
+            name: listed_capabilities[name]
+            for name in ("logging",)
+            if listed_capabilities.get(name) not in (None, False)
         }
-        driver.capabilities = offers
+        driver.capabilities = capabilities
         if not self._config.section(DriversConfig).preview or not (
             manifest.prompts or manifest.resources
         ):
             return
         prompts, missing = declared_prompts(manifest, offer.prompts)
-        resources, templates, more = declared_resources(manifest, offer.resources, offer.templates)
-        for text in (*missing, *more):
+        resources, templates, missing_resources = declared_resources(
+            manifest, offer.resources, offer.templates
+        )
+        for text in (*missing, *missing_resources):
             driver.warn(text)
         kinds = {"prompts": prompts, "resources": resources or templates}
         for name in ("prompts", "resources", "completions"):
-            if said.get(name) not in (None, False) and kinds.get(name, True):
-                offers[name] = said[name]
-        self._catalog.publish(
+            if listed_capabilities.get(name) not in (None, False) and kinds.get(name, True):
+                capabilities[name] = listed_capabilities[name]
+        self._catalog.post(
             read_offering(
                 driver.key,
                 ServerConfig(segment=_segment(driver, others)),
@@ -272,18 +281,18 @@ class DriverPublisher:
         )
 
     def withdraw(self, driver: Driver) -> None:
-        """A driver is no more."""
+        """Withdraw the offering of a removed driver."""
         self._withdraw(driver.key)
 
 
 def introduction_of(driver: Driver) -> UpstreamIntroduction:
-    """What a driver's server can do beside contracts, for whoever introduces the node."""
+    """Return the capabilities of a driver's server for the node's introduction."""
     return UpstreamIntroduction(default_segment(driver.manifest.id), driver.capabilities)
 
 
 def _segment(driver: Driver, others: Iterable[Driver]) -> str:
-    """What stands before the names of its prompts: its id, with its major where another major of it
-    was there first."""
+    """Return the name prefix of a driver's prompts: its id, with the major version if a lower major
+    of the driver exists."""
     manifest = driver.manifest
     segment = default_segment(manifest.id)
     majors = [other.manifest.major for other in others if other.manifest.id == manifest.id]

@@ -1,5 +1,5 @@
-"""The drivers as they were accepted last, kept in the state folder: a driver that changes what its
-users rely on needs a new major version, also when the node was started anew in between."""
+"""The accepted versions of drivers, stored in the state folder. An incompatible change of a driver
+needs a new major version, also if the node was restarted in between."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from interlock.manifests.model import DriverManifest
 _log = logging.getLogger("interlock.drivers")
 
 
-def _plain(value: Any) -> Any:
+def _encode_path(value: Any) -> Any:
     return str(value)
 
 
-def _made(kind: type, value: Any) -> Any:
+def _decode_path(kind: type, value: Any) -> Any:
     return Path(value) if issubclass(kind, Path) else value
 
 
-_decode = msgspec.json.Decoder(dict[str, DriverManifest], dec_hook=_made).decode
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_decode = msgspec.json.Decoder(dict[str, DriverManifest], dec_hook=_decode_path).decode
+_encode = msgspec.json.Encoder(enc_hook=_encode_path).encode
 
 
 def read_registrations(path: Path) -> dict[str, DriverManifest]:
-    """By `id@major`. What cannot be read was never kept, or not by this version."""
+    """Read the accepted drivers, by `id@major`. An unreadable file counts as empty."""
     try:
         return _decode(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
-        _log.warning("%s cannot be read, and is begun anew: %s", path.name, type(error).__name__)
+        _log.warning(
+            "%s cannot be read and is replaced by a new file: %s", path.name, type(error).__name__
+        )
         return {}
 
 
 def write_registrations(path: Path, registered: Mapping[str, DriverManifest]) -> None:
-    """Keep them, whole or not at all."""
+    """Write the accepted drivers atomically."""
     try:
         content = _encode(dict(registered))
         if not registered and not path.exists():
@@ -50,8 +52,8 @@ def write_registrations(path: Path, registered: Mapping[str, DriverManifest]) ->
         if path.exists() and path.read_bytes() == content:
             return
         make_private(path.parent)
-        written = path.with_name(f"{path.name}.{os.getpid()}")
-        written.write_bytes(content)
-        os.replace(written, path)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
     except (OSError, InterlockError) as error:
-        _log.warning("the drivers that are used cannot be kept on disk: %s", error)
+        _log.warning("drivers: cannot store the accepted versions: %s", error)

@@ -1,14 +1,13 @@
-"""Which driver serves a call: the six phases of AIP-30, the same for the same question every time.
+"""The resolver: the six phases that select the driver of a call (AIP-30). Equal inputs lead to
+equal decisions.
 
-1. who implements the contract, at its version, within its constraints and with these inputs
-2. who is able to: installed, right version, right machine, signed in, healthy
-3. who is allowed to: policy tags, then region
-4. who is pinned, if anybody is
-5. in which order the rest would be taken
-6. the first of them is bound to the call (`bind`)
+1. drivers that implement the contract in its version, meet its constraints and take the inputs 2.
+drivers that are able to serve: installed, right version, right machine, signed in, healthy 3.
+drivers that are allowed to serve: policy tags, then region 4. the pinned driver, if there is a pin
+5. the order of the remaining drivers 6. the first driver is bound to the call (`bind`)
 
-Everything that is known comes in as arguments, the time too. A decision keeps why each of the
-others was not taken, so that `drivers explain` can print it and the journal can record it.
+All facts are arguments, including the time. A decision contains the reason against every other
+driver, for `drivers explain` and the journal.
 """
 
 from __future__ import annotations
@@ -40,28 +39,29 @@ from interlock.manifests.model import (
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.timestamps import format_utc_ms
 
-# -- What the resolver is told: drivers and what is known of them, the machine, and the workspace.
+# -- Input of the resolver: drivers and their condition, the machine, and the selection policy.
 
 
 class DriverCondition(Struct):
-    """What is known about one driver right now."""
+    """The current condition of a driver."""
 
-    refused: str = ""
-    """Why it may not be used at all: its binding or its registration failed."""
+    rejection: str = ""
+    """Why the driver must not be used: its binding or its registration failed. Empty: it may be
+    used."""
     install_failed: str = ""
     version_problem: str = ""
     authed: bool = True
     auth_problem: str = ""
-    """Why nobody is signed in with it, and what to do, in whole sentences."""
+    """Why no operator is signed in, and what to do, in full sentences."""
     login_only: bool = False
-    """It can be used without being signed in, and signs in when it is."""
+    """True if the driver works without a sign-in."""
     health_failed_at: float | None = None
     health_passed_at: float | None = None
     circuit_open: bool = False
 
 
 class Candidate(Struct, frozen=True):
-    """A driver that says it serves the contract."""
+    """A driver that declares that it implements the contract."""
 
     driver: DriverManifest
     entry: ImplementedContract
@@ -69,7 +69,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """What `requires` is held against, in its own words (linux, x64)."""
+    """The machine that `requires` is compared with, in the terms of AIP-32 (linux, x64)."""
 
     os: str
     arch: str
@@ -78,44 +78,45 @@ class Machine(Struct, frozen=True):
 
 
 class SelectionPolicy(Struct, frozen=True):
-    """Which drivers may be used here."""
+    """The policy for selecting drivers."""
 
     region: str | None = None
     strict_region: bool = False
-    """Whether a global driver is not good enough."""
+    """True if global drivers are rejected when `region` is set."""
     forbid: tuple[str, ...] = ()
-    """A driver with any of these tags is out."""
+    """A driver with any of these tags is rejected."""
     require: tuple[str, ...] = ()
-    """A driver without any one of these tags is out."""
+    """A driver that lacks one of these tags is rejected."""
     allow: tuple[str, ...] = ()
-    """If there are any: a driver with another tag is out."""
+    """If not empty: a driver with any other tag is rejected."""
     pins: dict[str, str] = field(default_factory=dict)
     """Contract (id or id@major) → driver (id or id@major)."""
     trusted_tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tag → the drivers that are believed to have it. A tag that is not here is believed of all."""
+    """Tag → drivers whose claim to the tag is trusted. A tag that is not listed is trusted from
+    every driver."""
 
 
 class Rejection(Struct, frozen=True):
-    """Why a driver was not taken."""
+    """A driver that was not selected, with the reason."""
 
     driver: str
     """id@major"""
     phase: int
     reason: str
     code: str
-    """The error that it would be if nobody else could serve the call."""
+    """The error code if no other driver can serve the call."""
 
 
 def trusted_policy_tags(driver: DriverManifest, workspace: SelectionPolicy) -> tuple[str, ...]:
-    """The tags of a driver that count in its favour."""
+    """Return the policy tags of a driver that are trusted."""
     return tuple(tag for tag in driver.policy_tags if _is_trusted(tag, driver, workspace))
 
 
 def tag_warnings(driver: DriverManifest, workspace: SelectionPolicy) -> list[str]:
-    """Tags that a driver gives itself and that this workspace does not believe."""
+    """Return a warning for each policy tag of a driver that is not trusted."""
     return [
-        f"driver {driver.id}: it says that it is {tag!r}, and is not among those that are believed "
-        "to be (trusted_tags): the tag does not count."
+        f"driver {driver.id}: it claims the tag {tag!r}, but drivers.policy.trusted_tags does not "
+        "list it for this tag. The tag is ignored."
         for tag in driver.policy_tags
         if not _is_trusted(tag, driver, workspace)
     ]
@@ -126,33 +127,33 @@ def _is_trusted(tag: str, driver: DriverManifest, workspace: SelectionPolicy) ->
     return trusted is None or driver.id in trusted or driver.key in trusted
 
 
-# -- In which order drivers are taken that could all serve a call: phase 5.
+# -- Phase 5: the order of drivers that could all serve a call.
 #
-# The contract's default, then the cheaper, then the nearer kind, then who was last seen healthy,
-# then the name. Prices are compared within one currency. A driver that has no such price comes
-# behind all that have one, by its cost class.
+# The contract's default first, then the cheaper driver, then the nearer kind, then the driver that
+# was last seen healthy, then the name. Prices are compared within one currency. Drivers without a
+# price in that currency follow those with one, by their cost class.
 
 KINDS: Final = ("builtin", "sdk", "http", "mcp", "cli")
-"""From the nearest to the farthest."""
+"""From the nearest to the farthest kind."""
 COST_CLASSES: Final = ("trivial", "metered", "expensive")
 CURRENCY: Final = "USD"
-"""What a price without a currency is in: units are millicents."""
+"""Currency of prices without a currency. Units are millicents."""
 
 _KIND: Final = {kind: place for place, kind in enumerate(KINDS)}
 _CLASS: Final = {word: place for place, word in enumerate(COST_CLASSES)}
 
 
-def ranked(contract: ToolContract, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates, the best first."""
-    found = list(candidates)
-    costs = [effective_cost(contract, candidate.driver, candidate.entry) for candidate in found]
+def rank(contract: ToolContract, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates, best first."""
+    unordered = list(candidates)
+    costs = [effective_cost(contract, candidate.driver, candidate.entry) for candidate in unordered]
     currency = _common_currency(costs)
-    keys = [
+    sort_keys = [
         _key(contract, candidate, cost, currency)
-        for candidate, cost in zip(found, costs, strict=True)
+        for candidate, cost in zip(unordered, costs, strict=True)
     ]
-    order = sorted(range(len(found)), key=lambda place: keys[place])
-    return [found[place] for place in order]
+    positions = sorted(range(len(unordered)), key=lambda place: sort_keys[place])
+    return [unordered[place] for place in positions]
 
 
 def _key(
@@ -168,7 +169,7 @@ def _key(
         passed is None,
         0.0 if passed is None else -passed,
         driver.id,
-        # Two majors of one driver: the newer one.
+        # Of two majors of one driver the newer one comes first.
         -driver.major,
         driver.version,
         candidate.entry.line,
@@ -176,7 +177,8 @@ def _key(
 
 
 def _comparable(cost: Cost, currency: str) -> float | None:
-    """A price that can be compared with the others. What is free is free in every currency."""
+    """Return a price in the common currency, or None. A price of zero is comparable in every
+    currency."""
     units = cost.units_per_call
     if units is None or (units and _currency(cost) != currency):
         return None
@@ -184,7 +186,7 @@ def _comparable(cost: Cost, currency: str) -> float | None:
 
 
 def _common_currency(costs: list[Cost]) -> str:
-    """The one that most prices are in."""
+    """Return the currency of most prices."""
     used = Counter(_currency(cost) for cost in costs if cost.units_per_call)
     return min(used, key=lambda currency: (-used[currency], currency), default=CURRENCY)
 
@@ -194,10 +196,10 @@ def _currency(cost: Cost) -> str:
 
 
 DEFAULT_HEALTH_SECONDS: Final = 300.0
-"""So long a failure counts against a driver that has no `health_check.every` of its own."""
+"""How long a failure counts for a driver without `health_check.every`."""
 NOT_PINNED: Final = "not_pinned"
 _CLOSEST: Final = 5
-# When every driver fails for the same reason, that is the answer, and not only that none is left.
+# If all drivers fail for the same reason, this reason is the error of the call.
 _SPECIFIC: Final = {
     row.name: row
     for row in (
@@ -211,15 +213,15 @@ _SPECIFIC: Final = {
 
 
 class DriverChoice(Struct, frozen=True):
-    """What the resolver found: a driver, or why there is none."""
+    """The decision of the resolver: a driver, or why there is none."""
 
     contract: str
-    """Its id."""
+    """Id of the contract."""
     selected: Candidate | None
     order: tuple[Candidate, ...]
-    """All that could serve the call, the best first."""
+    """All drivers that could serve the call, best first."""
     rejected: tuple[Rejection, ...]
-    """All others, by phase and id."""
+    """All other drivers, by phase and id."""
     total: int
     passed_capability: int
     passed_policy: int
@@ -227,16 +229,16 @@ class DriverChoice(Struct, frozen=True):
     failure: Failure | None
     message: str
     version: str = ""
-    """The contract's."""
+    """Version of the contract."""
     fields: tuple[str, ...] = ()
-    """Inputs without which a driver could serve the call."""
+    """Inputs that prevent a driver from serving the call."""
     retry_after_ms: int | None = None
-    """When there is no driver, and one that is unhealthy now will be tried again."""
+    """Set if no driver can serve the call and an unhealthy driver will be tried again."""
     until: float | None = None
-    """When time alone may change the decision."""
+    """Time after which the decision may change by itself."""
 
     def error(self) -> InterlockError:
-        """What the caller is told when there is no driver."""
+        """Return the error for the caller if there is no driver."""
         assert self.failure is not None
         closest = sorted(self.rejected, key=lambda rejection: -rejection.phase)[:_CLOSEST]
         data: dict[str, Any] = {
@@ -261,11 +263,11 @@ class DriverChoice(Struct, frozen=True):
 
 
 class BoundCall(Struct, frozen=True):
-    """A call that has its driver: phase 6."""
+    """A call bound to its driver (phase 6)."""
 
     driver: DriverManifest
     input: dict[str, Any]
-    """In the driver's names."""
+    """Inputs in the driver's names."""
     context: dict[str, Any] = field(default_factory=dict)
 
 
@@ -275,7 +277,7 @@ def bind(
     inputs: Mapping[str, Any],
     context: Mapping[str, Any] | None = None,
 ) -> BoundCall:
-    """Bind a call to the driver that was chosen. Raises InterlockError."""
+    """Bind a call to the selected driver. Raises InterlockError."""
     return BoundCall(candidate.driver, entry.driver_input(inputs), dict(context or {}))
 
 
@@ -289,24 +291,36 @@ def route(
     pinned: str | None = None,
     now: float,
 ) -> DriverChoice:
-    """Choose a driver for a call with these inputs, of which only the names matter."""
+    """Select a driver for a call (AIP-30, phases 1 to 5).
+
+    Args:
+        inputs: names of the inputs. Their values do not matter.
+        pinned: the driver that the call is pinned to.
+        now: wall clock.
+    """
     rejected: list[Rejection] = []
-    fitting = _keep(
+    suitable = _filter(
         candidates, 1, rejected, lambda candidate: _check_contract(contract, candidate, inputs)
     )
-    able = _keep(fitting, 2, rejected, lambda candidate: _check_ability(candidate, machine, now))
-    allowed = _keep(able, 3, rejected, lambda candidate: _check_policy(candidate.driver, workspace))
-    fixed = workspace.pins.get(contract.key) or workspace.pins.get(contract.id)
-    pin = _narrower_pin(fixed, pinned) if fixed and pinned else fixed or pinned
+    able = _filter(suitable, 2, rejected, lambda candidate: _check_ability(candidate, machine, now))
+    allowed = _filter(
+        able, 3, rejected, lambda candidate: _check_policy(candidate.driver, workspace)
+    )
+    workspace_pin = workspace.pins.get(contract.key) or workspace.pins.get(contract.id)
+    pin = (
+        _narrower_pin(workspace_pin, pinned)
+        if workspace_pin and pinned
+        else workspace_pin or pinned
+    )
     contradicted = pin is None and pinned is not None
-    pin = pin or fixed
-    left = allowed
+    pin = pin or workspace_pin
+    remaining = allowed
     if pin is not None:
-        # What was pinned must serve the call: nobody else takes its place, not even in need.
-        left = _keep(
+        # A pinned driver must serve the call. No other driver replaces it.
+        remaining = _filter(
             allowed, 4, rejected, lambda candidate: _check_pin(candidate.driver, pin, contradicted)
         )
-    order = tuple(ranked(contract, left))
+    order = tuple(rank(contract, remaining))
     rejected.sort(key=lambda rejection: (rejection.phase, rejection.driver, rejection.reason))
     decision = DriverChoice(
         contract.id,
@@ -327,35 +341,35 @@ def route(
     fields = tuple(
         sorted({name for candidate in candidates for name in _dropped(candidate, inputs)})
     )
-    against = pinned if contradicted else None
-    failure, message = _failure(contract, decision, against, workspace, fields)
+    contradicting_pin = pinned if contradicted else None
+    failure, message = _failure(contract, decision, contradicting_pin, workspace, fields)
     return replace(
         decision,
         failure=failure,
         message=message,
         fields=fields,
-        retry_after_ms=_retry_after(fitting, machine, workspace, pin, now),
+        retry_after_ms=_retry_after(suitable, machine, workspace, pin, now),
     )
 
 
 _Refusal = tuple[str, str]
-"""Why not, and the code of the error that it is."""
+"""The reason of a rejection and its error code."""
 
 
-def _keep(
+def _filter(
     candidates: Iterable[Candidate],
     phase: int,
     rejected: list[Rejection],
-    refuse: Callable[[Candidate], _Refusal | None],
+    check: Callable[[Candidate], _Refusal | None],
 ) -> list[Candidate]:
-    kept = []
+    remaining = []
     for candidate in candidates:
-        refusal = refuse(candidate)
-        if refusal is None:
-            kept.append(candidate)
+        reason = check(candidate)
+        if reason is None:
+            remaining.append(candidate)
         else:
-            rejected.append(Rejection(candidate.driver.key, phase, *refusal))
-    return kept
+            rejected.append(Rejection(candidate.driver.key, phase, *reason))
+    return remaining
 
 
 # -- the phases
@@ -366,20 +380,23 @@ def _check_contract(
 ) -> _Refusal | None:
     driver, constraints = candidate.driver, contract.driver_constraints
     unavailable = errors.TOOL_UNAVAILABLE.name
-    if candidate.condition.refused:
-        return candidate.condition.refused, unavailable
+    if candidate.condition.rejection:
+        return candidate.condition.rejection, unavailable
     outdated = version_problem(contract, candidate.entry)
     if outdated:
         return outdated, unavailable
-    for word in (driver.id, driver.key, driver.kind):
-        if word in constraints.forbid:
-            return f"the contract forbids {word}", errors.NO_ROUTE.name
+    for name in (driver.id, driver.key, driver.kind):
+        if name in constraints.forbid:
+            return f"the contract excludes {name}", errors.NO_ROUTE.name
     if constraints.require_kind and driver.kind not in constraints.require_kind:
         kinds = " or ".join(constraints.require_kind)
-        return f"the contract wants a driver of kind {kinds}", errors.NO_ROUTE.name
-    dropped = _dropped(candidate, inputs)
-    if dropped:
-        return f"it does not take {', '.join(dropped)}", errors.INPUT_UNSUPPORTED.name
+        return f"the contract requires a driver of kind {kinds}", errors.NO_ROUTE.name
+    unsupported = _dropped(candidate, inputs)
+    if unsupported:
+        return (
+            f"it does not support the input {', '.join(unsupported)}",
+            errors.INPUT_UNSUPPORTED.name,
+        )
     return None
 
 
@@ -401,24 +418,24 @@ def _check_ability(candidate: Candidate, machine: Machine, now: float) -> _Refus
     if _unhealthy_until(candidate, now) is not None:
         return "its last health check failed", errors.TOOL_UNAVAILABLE.name
     if condition.circuit_open:
-        return "its calls failed too often in a row, and it rests", errors.TOOL_UNAVAILABLE.name
+        return "its circuit breaker is open after repeated failures", errors.TOOL_UNAVAILABLE.name
     return None
 
 
 def _lacking(requires: MachineRequirements, machine: Machine) -> str:
     if requires.os and machine.os not in requires.os:
-        return f"it runs on {' or '.join(requires.os)}, and this is {machine.os}"
+        return f"it requires {' or '.join(requires.os)}, this machine is {machine.os}"
     if requires.arch and machine.arch not in requires.arch:
-        return f"it runs on {' or '.join(requires.arch)}, and this is {machine.arch}"
+        return f"it requires {' or '.join(requires.arch)}, this machine is {machine.arch}"
     if machine.disk_mb < requires.min_disk_mb:
-        return f"it needs {requires.min_disk_mb} MB of disk, and {machine.disk_mb} are free"
+        return f"it needs {requires.min_disk_mb} MB of disk, {machine.disk_mb} MB are free"
     if machine.memory_mb < requires.min_memory_mb:
-        return f"it needs {requires.min_memory_mb} MB of memory, and there are {machine.memory_mb}"
+        return f"it needs {requires.min_memory_mb} MB of memory, the machine has {machine.memory_mb} MB"
     return ""
 
 
 def _unhealthy_until(candidate: Candidate, now: float) -> float | None:
-    """Until when a failed check counts. None: there is none that does."""
+    """Return until when a failed health check counts. None: no failure counts."""
     failed, passed = candidate.condition.health_failed_at, candidate.condition.health_passed_at
     if failed is None or (passed is not None and passed >= failed):
         return None
@@ -429,126 +446,131 @@ def _unhealthy_until(candidate: Candidate, now: float) -> float | None:
 
 def _check_policy(driver: DriverManifest, workspace: SelectionPolicy) -> _Refusal | None:
     violation = errors.POLICY_VIOLATION.name
-    # Against a driver everything counts that it says of itself; for it only what is believed.
-    hits = [tag for tag in driver.policy_tags if tag in workspace.forbid]
-    if hits:
-        return f"the policy forbids drivers that are {hits[0]}", violation
-    believed = trusted_policy_tags(driver, workspace)
-    missing = [tag for tag in workspace.require if tag not in believed]
+    # A claimed tag always counts against a driver. Only trusted tags count in its favour.
+    forbidden = [tag for tag in driver.policy_tags if tag in workspace.forbid]
+    if forbidden:
+        return f"the policy forbids the tag {forbidden[0]}", violation
+    trusted = trusted_policy_tags(driver, workspace)
+    missing = [tag for tag in workspace.require if tag not in trusted]
     if missing:
-        return f"the policy wants drivers that are {missing[0]}", violation
-    others = [tag for tag in driver.policy_tags if tag not in workspace.allow]
-    if workspace.allow and others:
-        return f"the policy does not allow drivers that are {others[0]}", violation
+        return f"the policy requires the tag {missing[0]}", violation
+    other_tags = [tag for tag in driver.policy_tags if tag not in workspace.allow]
+    if workspace.allow and other_tags:
+        return f"the policy does not allow the tag {other_tags[0]}", violation
     region = workspace.region
     if region is None or region in driver.region:
         return None
     if UNIVERSAL_REGION in driver.region and not workspace.strict_region:
         return None
     return (
-        f"its region is {', '.join(driver.region)}, and not {region}",
+        f"its region is {', '.join(driver.region)}, not {region}",
         errors.REGION_MISMATCH.name,
     )
 
 
 def _check_pin(driver: DriverManifest, pin: str, contradicted: bool) -> _Refusal | None:
     if contradicted:
-        return f"the workspace pins the contract to {pin}, and the call to another", NOT_PINNED
+        return f"the workspace pins the contract to {pin}, the call pins another driver", NOT_PINNED
     return None if is_pinned(driver, pin) else (f"the contract is pinned to {pin}", NOT_PINNED)
 
 
 def _narrower_pin(pin: str, other: str) -> str | None:
-    """The pin that says more, of two that both hold. None: they contradict each other."""
+    """Return the more specific of two compatible pins. None: they contradict each other."""
     if other in (pin, pin.partition("@")[0]):
         return pin
     return other if other.partition("@")[0] == pin else None
 
 
 def is_pinned(driver: DriverManifest, pin: str) -> bool:
-    """Whether a pin means this driver: its id, or one major of it."""
+    """Return whether a pin names this driver: its id, or one major version of it."""
     return pin in (driver.id, driver.key)
 
 
-# -- when nobody is left
+# -- when no driver remains
 
 
 def _failure(
     contract: ToolContract,
     decision: DriverChoice,
-    against: str | None,
+    contradicting_pin: str | None,
     workspace: SelectionPolicy,
     fields: tuple[str, ...],
 ) -> tuple[Failure, str]:
-    """`against`: the pin of a call that contradicts the workspace."""
+    """Return the error and its message if no driver can serve the call.
+
+    Args:
+        against: the pin of a call that contradicts the workspace's pin.
+    """
     id, rejected = contract.id, decision.rejected
-    if against is not None:
+    if contradicting_pin is not None:
         return (
             errors.POLICY_VIOLATION,
-            f"{id} always goes to {decision.pinned} here: the call cannot be pinned to {against}.",
+            f"This workspace pins {id} to {decision.pinned}. Remove the pin {contradicting_pin} from the call.",
         )
     row = _shared_reason(rejected)
     if row is errors.INPUT_UNSUPPORTED:
-        named = ", ".join(fields)
-        return row, f"No driver of {id} takes {named}: call it without."
+        names = ", ".join(fields)
+        return row, f"No driver of {id} supports the input {names}. Call it without."
     if decision.pinned is not None:
         return _pin_failed(id, decision.pinned, rejected)
     if not rejected:
-        return errors.NO_ROUTE, f"There is no driver for {id}: add one that implements it."
-    why = _ended(
+        return errors.NO_ROUTE, f"No driver implements {id}. Add one: `interlock drivers new`."
+    reasons = _with_period(
         "; ".join(_describe_rejection(rejection) for rejection in reversed(rejected[-_CLOSEST:]))
     )
     if any(rejection.code == errors.REGION_MISMATCH.name for rejection in rejected):
         return (
             errors.NO_ROUTE_IN_REGION,
-            f"No driver of {id} is in the region {workspace.region}. {why}",
+            f"No driver of {id} is in the region {workspace.region}. {reasons}",
         )
     if row is errors.AUTH_REQUIRED:
-        first = rejected[-1].driver.partition("@")[0]
-        if _names(first, rejected[-1].reason):
-            # The sentence that the driver itself has for it, wherever it is told.
+        driver = rejected[-1].driver.partition("@")[0]
+        if _mentions(driver, rejected[-1].reason):
+            # The driver's own message, which is the same everywhere.
             return row, rejected[-1].reason
-        return row, f"{id} needs a driver that is signed in: sign in to {first} first."
-    return row or errors.NO_ROUTE, f"No driver can serve {id} now. {why}"
+        return row, f"{id} needs a sign-in. Run `interlock drivers login {driver}`."
+    return row or errors.NO_ROUTE, f"No driver can serve {id} now. {reasons}"
 
 
 def _describe_rejection(rejection: Rejection) -> str:
-    """Why not this driver. Some reasons are sentences that begin with whom they are about."""
+    """Return the reason against a driver. Some reasons are sentences that already name the
+    driver."""
     reason, id = rejection.reason.removesuffix("."), rejection.driver.partition("@")[0]
-    return reason if _names(id, reason) else f"{rejection.driver}: {reason}"
+    return reason if _mentions(id, reason) else f"{rejection.driver}: {reason}"
 
 
-def _names(id: str, reason: str) -> bool:
-    """Whether it says whom it is about; not where the id is only a part of another word."""
+def _mentions(id: str, reason: str) -> bool:
+    """Return whether a reason names the driver as a whole word."""
     return re.search(rf"(?<![\w-]){re.escape(id)}(?![\w-])", reason) is not None
 
 
-def _ended(text: str) -> str:
+def _with_period(text: str) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _shared_reason(rejected: Sequence[Rejection]) -> Failure | None:
-    """The one code that all have who were not ruled out by the contract itself."""
+    """Return the error that all rejections have in common, except those by the contract itself."""
     codes = {rejection.code for rejection in rejected if rejection.code != errors.NO_ROUTE.name}
     return _SPECIFIC.get(codes.pop()) if len(codes) == 1 else None
 
 
 def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failure, str]:
-    meant = [
+    pinned = [
         rejection
         for rejection in rejected
         if pin in (rejection.driver, rejection.driver.partition("@")[0])
     ]
-    if not meant:
+    if not pinned:
         return (
             errors.PINNED_PROVIDER_UNAVAILABLE,
-            f"{id} is pinned to {pin}, and there is no such driver for it.",
+            f"{id} is pinned to {pin}, but no such driver implements it. Check drivers.pins.",
         )
-    # Of several majors, the one that came furthest.
-    last = max(meant, key=lambda rejection: rejection.phase)
+    # Of several majors, report the one that reached the last phase.
+    furthest = max(pinned, key=lambda rejection: rejection.phase)
     row = errors.PINNED_PROVIDER_UNAVAILABLE
-    if last.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
-        row = errors.failure_by_name(last.code)
-    return row, _ended(f"{id} is pinned to {pin}, which cannot serve it: {last.reason}")
+    if furthest.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
+        row = errors.by_name(furthest.code)
+    return row, _with_period(f"{id} is pinned to {pin}, which cannot serve it: {furthest.reason}")
 
 
 def _until(candidates: Iterable[Candidate], now: float) -> float | None:
@@ -557,15 +579,15 @@ def _until(candidates: Iterable[Candidate], now: float) -> float | None:
 
 
 def _retry_after(
-    fitting: Iterable[Candidate],
+    suitable: Iterable[Candidate],
     machine: Machine,
     workspace: SelectionPolicy,
     pin: str | None,
     now: float,
 ) -> int | None:
-    """When a driver may serve the call that only its health keeps from it."""
-    waits = []
-    for candidate in fitting:
+    """Return when a driver that is only unhealthy may serve the call, in ms."""
+    delays = []
+    for candidate in suitable:
         until = _unhealthy_until(candidate, now)
         if until is None or (pin is not None and not is_pinned(candidate.driver, pin)):
             continue
@@ -573,16 +595,15 @@ def _retry_after(
             _check_ability(candidate, machine, until) is None
             and _check_policy(candidate.driver, workspace) is None
         ):
-            waits.append(until - now)
-    return math.ceil(min(waits) * 1000) if waits else None
+            delays.append(until - now)
+    return math.ceil(min(delays) * 1000) if delays else None
 
 
-# -- Decisions of the resolver, kept for as long as nothing changes that they depend on.
+# -- Cache of decisions.
 #
-# A decision depends on the contract, the workspace's policy and region, the pin, those inputs that
-# some driver does not take, and what is known of the drivers. The last of these is not in the key:
-# whoever changes a driver or its condition calls `invalidate`. What time alone changes is seen
-# here.
+# A decision depends on the contract, the selection policy, the pin, the inputs that some driver
+# does not support, and the condition of the drivers. The condition is not part of the cache key: a
+# change of a driver must call `invalidate`. Expiry by time is handled here.
 
 MAX_CACHED_DECISIONS: Final = 4096
 
@@ -590,11 +611,11 @@ _Key = tuple[str, str, str | None, str | None, frozenset[str]]
 
 
 class ResolverCache:
-    """Asks the resolver once for each question."""
+    """A cache of resolver decisions."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._kept: BoundedDict[_Key, DriverChoice] = BoundedDict(MAX_CACHED_DECISIONS)
+        self._cached: BoundedDict[_Key, DriverChoice] = BoundedDict(MAX_CACHED_DECISIONS)
         self._workspace: SelectionPolicy | None = None
         self._fingerprint = ""
 
@@ -608,20 +629,20 @@ class ResolverCache:
         pinned: str | None = None,
         now: float,
     ) -> DriverChoice:
-        """What `route` says, or said."""
+        """Return the decision of `route`, from the cache if possible."""
         if workspace is not self._workspace:
             self._workspace = workspace
             self._fingerprint = fingerprint(workspace)
-        contested = frozenset(
+        relevant_inputs = frozenset(
             name
             for candidate in candidates
             for name in candidate.entry.drop_inputs
             if name in inputs
         )
-        key = (contract.key, self._fingerprint, pinned, workspace.region, contested)
-        kept = self._kept.get(key)
-        if kept is not None and (kept.until is None or now < kept.until):
-            return kept
+        key = (contract.key, self._fingerprint, pinned, workspace.region, relevant_inputs)
+        cached = self._cached.get(key)
+        if cached is not None and (cached.until is None or now < cached.until):
+            return cached
         decision = route(
             contract,
             candidates,
@@ -631,31 +652,34 @@ class ResolverCache:
             pinned=pinned,
             now=now,
         )
-        # With a wait in it, it is true for this moment only.
+        # A decision with a retry delay is valid only now.
         if decision.retry_after_ms is None:
-            self._kept[key] = decision
+            self._cached[key] = decision
         return decision
 
     def invalidate(self, contract: str | None = None) -> None:
-        """A driver came, went or changed its condition: ask again. `contract`: only about this one
-        (id@major)."""
+        """Remove cached decisions after a driver was added, removed or changed.
+
+        Args:
+            contract: only the decisions about this contract (id@major).
+        """
         if contract is None:
-            self._kept.clear()
+            self._cached.clear()
             return
-        for key in [cache_key for cache_key in self._kept if cache_key[0] == contract]:
-            del self._kept[key]
+        for key in [cache_key for cache_key in self._cached if cache_key[0] == contract]:
+            del self._cached[key]
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
 
 def fingerprint(workspace: SelectionPolicy) -> str:
-    """The same for two workspaces with the same policy."""
+    """Return a digest of a selection policy."""
     plain = msgspec.json.encode(workspace, order="deterministic")
     return blake2b(plain, digest_size=16).hexdigest()
 
 
-# -- Why a contract goes to the driver it goes to: for a person, line by line, and for the journal.
+# -- Explanation of a decision: lines for a person, and a row for the journal.
 
 RESOLVED: Final = "driver.resolved"
 PHASES: Final = {
@@ -667,34 +691,34 @@ PHASES: Final = {
 
 
 def explain(decision: DriverChoice) -> list[str]:
-    """The decision, phase by phase, then the order of those that are left."""
+    """Explain a decision phase by phase, then list the order of the remaining drivers."""
     lines = [_title(decision)]
-    left = decision.total
+    remaining = decision.total
     step = 0
-    for phase, word in PHASES.items():
+    for phase, label in PHASES.items():
         if phase == 4 and decision.pinned is None:
             continue
         step += 1
-        out = [rejection for rejection in decision.rejected if rejection.phase == phase]
-        left -= len(out)
-        shown = f"{word} ({decision.pinned})" if phase == 4 else word
-        lines.append(f"  {step}. {shown}: {left} of {left + len(out)}")
-        lines += [f"       not {rejection.driver}: {rejection.reason}" for rejection in out]
+        rejections = [rejection for rejection in decision.rejected if rejection.phase == phase]
+        remaining -= len(rejections)
+        title = f"{label} ({decision.pinned})" if phase == 4 else label
+        lines.append(f"  {step}. {title}: {remaining} of {remaining + len(rejections)}")
+        lines += [f"       not {rejection.driver}: {rejection.reason}" for rejection in rejections]
     if decision.order:
         lines.append(f"  {step + 1}. in this order:")
         lines += [
-            f"       {place}. {_shown(candidate)}"
+            f"       {place}. {_format_candidate(candidate)}"
             for place, candidate in enumerate(decision.order, 1)
         ]
     if decision.failure is not None:
-        lines.append(f"  {decision.failure.name}: {_ending(decision)}")
+        lines.append(f"  {decision.failure.name}: {_conclusion(decision)}")
     else:
         lines.append(f"  {decision.message}")
     return lines
 
 
-def _ending(decision: DriverChoice) -> str:
-    """Why nobody is left; what was told of single drivers is not told again."""
+def _conclusion(decision: DriverChoice) -> str:
+    """Return why no driver remains, without repeating the reasons against single drivers."""
     reasons = [rejection.reason.removesuffix(".") for rejection in decision.rejected]
     if decision.pinned is None and any(reason in decision.message for reason in reasons):
         return f"no driver can serve {decision.contract} now."
@@ -708,7 +732,11 @@ def resolved_row(
     workspace_id: str,
     at: float,
 ) -> dict[str, Any]:
-    """The audit row of AIP-30 that tells how a driver was chosen. `at`: the wall clock."""
+    """Return the audit row of a decision (AIP-30).
+
+    Args:
+        at: wall clock.
+    """
     selected = decision.selected
     return {
         "type": RESOLVED,
@@ -729,7 +757,7 @@ def resolved_row(
         else {
             "provider_id": selected.driver.key,
             "kind": selected.driver.kind,
-            "cost_units_per_call": _own_cost(selected).units_per_call,
+            "cost_units_per_call": _driver_cost(selected).units_per_call,
         },
         "ts": format_utc_ms(at),
     }
@@ -741,18 +769,18 @@ def _title(decision: DriverChoice) -> str:
     return f"{decision.contract}{version}: {drivers if decision.total else 'no driver declares'} it"
 
 
-def _own_cost(candidate: Candidate) -> Cost:
-    """What the driver itself says that a call costs."""
-    own, general = candidate.entry.cost or Cost(), candidate.driver.cost or Cost()
-    priced = own if own.units_per_call is not None else general
-    return Cost(own.cost_class or general.cost_class, priced.units_per_call, priced.currency)
+def _driver_cost(candidate: Candidate) -> Cost:
+    """Return the cost that the driver itself declares."""
+    specific, general = candidate.entry.cost or Cost(), candidate.driver.cost or Cost()
+    priced = specific if specific.units_per_call is not None else general
+    return Cost(specific.cost_class or general.cost_class, priced.units_per_call, priced.currency)
 
 
-def _shown(candidate: Candidate) -> str:
-    driver, cost = candidate.driver, _own_cost(candidate)
-    words: list[str] = [driver.kind]
+def _format_candidate(candidate: Candidate) -> str:
+    driver, cost = candidate.driver, _driver_cost(candidate)
+    details: list[str] = [driver.kind]
     if cost.units_per_call is not None:
-        words.append(f"{cost.units_per_call:g} {cost.currency or 'millicents'} a call")
+        details.append(f"{cost.units_per_call:g} {cost.currency or 'millicents'} a call")
     elif cost.cost_class is not None:
-        words.append(cost.cost_class)
-    return f"{driver.key} ({', '.join(words)})"
+        details.append(cost.cost_class)
+    return f"{driver.key} ({', '.join(details)})"

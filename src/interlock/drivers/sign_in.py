@@ -1,7 +1,7 @@
-"""Signing in with a driver: its login command, or its page, until what it says makes it complete.
+"""Sign-in with a driver by its login command or its web page (AIP-32).
 
-A human is in it. What they are shown comes in as `open_url`; a command that speaks with them gets
-the terminal. Everything here can be cancelled, and takes its processes and ports with it.
+An operator takes part. `open_url` shows a page to the operator. An interactive command gets the
+terminal. Everything can be cancelled, and its processes and ports are closed then.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from interlock.drivers.processes import CommandRunner
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Completion, DriverManifest, Login
 
-# -- The way back of a login: an address of this machine that is good for one visit, for a while.
+# -- The callback of a login: a loopback address that is valid for one visit and a limited time.
 #
-# Only a browser that was led here by the page that was opened is let in: the address carries a
-# state that nobody could guess. Requests of other pages' scripts, images and frames are refused,
-# and so is every other name for this machine.
+# Only a browser that was sent by the opened page is accepted: the address carries an unguessable
+# state. Requests by scripts, images and frames of other pages are rejected, and so are other host
+# names of this machine.
 
-_TAKEN: Final = "You are signed in as far as this page knows; the terminal says the rest."
-_OVER: Final = "This address was good for one visit, or its time is up. Begin again."
+_RECEIVED: Final = "The sign-in was received. Continue in the terminal."
+_EXPIRED: Final = "This address was already used or has expired. Start the sign-in again."
 
 
 class SignInTimeout(Exception):
-    """The time is up."""
+    """The browser did not return within the timeout."""
 
 
 class CallbackListener:
-    """Listens on loopback, from `async with` to its end."""
+    """A listener on loopback, open during its `async with` block."""
 
     def __init__(self, *, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`within`: how long the address is good."""
+        """Args:
+        timeout: how long the address is valid, in seconds.
+        """
         self._timeout = timeout
         self._clock = clock
         self._ends = 0.0
         self._state = secrets.token_urlsafe(24)
-        self._callback = LoopbackCallback(self._answer)
+        self._callback = LoopbackCallback(self._on_visit)
         self._visit: asyncio.Future[dict[str, str]]
 
     async def __aenter__(self) -> Self:
@@ -70,42 +72,44 @@ class CallbackListener:
         return f"http://127.0.0.1:{self._callback.port}{PATH}"
 
     def login_url(self, url: str) -> str:
-        """The page to open: it is told where to come back to, and with what state."""
-        found = urlsplit(url)
-        ours = {"redirect_uri": self.address, "state": self._state}
+        """Return the URL of the login page with `redirect_uri` and `state`."""
+        parts = urlsplit(url)
+        parameters = {"redirect_uri": self.address, "state": self._state}
         query = [
-            pair for pair in parse_qsl(found.query, keep_blank_values=True) if pair[0] not in ours
+            pair
+            for pair in parse_qsl(parts.query, keep_blank_values=True)
+            if pair[0] not in parameters
         ]
-        return found._replace(query=urlencode([*query, *ours.items()])).geturl()
+        return parts._replace(query=urlencode([*query, *parameters.items()])).geturl()
 
     async def wait_for_callback(self) -> dict[str, str]:
-        """What the visit brought, without the state. Raises SignInTimeout."""
+        """Return the parameters of the visit, without the state. Raises SignInTimeout."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(self._visit)
         except TimeoutError:
             raise SignInTimeout from None
 
-    def _answer(self, visit: CallbackRequest) -> CallbackPage:
+    def _on_visit(self, visit: CallbackRequest) -> CallbackPage:
         if not _is_navigation(visit.headers):
             return CallbackPage("403 Forbidden", UNEXPECTED_REQUEST)
         try:
-            said = parse_qsl(visit.query, keep_blank_values=True, max_num_fields=50)
+            pairs = parse_qsl(visit.query, keep_blank_values=True, max_num_fields=50)
         except ValueError:
             return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
         if self._visit.done() or self._clock() >= self._ends:
-            return CallbackPage("410 Gone", _OVER)
-        values = dict(said)
-        if len(values) != len(said):
-            return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
+            return CallbackPage("410 Gone", _EXPIRED)
+        values = dict(pairs)
+        if len(values) != len(pairs):
+            return CallbackPage("400 Bad Request", OTHER)
         if not hmac.compare_digest(values.pop("state", "").encode(), self._state.encode()):
             return CallbackPage("403 Forbidden", UNEXPECTED_REQUEST)
         self._visit.set_result(values)
-        return CallbackPage("200 OK", _TAKEN)
+        return CallbackPage("200 OK", _RECEIVED)
 
 
 def _is_navigation(headers: dict[str, str]) -> bool:
-    """Whether a human's browser goes to the address, and no page merely asks for it."""
+    """Return whether the request is a navigation of a browser, not a request by a page."""
     if "origin" in headers:
         return False
     return (
@@ -115,17 +119,17 @@ def _is_navigation(headers: dict[str, str]) -> bool:
 
 
 SIGN_IN_TIMEOUT_SECONDS: Final = 300.0
-"""How long a human may take."""
+"""How long an operator may take."""
 POLL_SECONDS: Final = 2.0
-"""How often it is looked whether they are done, where nothing else tells."""
+"""Interval of the completion check, if there is no other signal."""
 _CHECK_TIMEOUT_SECONDS: Final = 20.0
 _ERROR: Final = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 
 UrlOpener = Callable[[str], Awaitable[None]]
-"""Shows a page to the human, or opens it."""
+"""Shows a page to the operator or opens it."""
 CallbackHandler = Callable[[Mapping[str, str]], Awaitable[None]]
-"""Is given what the browser brought back, such as a code, before it is looked whether the login is
-complete. There are secrets in it. Raises InterlockError."""
+"""Receives the parameters of the callback, such as a code, before the completion check. They
+contain secrets. Raises InterlockError."""
 
 
 async def sign_in(
@@ -141,32 +145,46 @@ async def sign_in(
     clock: Callable[[], float] = time.monotonic,
     timeout: float = SIGN_IN_TIMEOUT_SECONDS,
 ) -> None:
-    """Raises InterlockError when it did not work out."""
+    """Sign in with a driver.
+
+    Args:
+        open_url: shows the login page to the operator.
+        run: runs commands of the manifest.
+        in_terminal: runs interactive commands.
+        ask: makes the requests of the completion check.
+        on_callback: receives the parameters of the callback.
+        timeout: how long the operator may take, in seconds.
+
+    Raises:
+        InterlockError: the sign-in failed.
+    """
     login = None if manifest.auth is None else manifest.auth.login
     if login is None or not (login.cmd or login.url):
-        raise _failed(manifest, "its DRIVER.md says no login (auth.login.cmd or auth.login.url)")
-    way = _LoginSteps(manifest, login, run, ask, env or {})
+        raise _sign_in_error(
+            manifest, "its DRIVER.md has no login (auth.login.cmd or auth.login.url)"
+        )
+    steps = _LoginSteps(manifest, login, run, ask, env or {})
     if login.cmd:
-        await way.command(in_terminal if login.interactive else run, timeout)
+        await steps.run_command(in_terminal if login.interactive else run, timeout)
     elif login.requires_callback_url:
         await _sign_in_with_callback(manifest, login.url, open_url, on_callback, clock, timeout)
     else:
         if login.completes_when is None:
-            raise _failed(
+            raise _sign_in_error(
                 manifest,
-                "auth.login has neither requires_callback_url nor completes_when, so nobody could "
-                "tell when you are done",
+                "auth.login needs requires_callback_url or completes_when to detect the end of the "
+                "sign-in",
             )
         await open_url(login.url)
-        await _poll(manifest, way, sleep, clock, timeout)
+        await _poll(manifest, steps, sleep, clock, timeout)
         return
-    problem = await way.problem()
+    problem = await steps.find_problem()
     if problem:
-        raise _failed(manifest, problem)
+        raise _sign_in_error(manifest, problem)
 
 
 class _LoginSteps:
-    """The parts of a login that a manifest names."""
+    """The steps of a login that a manifest defines."""
 
     def __init__(
         self,
@@ -183,44 +201,49 @@ class _LoginSteps:
         self._ask = ask
         self._env = env
 
-    async def command(self, run: CommandRunner, timeout: float) -> None:
-        """The login command, to its end."""
-        done = self._completion
-        own = done is not None and not done.cmd and done.http is None
-        expected = done.exit_code if own and done is not None else 0
-        ran = await run(
+    async def run_command(self, run: CommandRunner, timeout: float) -> None:
+        """Run the login command until it ends."""
+        completion = self._completion
+        only_exit_code = completion is not None and not completion.cmd and completion.http is None
+        expected = completion.exit_code if only_exit_code and completion is not None else 0
+        result = await run(
             self._login.cmd, env=self._env, cwd=str(self._manifest.folder), timeout=timeout
         )
-        if not ran.exited_with(expected):
-            raise _failed(self._manifest, f"auth.login.cmd: {ran.ending}")
+        if not result.exited_with(expected):
+            raise _sign_in_error(self._manifest, f"auth.login.cmd: {result.ending}")
 
-    async def problem(self) -> str:
-        """Why the login is not complete, as the rest of a sentence; empty: it is."""
-        done = self._completion
-        if done is None:
+    async def find_problem(self) -> str:
+        """Return why the login is not complete, as the rest of a sentence. Empty: it is
+        complete."""
+        completion = self._completion
+        if completion is None:
             return ""
-        if done.http is not None:
-            return await self._problem_of_request(done)
-        if done.cmd:
-            ran = await self._run(
-                done.cmd,
+        if completion.http is not None:
+            return await self._find_request_problem(completion)
+        if completion.cmd:
+            result = await self._run(
+                completion.cmd,
                 env=self._env,
                 cwd=str(self._manifest.folder),
                 timeout=_CHECK_TIMEOUT_SECONDS,
             )
-            return "" if ran.exited_with(done.exit_code) else f"completes_when.cmd: {ran.ending}"
+            return (
+                ""
+                if result.exited_with(completion.exit_code)
+                else f"completes_when.cmd: {result.ending}"
+            )
         return ""
 
-    async def _problem_of_request(self, done: Completion) -> str:
-        assert done.http is not None
+    async def _find_request_problem(self, completion: Completion) -> str:
+        assert completion.http is not None
         try:
-            status = await self._ask(done.http, timeout=_CHECK_TIMEOUT_SECONDS)
-        except ProbeError as why:
-            return f"completes_when.http: {why}"
-        if status == done.http.expect_status:
+            status = await self._ask(completion.http, timeout=_CHECK_TIMEOUT_SECONDS)
+        except ProbeError as error:
+            return f"completes_when.http: {error}"
+        if status == completion.http.expect_status:
             return ""
-        wanted = done.http.expect_status
-        return f"completes_when.http: {done.http.url} answered HTTP {status}, not {wanted}"
+        expected = completion.http.expect_status
+        return f"completes_when.http: {completion.http.url} returned HTTP {status}, expected {expected}"
 
 
 async def _sign_in_with_callback(
@@ -234,32 +257,36 @@ async def _sign_in_with_callback(
     async with CallbackListener(timeout=timeout, clock=clock) as callback:
         await open_url(callback.login_url(url))
         try:
-            said = await callback.wait_for_callback()
+            parameters = await callback.wait_for_callback()
         except SignInTimeout:
-            raise _failed(manifest, f"nobody came back within {timeout:g} s") from None
-    error = said.get("error")
+            raise _sign_in_error(
+                manifest, f"the browser did not return within {timeout:g} s"
+            ) from None
+    error = parameters.get("error")
     if error is not None:
-        code = error if _ERROR.fullmatch(error) else "an error without a name"
-        raise _failed(manifest, f"it was refused in the browser ({code})")
+        code = error if _ERROR.fullmatch(error) else "an unnamed error"
+        raise _sign_in_error(manifest, f"the login page reported an error ({code})")
     if on_callback is not None:
-        await on_callback(said)
+        await on_callback(parameters)
 
 
 async def _poll(
     manifest: DriverManifest,
-    way: _LoginSteps,
+    steps: _LoginSteps,
     sleep: Callable[[float], Awaitable[None]],
     clock: Callable[[], float],
     timeout: float,
 ) -> None:
-    ends = clock() + timeout
-    while problem := await way.problem():
-        if clock() >= ends:
-            raise _failed(manifest, f"it was not complete within {timeout:g} s: {problem}")
+    deadline = clock() + timeout
+    while problem := await steps.find_problem():
+        if clock() >= deadline:
+            raise _sign_in_error(
+                manifest, f"the login was not completed within {timeout:g} s: {problem}"
+            )
         await sleep(POLL_SECONDS)
 
 
-def _failed(manifest: DriverManifest, why: str) -> InterlockError:
+def _sign_in_error(manifest: DriverManifest, reason: str) -> InterlockError:
     return InterlockError(
-        AUTH_FAILED, f"Cannot sign in with {manifest.id}: {why}.", {"driver": manifest.id}
+        AUTH_FAILED, f"Cannot sign in with {manifest.id}: {reason}.", {"driver": manifest.id}
     )

@@ -1,8 +1,8 @@
-"""Whether one user is signed in with one driver, in one workspace: found out, kept, refreshed.
+"""The sign-in state of one user with one driver in one workspace: read, stored and refreshed.
 
-A driver without `auth` always is. One that only lists secrets is, as soon as all of them have a
-value. Of one with a login it is kept who is signed in, so that a restart changes nothing; another
-process, such as the command line, may sign somebody in meanwhile, which is noticed here.
+A driver without `auth` is always signed in. A driver that only lists secrets is signed in if all of
+them have a value. For a driver with a login the state is stored, so that it survives a restart.
+Another process, such as the command line, may change it, which is noticed here.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from interlock.drivers.processes import CommandRunner
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, HttpProbe
 
-# -- Whether somebody is signed in with a driver, as a table: what can happen, and what follows.
+# -- State table of a sign-in.
 #
-# Five states are known while a node runs; of them `unauthed` and `authed` are kept
-# (`DriverSignIn` below does what this table says).
+# A running node knows five states. `unauthed` and `authed` are stored (`DriverSignIn` below
+# implements this table).
 
 
 class SignInState(Enum):
     UNKNOWN = "unknown"
-    """Nobody has looked yet."""
+    """The state was not read yet."""
     UNAUTHED = "unauthed"
     LOGGING_IN = "logging_in"
-    """A human is at it: calls wait."""
+    """An operator is signing in. Calls wait."""
     AUTHED = "authed"
     EXPIRED = "expired"
-    """The driver was refused. If the sign-in can be refreshed that is tried, once."""
+    """The server rejected the credentials. One refresh is tried if the driver supports it."""
 
 
 class SignInEvent(Enum):
@@ -50,14 +50,14 @@ class SignInEvent(Enum):
     REFRESHED = "refreshed"
     NOT_REFRESHED = "the refresh failed, or there is none"
     REFUSED = "a sign of expiry was seen"
-    SIGNED_OUT = "somebody signed out"
+    SIGNED_OUT = "an operator signed out"
 
 
 class SignInTransition(NamedTuple):
-    """A cell of the table."""
+    """A row of the state table."""
 
     state: SignInState
-    on: SignInEvent
+    event: SignInEvent
     then: SignInState
 
 
@@ -79,7 +79,7 @@ TABLE: Final = (
     SignInTransition(_S.UNAUTHED, _E.SIGNED_OUT, _S.UNAUTHED),
     SignInTransition(_S.LOGGING_IN, _E.COMPLETED, _S.AUTHED),
     SignInTransition(_S.LOGGING_IN, _E.FAILED, _S.UNAUTHED),
-    # What was refused was the sign-in before this one.
+    # The rejected sign-in was the one before this one.
     SignInTransition(_S.LOGGING_IN, _E.REFUSED, _S.LOGGING_IN),
     SignInTransition(_S.AUTHED, _E.READY, _S.AUTHED),
     SignInTransition(_S.AUTHED, _E.RESTORED, _S.AUTHED),
@@ -99,33 +99,33 @@ TABLE: Final = (
     SignInTransition(_S.EXPIRED, _E.REFUSED, _S.EXPIRED),
     SignInTransition(_S.EXPIRED, _E.SIGNED_OUT, _S.UNAUTHED),
 )
-_THEN: Final = {(row.state, row.on): row.then for row in TABLE}
+_NEXT_STATES: Final = {(row.state, row.event): row.next_state for row in TABLE}
 
 
-def after(state: SignInState, event: SignInEvent) -> SignInState | None:
-    """The state that follows; None when this cannot happen there."""
-    return _THEN.get((state, event))
+def next_state(state: SignInState, event: SignInEvent) -> SignInState | None:
+    """Return the next state. None: the event has no effect in this state."""
+    return _NEXT_STATES.get((state, event))
 
 
-# -- How a sign-in is kept fresh: by a command, by a request, or by the driver's own code.
+# -- Refresh of a sign-in: by a command, by a request, or by the driver's code.
 
 REFRESH_TIMEOUT_SECONDS: Final = 60.0
-"""How long a refresh may take."""
+"""Timeout of a refresh."""
 
 RefreshHook = Callable[[], Awaitable[None]]
-"""`refresh` of driver.py. Whatever it raises, the sign-in is not fresh."""
+"""`refresh` of driver.py. Any exception means that the refresh failed."""
 Refresher = Callable[[], Awaitable[None]]
 """Refreshes a sign-in. Raises RefreshError."""
 
 
 class RefreshError(Exception):
-    """Why not, as the rest of a sentence."""
+    """The reason why a refresh failed, as the rest of a sentence."""
 
-    def __init__(self, why: str, *, passing: bool) -> None:
-        super().__init__(why)
-        self.reason = why
+    def __init__(self, reason: str, *, passing: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.is_temporary = passing
-        """Whether it may work in a moment: nobody answered, or not in time."""
+        """True if a retry may succeed: there was no response, or not in time."""
 
 
 def create_refresher(
@@ -137,43 +137,45 @@ def create_refresher(
     hook: RefreshHook | None,
     warn: Callable[[str], None],
 ) -> Refresher | None:
-    """What refreshes the sign-in of a driver; None when nothing does."""
+    """Return the function that refreshes a driver's sign-in. None: the driver has no refresh."""
     refresh = None if manifest.auth is None else manifest.auth.refresh
     if refresh is None:
         return None
 
     async def by_command() -> None:
         try:
-            ran = await run(
+            result = await run(
                 refresh.cmd, env=env, cwd=str(manifest.folder), timeout=REFRESH_TIMEOUT_SECONDS
             )
         except InterlockError as error:
-            why = f"auth.refresh.cmd: {error.message.rstrip('.')}"
-            raise RefreshError(why, is_temporary=True) from None
-        if not ran.exited_with(0):
-            raise RefreshError(f"auth.refresh.cmd: {ran.ending}", is_temporary=ran.timed_out)
+            reason = f"auth.refresh.cmd: {error.message.rstrip('.')}"
+            raise RefreshError(reason, is_temporary=True) from None
+        if not result.exited_with(0):
+            raise RefreshError(f"auth.refresh.cmd: {result.ending}", is_temporary=result.timed_out)
 
     async def by_request() -> None:
         try:
             status = await ask(
                 HttpProbe(refresh.url, method="POST"), timeout=REFRESH_TIMEOUT_SECONDS
             )
-        except ProbeError as why:
-            raise RefreshError(f"auth.refresh.url: {why}", is_temporary=True) from None
+        except ProbeError as reason:
+            raise RefreshError(f"auth.refresh.url: {reason}", is_temporary=True) from None
         if not 200 <= status < 300:
             passing = status >= 500 or status == 429
-            raise RefreshError(f"auth.refresh.url: it answered HTTP {status}", is_temporary=passing)
+            raise RefreshError(
+                f"auth.refresh.url: the response is HTTP {status}", is_temporary=passing
+            )
 
     async def by_hook() -> None:
         assert hook is not None
         try:
             await hook()
         except Exception as error:
-            # Foreign code: only the name of what it raised can hold no secret.
+            # Third-party code: the message may contain secrets, the exception's name does not.
             data = error.data if isinstance(error, InterlockError) else None
             raised = (data or {}).get("raised", type(error).__name__)
-            why = f"refresh of driver.py: it raised {raised}"
-            raise RefreshError(why, is_temporary=False) from None
+            reason = f"refresh of driver.py: it raised {raised}"
+            raise RefreshError(reason, is_temporary=False) from None
 
     if refresh.cmd:
         return by_command
@@ -182,45 +184,45 @@ def create_refresher(
     if hook is not None:
         return by_hook
     warn(
-        f"{manifest.id}: auth.refresh has neither a cmd nor a url, and driver.py has no refresh: "
-        "its sign-in is never refreshed"
+        f"{manifest.id}: the sign-in is never refreshed, because auth.refresh has no cmd and no url "
+        "and driver.py has no refresh hook"
     )
     return None
 
 
-# -- The signs by which a driver says that its sign-in has ended (`auth.expiry.detect`).
+# -- Signs that a sign-in has expired (`auth.expiry.detect`).
 #
 # `exit_code:N`, `http_status:N`, `exception:Name` and `header:NAME:VALUE`. A line with another
-# prefix is for another host: it is warned of, and never matches.
+# prefix is for other hosts: it causes a warning and never matches.
 
 PREFIXES: Final = ("exit_code", "http_status", "exception", "header")
 
 
 class ExpirySign(NamedTuple):
-    """One line of `detect`."""
+    """A line of `detect`."""
 
     line: str
     prefix: str
     value: str
-    """Of a header what stands after its name."""
+    """The value after the prefix. For a header: the text after its name."""
     header: str = ""
     """In lower case."""
 
 
 class ExpirySigns:
-    """What a driver listed."""
+    """The expiry signs that a driver declares."""
 
     def __init__(self, detect: Iterable[str], *, warn: Callable[[str], None]) -> None:
-        self.known: list[ExpirySign] = []
+        self.signs: list[ExpirySign] = []
         for line in detect:
-            sign = _read(line)
+            sign = _parse_sign(line)
             if sign is None:
                 warn(
-                    f"auth.expiry.detect: {line!r} is not understood here, and never matches; "
-                    "write exit_code:N, http_status:N, exception:Name or header:NAME:VALUE"
+                    f"auth.expiry.detect: {line!r} is not supported and never matches. Use "
+                    "exit_code:N, http_status:N, exception:Name or header:NAME:VALUE."
                 )
             else:
-                self.known.append(sign)
+                self.signs.append(sign)
 
     def find(
         self,
@@ -230,31 +232,31 @@ class ExpirySigns:
         exception: BaseException | str = "",
         headers: Mapping[str, str] | None = None,
     ) -> str | None:
-        """The first line that fits what a driver did; None: the sign-in is not to blame."""
-        said = {name.lower(): value.strip() for name, value in (headers or {}).items()}
+        """Return the first line that matches what a driver did. None: no line matches."""
+        header_values = {name.lower(): value.strip() for name, value in (headers or {}).items()}
         names = _names(exception)
-        for sign in self.known:
+        for sign in self.signs:
             match sign.prefix:
                 case "exit_code":
-                    fits = exit_code is not None and sign.value == str(exit_code)
+                    is_match = exit_code is not None and sign.value == str(exit_code)
                 case "http_status":
-                    fits = http_status is not None and sign.value == str(http_status)
+                    is_match = http_status is not None and sign.value == str(http_status)
                 case "exception":
-                    fits = sign.value in names
+                    is_match = sign.value in names
                 case _:
-                    fits = said.get(sign.header) == sign.value
-            if fits:
+                    is_match = header_values.get(sign.header) == sign.value
+            if is_match:
                 return sign.line
         return None
 
 
-def _read(line: str) -> ExpirySign | None:
+def _parse_sign(line: str) -> ExpirySign | None:
     prefix, colon, value = line.partition(":")
     if not colon or prefix not in PREFIXES:
         return None
     value = value.strip()
     if prefix in ("exit_code", "http_status"):
-        # Written as it is compared: `+401` and `0401` are no numbers here.
+        # The text is compared exactly, so `+401` and `0401` are not valid numbers.
         return ExpirySign(line, prefix, value) if _is_number(value) else None
     if prefix == "exception":
         return ExpirySign(line, prefix, value) if value else None
@@ -276,9 +278,9 @@ def _names(exception: BaseException | str) -> frozenset[str]:
 
 
 CHECK_SECONDS: Final = 1.0
-"""How often it is looked whether another process changed something."""
+"""Interval for checking whether another process changed the state."""
 SECRETS_RETRY_SECONDS: Final = 60.0
-"""Secrets that were refused may have been replaced after this time."""
+"""Time after which rejected secrets may have been replaced."""
 REFRESH_RETRY_SECONDS: Final = 30.0
 LOGIN_COMMAND: Final = "interlock drivers login"
 
@@ -286,10 +288,10 @@ _log = logging.getLogger("interlock.drivers")
 
 
 class SignInStore(Protocol):
-    """Where it is kept who is signed in. Every call may block."""
+    """The store of sign-in states. Every call may block."""
 
     def state(self, driver: str, workspace: str, user: str) -> tuple[bool, float] | None:
-        """Whether somebody is signed in, and since when that is fresh."""
+        """Return whether the user is signed in, and the time of the last refresh."""
         ...
 
     def save(
@@ -302,7 +304,7 @@ async def _no_missing_secrets() -> Sequence[str]:
 
 
 class DriverSignIn:
-    """The state of one (driver, workspace, user)."""
+    """The sign-in state of one (driver, workspace, user)."""
 
     def __init__(
         self,
@@ -317,30 +319,32 @@ class DriverSignIn:
         warn: Callable[[str], None] = _log.warning,
         on_change: Callable[[DriverSignIn], None] | None = None,
     ) -> None:
-        """`missing`: which of `auth.state.env` have no value (`vault.unresolved`).
-        `now` is on the wall clock: it is compared with what earlier runs kept."""
+        """Args:
+        missing: returns the names in `auth.state.env` that have no value (`vault.unresolved`).
+        now: wall clock. It is compared with times that earlier runs stored.
+        """
         self.manifest = manifest
         self.user = user
         self.refreshed_at = 0.0
         self.reason = ""
-        """Why it is as it is, as the rest of a sentence; empty when there is nothing to say."""
+        """Reason of the state, as the rest of a sentence. May be empty."""
         auth = manifest.auth or Auth()
         self._auth = auth
         self._key = (manifest.id, workspace, user)
         self._store = store
         self._missing = missing
         self._refresh = refresh
-        self._unset: list[str] = []
-        """Secrets that had no value when it was last looked."""
+        self._missing_secrets: list[str] = []
+        """Secrets without a value at the last check."""
         self._now = now
         self._warn = warn
         self._on_change = on_change
         self._signs = ExpirySigns(auth.expiry_detect, warn=warn)
         self._lock = asyncio.Lock()
-        """Held by who looks, refreshes or signs in: whoever calls meanwhile waits."""
-        self._looked_at = float("-inf")
-        self._refused_at = float("-inf")
-        self._tried_at = float("-inf")
+        """Held during a check, a refresh or a sign-in. Calls wait for it."""
+        self._checked_at = float("-inf")
+        self._rejected_at = float("-inf")
+        self._refresh_tried_at = float("-inf")
         self.needs_no_sign_in = not (auth.login or auth.state_env or auth.state_paths)
         self.state = SignInState.AUTHED if self.needs_no_sign_in else SignInState.UNKNOWN
 
@@ -349,53 +353,53 @@ class DriverSignIn:
 
     @property
     def authed(self) -> bool:
-        """As far as is known; `ready` finds out."""
+        """True if signed in, by the last known state. `ensure_ready` checks it."""
         return self.state is SignInState.AUTHED
 
     @property
     def instruction(self) -> str:
-        """Why nobody is signed in, and what mends that: the same sentence wherever it is told.
+        """Return why the user is not signed in and what to do. All commands use the same text.
         Empty: nothing is to be done."""
         if self.state is SignInState.AUTHED:
             return ""
         driver = self.manifest.id
-        why = f": {self.reason}" if self.reason else ""
-        return f"{driver} is not signed in{why}. {self._how()}"
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{driver} is not signed in{reason}. {self._advice()}"
 
-    def _how(self) -> str:
+    def _advice(self) -> str:
         if self._auth.login is not None:
-            return f"Run `{LOGIN_COMMAND} {self.manifest.id}`, and call again."
-        if not self._unset:
-            return "Give it what it lists under auth, and call again."
-        names = ", ".join(self._unset)
-        # Not as YAML: a line that gives a secret a value is masked wherever it is shown.
+            return f"Run `{LOGIN_COMMAND} {self.manifest.id}`, then repeat the call."
+        if not self._missing_secrets:
+            return "Provide the files that its DRIVER.md lists under auth, then repeat the call."
+        names = ", ".join(self._missing_secrets)
+        # Not as YAML: output masks lines that assign a value to a secret.
         return (
-            "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, or, to "
-            f"take {names} from the node's environment, in the list drivers.env_secrets. Then call "
-            "again."
+            "Set its secrets in interlock.yaml: by slug under drivers.secrets, or, to take "
+            f"{names} from the node's environment, in the list drivers.env_secrets. Then repeat "
+            "the call."
         )
 
-    # -- what the runtime asks and tells
+    # -- interface of the runtime
 
     async def ensure_ready(self) -> None:
-        """Be signed in and fresh, or raise InterlockError with what to do. While somebody signs
-        in, this waits."""
-        if self.needs_no_sign_in or (self._settled() and not self._lock.locked()):
+        """Ensure that the user is signed in and the sign-in is fresh. Waits while an operator signs
+        in. Raises InterlockError with what to do."""
+        if self.needs_no_sign_in or (self._is_current() and not self._lock.locked()):
             return
         async with self._lock:
-            await self._look()
+            await self._update_state()
             if self.state is SignInState.EXPIRED or (
                 self.state is SignInState.AUTHED and self._is_due()
             ):
-                await self._be_refreshed()
+                await self._refresh_sign_in()
             if self.state is not SignInState.AUTHED:
                 raise self._required()
 
     async def read_state(self) -> SignInState:
-        """What it is now. Nothing is refreshed and nobody is asked."""
+        """Read the current state. Nothing is refreshed and no operator is involved."""
         if not self.needs_no_sign_in:
             async with self._lock:
-                await self._look()
+                await self._update_state()
         return self.state
 
     def detect_expiry(
@@ -406,68 +410,74 @@ class DriverSignIn:
         exception: BaseException | str = "",
         headers: Mapping[str, str] | None = None,
     ) -> bool:
-        """Something that the driver did; whether it is a sign that the sign-in has ended."""
+        """Check whether something that the driver did means that the sign-in has expired, and
+        record it."""
         line = self._signs.find(
             exit_code=exit_code, http_status=http_status, exception=exception, headers=headers
         )
         if line is None:
             return False
-        self._refused_at = self._now()
-        self._happened(SignInEvent.REFUSED, f"the driver was refused ({line})")
+        self._rejected_at = self._now()
+        self._apply_event(SignInEvent.REFUSED, f"the server rejected the credentials ({line})")
         return True
 
     async def sign_in(self, login: Callable[[], Awaitable[None]]) -> None:
-        """Let a human sign in (`sign_in.sign_in`); calls wait until that is over. Raises what
+        """Let an operator sign in (`sign_in.sign_in`). Calls wait until it is over. Raises what
         `login` raises."""
         async with self._lock:
-            self._happened(SignInEvent.LOGIN)
+            self._apply_event(SignInEvent.LOGIN)
             try:
                 await login()
             except BaseException as error:
-                why = error.message if isinstance(error, InterlockError) else "it was given up"
-                self._happened(SignInEvent.FAILED, why)
-                # Not in another thread: who is cancelled is not to wait, and not to forget it.
+                reason = (
+                    error.message
+                    if isinstance(error, InterlockError)
+                    else "the sign-in was cancelled"
+                )
+                self._apply_event(SignInEvent.FAILED, reason)
+                # Not in another thread: a cancelled task must not wait, and the state must be
+                # stored.
                 self._store.save(*self._key, authed=False, refreshed_at=0.0)
                 raise
-            await self._is_fresh(SignInEvent.COMPLETED)
+            await self._mark_fresh(SignInEvent.COMPLETED)
 
     async def sign_out(self) -> None:
         async with self._lock:
-            self._happened(SignInEvent.SIGNED_OUT, "somebody signed out")
-            await self._keep(authed=False)
+            self._apply_event(SignInEvent.SIGNED_OUT, "an operator signed out")
+            await self._save(authed=False)
 
-    # -- finding out
+    # -- reading the state
 
-    def _settled(self) -> bool:
+    def _is_current(self) -> bool:
         now = self._now()
         return (
             self.state is SignInState.AUTHED
-            and 0 <= now - self._looked_at < CHECK_SECONDS
+            and 0 <= now - self._checked_at < CHECK_SECONDS
             and not self._is_due()
         )
 
-    async def _look(self) -> None:
-        """Make the state what the secrets, or the store, say."""
+    async def _update_state(self) -> None:
+        """Update the state from the secrets or the store."""
         if self._auth.login is None:
-            await self._look_for_keys()
+            await self._check_secrets()
         else:
-            await self._look_into_store()
-        self._looked_at = self._now()
+            await self._load_state()
+        self._checked_at = self._now()
 
-    async def _look_for_keys(self) -> None:
+    async def _check_secrets(self) -> None:
         if self.state is SignInState.EXPIRED and self._refresh is None:
-            self._happened(SignInEvent.NOT_REFRESHED, self.reason)
-        self._unset = list(await self._missing())
-        absent = [*self._unset, *self._absent_paths()]
+            self._apply_event(SignInEvent.NOT_REFRESHED, self.reason)
+        self._missing_secrets = list(await self._missing())
+        absent = [*self._missing_secrets, *self._missing_paths()]
         if absent:
-            self._happened(SignInEvent.KEYS_MISSING, f"it has no {', '.join(absent)}")
+            self._apply_event(SignInEvent.KEYS_MISSING, f"missing: {', '.join(absent)}")
         elif self.state is not SignInState.EXPIRED and (
-            self._now() - self._refused_at >= SECRETS_RETRY_SECONDS
+            self._now() - self._rejected_at >= SECRETS_RETRY_SECONDS
             or self.state is SignInState.AUTHED
         ):
-            self._happened(SignInEvent.KEYS_FOUND)
+            self._apply_event(SignInEvent.KEYS_FOUND)
 
-    def _absent_paths(self) -> list[str]:
+    def _missing_paths(self) -> list[str]:
         folder = self.manifest.folder
         return [
             path
@@ -475,16 +485,16 @@ class DriverSignIn:
             if not (folder / Path(path).expanduser()).exists()
         ]
 
-    async def _look_into_store(self) -> None:
-        kept = await asyncio.to_thread(self._store.state, *self._key)
-        authed, refreshed_at = kept or (False, 0.0)
+    async def _load_state(self) -> None:
+        stored = await asyncio.to_thread(self._store.state, *self._key)
+        authed, refreshed_at = stored or (False, 0.0)
         if authed and (self.state is not SignInState.EXPIRED or refreshed_at > self.refreshed_at):
             self.refreshed_at = refreshed_at
-            self._happened(SignInEvent.RESTORED)
+            self._apply_event(SignInEvent.RESTORED)
         elif not authed and self.state is SignInState.UNKNOWN:
-            self._happened(SignInEvent.READY)
+            self._apply_event(SignInEvent.READY)
         elif not authed and self.state in (SignInState.AUTHED, SignInState.EXPIRED):
-            self._happened(SignInEvent.SIGNED_OUT, "somebody signed out")
+            self._apply_event(SignInEvent.SIGNED_OUT, "an operator signed out")
 
     # -- refreshing
 
@@ -495,52 +505,52 @@ class DriverSignIn:
         now = self._now()
         return (
             now - self.refreshed_at >= refresh.every
-            and now - self._tried_at >= REFRESH_RETRY_SECONDS
+            and now - self._refresh_tried_at >= REFRESH_RETRY_SECONDS
         )
 
-    async def _be_refreshed(self) -> None:
-        why = self.reason
+    async def _refresh_sign_in(self) -> None:
+        reason = self.reason
         try:
             if self._refresh is None:
-                raise RefreshError(why, is_temporary=False)
-            self._tried_at = self._now()
+                raise RefreshError(reason, is_temporary=False)
+            self._refresh_tried_at = self._now()
             await self._refresh()
-        except RefreshError as failed:
-            if failed.is_temporary:
-                # It may work at the next call. Whether one that was only due has ended, the
-                # driver will say.
-                self._warn(f"{self.manifest.id} could not be refreshed: {failed.reason}")
+        except RefreshError as error:
+            if error.is_temporary:
+                # The next call tries again. If a sign-in was only due for refresh, the driver will
+                # report its expiry.
+                self._warn(f"{self.manifest.id}: cannot refresh the sign-in: {error.reason}")
                 return
-            self._happened(SignInEvent.NOT_REFRESHED, failed.reason)
+            self._apply_event(SignInEvent.NOT_REFRESHED, error.reason)
             if self.state is SignInState.EXPIRED:
-                self._happened(SignInEvent.NOT_REFRESHED, failed.reason)
-            await self._keep(authed=False)
+                self._apply_event(SignInEvent.NOT_REFRESHED, error.reason)
+            await self._save(authed=False)
         else:
-            await self._is_fresh(SignInEvent.REFRESHED)
+            await self._mark_fresh(SignInEvent.REFRESHED)
 
-    async def _is_fresh(self, event: SignInEvent) -> None:
+    async def _mark_fresh(self, event: SignInEvent) -> None:
         self.refreshed_at = self._now()
-        self._refused_at = float("-inf")
-        self._happened(event)
-        await self._keep(authed=True)
-        self._looked_at = self._now()
+        self._rejected_at = float("-inf")
+        self._apply_event(event)
+        await self._save(authed=True)
+        self._checked_at = self._now()
 
-    # -- the state
+    # -- state
 
-    async def _keep(self, *, authed: bool) -> None:
+    async def _save(self, *, authed: bool) -> None:
         if self._auth.login is not None:
             refreshed_at = self.refreshed_at if authed else 0.0
-            keeping = asyncio.to_thread(
+            saving = asyncio.to_thread(
                 self._store.save, *self._key, authed=authed, refreshed_at=refreshed_at
             )
-            await asyncio.shield(keeping)
+            await asyncio.shield(saving)
 
-    def _happened(self, event: SignInEvent, why: str = "") -> None:
-        then = after(self.state, event)
-        if then is None:
+    def _apply_event(self, event: SignInEvent, reason: str = "") -> None:
+        new_state = next_state(self.state, event)
+        if new_state is None:
             return
-        before, self.state, self.reason = self.state, then, why
-        if then is not before and self._on_change is not None:
+        previous, self.state, self.reason = self.state, new_state, reason
+        if new_state is not previous and self._on_change is not None:
             self._on_change(self)
 
     def _required(self) -> InterlockError:

@@ -1,7 +1,7 @@
-"""Who is signed in with which driver: a small SQLite file that only its user can read.
+"""The store of driver sign-ins: a small SQLite file that only its user can read.
 
-There is no secret in it. A node and the command line share it: every call opens the file, does one
-thing and closes it; they are rare, and come from any thread and any process.
+It contains no secrets. A node and the command line share it. Every call opens the file, runs one
+statement and closes it. Calls are rare and come from any thread and process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from interlock.core.state.database import DatabaseKind
 
 SCHEMA_VERSION: Final = 1
 
-# "ILDS". Tells our file from another program's.
+# "ILDS". Distinguishes the file from files of other programs.
 _APPLICATION_ID: Final = 0x494C4453
 _SCHEMA: Final = (
     """CREATE TABLE signed_in (
@@ -34,13 +34,13 @@ _FILE: Final = DatabaseKind(
     _APPLICATION_ID,
     SCHEMA_VERSION,
     _SCHEMA,
-    "The store of driver states",
-    "a store of driver states",
+    "The store of driver sign-ins",
+    "a store of driver sign-ins",
 )
 
 
 class SignInRecord(NamedTuple):
-    """One row, as a list shows it. Moments are on the wall clock."""
+    """A row of the store. Times are wall clock."""
 
     driver: str
     workspace: str
@@ -51,17 +51,18 @@ class SignInRecord(NamedTuple):
 
 
 class SqliteSignInStore:
-    """The file at `path`. It is made when something is first kept."""
+    """The store at `path`. The file is created by the first write."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
 
     def state(self, driver: str, workspace: str, user: str) -> tuple[bool, float] | None:
-        """Whether somebody is signed in, and since when that is fresh; None: nobody ever was."""
+        """Return whether the user is signed in, and the time of the last refresh. None: the user
+        never signed in."""
         if not self.path.exists():
             return None
-        with self._opened() as file:
+        with self._open() as file:
             row = file.execute(
                 "SELECT authed, refreshed_at FROM signed_in"
                 " WHERE driver = ? AND workspace = ? AND user = ?",
@@ -72,26 +73,26 @@ class SqliteSignInStore:
     def save(
         self, driver: str, workspace: str, user: str, *, authed: bool, refreshed_at: float
     ) -> None:
-        """Somebody is signed in, or is not any more."""
-        with self._opened() as file:
+        """Store whether the user is signed in."""
+        with self._open() as file:
             file.execute(
                 "INSERT OR REPLACE INTO signed_in VALUES (?, ?, ?, ?, ?, ?)",
                 (driver, workspace, user, int(authed), refreshed_at, self._clock()),
             )
 
     def delete(self, driver: str) -> bool:
-        """Forget everybody who is signed in with a driver; whether there was anybody."""
+        """Delete all sign-ins of a driver. Return True if there was one."""
         if not self.path.exists():
             return False
-        with self._opened() as file:
-            gone = file.execute("DELETE FROM signed_in WHERE driver = ?", (driver,))
-            return gone.rowcount > 0
+        with self._open() as file:
+            deleted = file.execute("DELETE FROM signed_in WHERE driver = ?", (driver,))
+            return deleted.rowcount > 0
 
     def list_records(self) -> list[SignInRecord]:
-        """All rows, by driver, workspace and user."""
+        """Return all rows, ordered by driver, workspace and user."""
         if not self.path.exists():
             return []
-        with self._opened() as file:
+        with self._open() as file:
             rows = file.execute(
                 "SELECT driver, workspace, user, authed, refreshed_at, changed_at FROM signed_in"
                 " ORDER BY driver, workspace, user"
@@ -101,6 +102,6 @@ class SqliteSignInStore:
             for driver, workspace, user, authed, refreshed_at, changed_at in rows
         ]
 
-    def _opened(self) -> AbstractContextManager[sqlite3.Connection]:
-        """The file, in one transaction. Raises InterlockError."""
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Open the file in one transaction. Raises InterlockError."""
         return _FILE.opened(self.path, advice="move it aside and sign in again")

@@ -1,5 +1,5 @@
-"""Whether a driver may be used at all: signed by somebody who is trusted, and asking for no more of
-the network than the operator grants."""
+"""Checks before a driver is used: its signature, and whether the operator allows its network
+access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from interlock.manifests.signatures import (
 
 
 def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
-    """Why a driver is not used, in a sentence. Empty: it may be."""
+    """Return why a driver is rejected, as a sentence. Empty: it is not rejected."""
     settings = config.section(DriversConfig)
     if settings.trust:
         try:
@@ -55,13 +55,13 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
 
 
 def signature_fingerprint(manifest: DriverManifest) -> tuple[object, ...]:
-    """By what it is seen that a driver's signature, or something that it is about, changed."""
-    marks: list[object] = []
+    """Return a fingerprint of a driver's signature and the signed files."""
+    parts: list[object] = []
     for name in (SIGNATURE, *SIGNED):
         try:
             status = os.stat(manifest.folder / name)
         except OSError:
-            marks.append(None)
+            parts.append(None)
         else:
-            marks.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(marks)
+            parts.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(parts)

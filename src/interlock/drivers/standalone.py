@@ -34,7 +34,7 @@ from interlock.drivers.paths import (
     hidden_from_drivers,
     installed_drivers_path,
 )
-from interlock.drivers.processes import confined
+from interlock.drivers.processes import confined_runner
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandbox.self_test import confinement_problem
@@ -181,7 +181,7 @@ async def prepared(
     setting: Project,
     *,
     may_install: bool = False,
-    again: bool = False,
+    force: bool = False,
     progress: Progress | None = None,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
@@ -191,12 +191,12 @@ async def prepared(
         manifest,
         folder=installed_folder(manifest, setting.config, setting.base_dir, environ),
         allowed=may_install or setting.config.section(DriversConfig).allow_install,
-        check=confined(
+        check=confined_runner(
             "version_check.cmd",
             lambda: _open_confinement(manifest, setting, warn, environ, lambda _host, _port: None),
             lambda _word, _row: None,
         ),
-        again=again,
+        force=force,
         warn=warn,
         progress=progress or (lambda _step, _of, _text: None),
     )

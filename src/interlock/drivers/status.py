@@ -1,4 +1,4 @@
-"""How drivers and contracts fare, as data for whoever watches."""
+"""The status of drivers and contracts, as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BindingStatus(msgspec.Struct, frozen=True):
-    """A contract that a driver serves, or why it does not."""
+    """A contract that a driver implements, with the problems of the implementation."""
 
     contract: str
     """id@major"""
@@ -26,28 +26,28 @@ class BindingStatus(msgspec.Struct, frozen=True):
 
 
 class DriverStatus(msgspec.Struct, frozen=True):
-    """How one driver fares."""
+    """The status of one driver."""
 
     id: str
     version: str
     kind: str
     state: str
-    """`running`, `ready` (it will be started), `unverified`, `unauthed`, `failing` or `refused`."""
+    """`running`, `ready` (starts when needed), `unverified`, `unauthed`, `failing` or `refused`."""
     file: str
     problem: str = ""
     bindings: list[BindingStatus] = []
     calls: int = 0
     pid: int | None = None
     revision: str = ""
-    """Of MCP, as it was agreed upon with the server, while that runs."""
+    """The MCP revision of the connection, while the server runs."""
     egress: list[str] = []
     warnings: list[str] = []
     skills: dict[str, list[str]] = {}
-    """Prompts that are blocks of a skill, by its file."""
+    """Names of prompts that are blocks of a skill, by the skill's file."""
 
     @classmethod
     def of_file(cls, path: Path, problems: list[str]) -> DriverStatus:
-        """Of a file that cannot be used."""
+        """Return the status of an invalid file."""
         return cls(
             id=path.parent.name,
             version="",
@@ -59,40 +59,43 @@ class DriverStatus(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_manifest(cls, manifest: DriverManifest) -> DriverStatus:
-        """Of a driver of a kind that is known, and not run here."""
+        """Return the status of a driver whose kind this node does not run."""
         return cls(
             id=manifest.id,
             version=manifest.version,
             kind=manifest.kind,
             state="refused",
             file=str(manifest.file),
-            problem=f"Drivers of kind {manifest.kind} are not run by this node, only those of mcp.",
+            problem=f"This node runs only drivers of kind mcp, not {manifest.kind}.",
         )
 
 
 class ContractStatus(msgspec.Struct, frozen=True):
-    """A contract, what it is called, and who serves it."""
+    """The status of a contract: its names and its drivers."""
 
     key: str
     names: list[str]
     version: str
     drivers: list[str]
     problem: str = ""
-    """Why it is not offered, or not under every name."""
+    """Why it is not offered, or not under all of its names."""
 
 
 class DriversStatus(msgspec.Struct, frozen=True):
-    """The part of drivers in the status of a node."""
+    """The drivers part of a node's status."""
 
     drivers: list[DriverStatus] = []
-    """Drivers of the workspace, also those that cannot be used."""
+    """Drivers of the workspace, including invalid ones."""
     contracts: list[ContractStatus] = []
     """Contracts that drivers serve."""
 
 
 def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
-    """The state of a driver. `invalid`: what is wrong with its file now, which was valid when the
-    driver was made of it."""
+    """Return the status of a driver.
+
+    Args:
+        invalid: current problems of its file, which was valid when the driver was created.
+    """
     manifest, supervisor, condition = driver.manifest, driver.supervisor, driver.condition
     peer = None if supervisor is None else supervisor.peer
     skills: dict[str, list[str]] = {}
@@ -107,9 +110,9 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
         or driver.problem
     )
     if invalid:
-        kept = f"Invalid {manifest.file.name}; version {manifest.version} stays in use."
-        first = [problem] if condition.rejection else [kept, *filter(None, [problem])]
-        problem = "\n".join([*first, *invalid])
+        notice = f"Invalid {manifest.file.name}; version {manifest.version} stays in use."
+        problems = [problem] if condition.rejection else [notice, *filter(None, [problem])]
+        problem = "\n".join([*problems, *invalid])
     return DriverStatus(
         id=manifest.id,
         version=manifest.version,
@@ -138,8 +141,12 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
 def contracts_of(
     contracts: ContractUpstream, set_aside: Mapping[str, str], broken: Mapping[str, str]
 ) -> list[ContractStatus]:
-    """How contracts stand. `set_aside`: names that are not offered, and why; `broken`: what is
-    wrong with contracts, by their keys."""
+    """Return the status of contracts.
+
+    Args:
+        set_aside: names that are not offered, with the reasons.
+        broken: incompatible changes, by contract key.
+    """
     names: dict[str, list[str]] = {}
     problems = {key: [sentence] for key, sentence in broken.items()}
     for name, contract in contracts.versions.names.items():

@@ -1,11 +1,11 @@
-"""From a contract's inputs to a tool's arguments, and from its result to the contract's value.
+"""Translation between a contract and a tool: inputs to arguments, and result to value (AIP-32).
 
-On the way out: `mapping`, then `argument_mapping`; an input that the driver drops is refused, never
-lost. On the way back: `result_extract` finds the value, what the driver drops is taken out, and
-the rest must be what the contract says. A value is never bent to fit, with one exception that is
-told (`wrapped`): a bare value for an object that has exactly one required member.
+Arguments: `mapping` is applied first, then `argument_mapping`. An input that the driver does not
+support is rejected, never dropped silently. Value: `result_extract` finds it, `drop_outputs` are
+removed, and the rest must be valid by the contract. A value is never converted, with one exception
+(`wrapped`): a bare value becomes the member of an object that has exactly one required member.
 
-`BoundEntry` is made once per contract and entry; a call costs two dictionaries and two checks.
+A `BoundEntry` is created once per contract and entry. A call costs two dictionaries and two checks.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from interlock.manifests.schema_view import SchemaView
 from interlock.protocol.jsonpath import PathNotFoundError, compile_path
 
 Transforms = Mapping[str, Callable[[Any], Any]]
-"""The transformers of a driver.py, by name."""
+"""Transformers of a driver.py, by name."""
 
 NO_TRANSFORMS: Final[Transforms] = {}
-UNKNOWN: Final = "unknown"
-"""What is said of a tool's error that has no text."""
-_MOST_CHARACTERS: Final = 4000
+UNKNOWN_ERROR: Final = "unknown"
+"""Message for a tool error without text."""
+_MAX_ERROR_CHARACTERS: Final = 4000
 _decode = msgspec.json.Decoder().decode
 
 
 class ExtractedValue(Struct, frozen=True):
-    """A contract's value, and whether it had to be put into its only required member."""
+    """The value of a contract, and whether it was wrapped into the only required member."""
 
     value: Any
     wrapped: bool = False
 
 
 class BoundEntry:
-    """One contract and the entry of a driver that serves it, ready for calls."""
+    """A contract with the entry of a driver that serves it, prepared for calls."""
 
     __slots__ = (
         "_arguments", "_drops", "_mapping", "_path", "_transforms", "entry", "is_transformed",
@@ -71,23 +71,31 @@ class BoundEntry:
         transforms: Transforms = NO_TRANSFORMS,
         shape: ContractShape | None = None,
     ) -> None:
-        """Raises InterlockError when the two cannot work together. `shape`: the contract's, where
-        there is one already."""
+        """Args:
+            transforms: the transformers of driver.py.
+            shape: the compiled contract, if it exists already.
+
+        Raises:
+            InterlockError: the contract and the entry do not fit.
+        """
         self.entry = entry
         self.shape = ContractShape(contract) if shape is None else shape
         self._mapping = mapping_renames(entry.mapping, SchemaView.of(contract.inputs).names)
-        for found in self._mapping.values():
-            for target in found:
+        for mapping_targets in self._mapping.values():
+            for target in mapping_targets:
                 if target.transform and target.transform not in transforms:
                     raise InterlockError(
                         EXECUTE_BINDING_MISMATCH,
-                        f"{contract.id}: the driver has no transformer {target.transform!r}.",
+                        f"{contract.id}: driver.py has no transformer {target.transform!r}; add it, or remove "
+                        "it from `mapping`.",
                     )
         self._transforms = transforms
-        self.is_transformed = any(
-            target.transform for found in self._mapping.values() for target in found
+        self.has_transforms = any(
+            target.transform
+            for mapping_targets in self._mapping.values()
+            for target in mapping_targets
         )
-        """Whether its mapping names a transformer of a driver.py."""
+        """True if the mapping uses a transformer of driver.py."""
         self._arguments = argument_renames(entry)
         self._drops = frozenset(entry.drop_inputs)
         text = "$" if entry.mcp is None else entry.mcp.result_extract
@@ -100,13 +108,13 @@ class BoundEntry:
     def contract(self) -> ToolContract:
         return self.shape.contract
 
-    def unsupported(self, inputs: Mapping[str, Any]) -> list[str]:
-        """Inputs of this call that the driver cannot take, in their order."""
+    def unsupported_inputs(self, inputs: Mapping[str, Any]) -> list[str]:
+        """Return the inputs of a call that the driver does not support, in their order."""
         drops = self._drops
         return [name for name in inputs if name in drops] if drops else []
 
-    def transformed(self, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The transformers that a call needs, in their order, each with the name of its input.
+    def required_transforms(self, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the transformers that a call needs, in order, each with the name of its input.
         Raises InterlockError (input_unsupported)."""
         self._require_supported(inputs)
         return [
@@ -119,36 +127,39 @@ class BoundEntry:
     def driver_input(
         self, inputs: Mapping[str, Any], transforms: Transforms | None = None
     ) -> dict[str, Any]:
-        """The inputs in the driver's names. `transforms`: other transformers, for this call. Raises
-        InterlockError (input_unsupported)."""
+        """Map the inputs to the driver's names. Raises InterlockError (input_unsupported).
+
+        Args:
+            transforms: replaces the transformers for this call.
+        """
         self._require_supported(inputs)
         if not self._mapping:
             return dict(inputs)
-        return _mapped(self._mapping, inputs, transforms or self._transforms, self.contract.id)
+        return _map_inputs(self._mapping, inputs, transforms or self._transforms, self.contract.id)
 
     def _require_supported(self, inputs: Mapping[str, Any]) -> None:
-        dropped = self.unsupported(inputs)
+        dropped = self.unsupported_inputs(inputs)
         if dropped:
-            named = ", ".join(repr(name) for name in dropped)
+            names = ", ".join(repr(name) for name in dropped)
             raise InterlockError(
                 INPUT_UNSUPPORTED,
-                f"The driver of {self.contract.id} does not take {named}: leave it out, or choose "
-                "another driver.",
+                f"The driver of {self.contract.id} does not support the input {names}. Omit it, or "
+                "pin another driver.",
                 {"contract": self.contract.id, "fields": dropped},
             )
 
     def tool_arguments(self, mapped: Mapping[str, Any]) -> dict[str, Any]:
-        """The driver's input in the tool's names."""
+        """Map the driver's input to the tool's argument names."""
         return renamed(self._arguments, mapped)
 
     def arguments(
         self, inputs: Mapping[str, Any], transforms: Transforms | None = None
     ) -> dict[str, Any]:
-        """What the tool is called with. Raises InterlockError."""
+        """Return the arguments of the tool call. Raises InterlockError."""
         return self.tool_arguments(self.driver_input(inputs, transforms))
 
-    def value(self, result: Mapping[str, Any]) -> ExtractedValue:
-        """The contract's value in a tool's result. Raises InterlockError (upstream_error,
+    def extract_value(self, result: Mapping[str, Any]) -> ExtractedValue:
+        """Extract the contract's value from a tool result. Raises InterlockError (upstream_error,
         output_parse_failed)."""
         if result.get("isError") is True:
             raise InterlockError(UPSTREAM_ERROR, error_text(result))
@@ -156,10 +167,11 @@ class BoundEntry:
             value = self._path.find(self._root(result))
         except PathNotFoundError as exc:
             raise self._parse_error(str(exc)) from None
-        return self.checked(value)
+        return self.check_value(value)
 
-    def checked(self, value: Any) -> ExtractedValue:
-        """What is found, or what driver.py made of a result, as the contract has it."""
+    def check_value(self, value: Any) -> ExtractedValue:
+        """Check an extracted value against the contract and drop the outputs that the driver
+        excludes. Raises InterlockError (output_parse_failed)."""
         dropped = self.entry.drop_outputs
         if dropped and isinstance(value, dict) and not value.keys().isdisjoint(dropped):
             value = {name: item for name, item in value.items() if name not in dropped}
@@ -175,33 +187,33 @@ class BoundEntry:
             f"{problem['pointer'] or '/'}: {problem['problem']}" for problem in problems
         )
         raise self._parse_error(
-            f"What the tool answered does not fit the contract. {sentence}.", problems
+            f"The tool's result does not match the contract. {sentence}.", problems
         )
 
     def _root(self, result: Mapping[str, Any]) -> Any:
-        """What `$` is: structured content, else JSON in the first text, else, for `$` alone, the
-        content as it is, or its text where the contract wants one."""
+        """Return the value of `$`: the structured content, else JSON in the first text, else, for
+        `$` alone, the content blocks, or the text if the contract expects a string."""
         structured = result.get("structuredContent")
         if structured is not None:
             return structured
         content = result.get("content")
         blocks = content if isinstance(content, list) else []
         text = _first_text(blocks)
-        whole = self._path.is_root
-        if whole and self.shape.has_text_output:
-            # A text that happens to be JSON is a text all the same; also one below a picture.
+        is_whole = self._path.is_root
+        if is_whole and self.shape.has_text_output:
+            # A string result stays a string, even if it is JSON. The text may follow an image.
             for block in blocks:
-                found = _first_text([block])
-                if found is not None:
-                    return found
+                block_text = _first_text([block])
+                if block_text is not None:
+                    return block_text
         if text is not None:
-            parsed = _parsed(text)
+            parsed = _parse_json(text)
             if parsed is not None:
                 return parsed
-        if not whole:
+        if not is_whole:
             raise self._parse_error(
-                f"`{self._path.text}` finds nothing: the tool answered with no structured content, "
-                "and its first content is no JSON text."
+                f"`{self._path.text}` finds nothing: the result has no structured content, "
+                "and its first content block is not JSON text."
             )
         return {"content": blocks}
 
@@ -223,29 +235,29 @@ def driver_input(
     inputs: Mapping[str, Any],
     transforms: Transforms = NO_TRANSFORMS,
 ) -> dict[str, Any]:
-    """The inputs in the driver's names, for one call: see BoundEntry."""
+    """Map the inputs of one call to the driver's names: see `BoundEntry`."""
     return BoundEntry(contract, entry, transforms=transforms).driver_input(inputs)
 
 
 def tool_arguments(entry: ImplementedContract, mapped: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's input in the tool's names."""
+    """Map the driver's input to the tool's argument names."""
     return renamed(argument_renames(entry), mapped)
 
 
 def contract_value(
     contract: ToolContract, entry: ImplementedContract, result: Mapping[str, Any]
 ) -> ExtractedValue:
-    """The contract's value in one result: see BoundEntry."""
-    return BoundEntry(contract, entry).value(result)
+    """Extract the contract's value from one result: see `BoundEntry`."""
+    return BoundEntry(contract, entry).extract_value(result)
 
 
 def error_text(result: Mapping[str, Any]) -> str:
-    """What a tool says that went wrong."""
+    """Return the error text of a failed tool result."""
     content = result.get("content")
     text = _first_text(content) if isinstance(content, list) else None
     if not text:
-        return UNKNOWN
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+        return UNKNOWN_ERROR
+    return text if len(text) <= _MAX_ERROR_CHARACTERS else text[:_MAX_ERROR_CHARACTERS] + "…"
 
 
 def _first_text(blocks: list[Any]) -> str | None:
@@ -256,8 +268,8 @@ def _first_text(blocks: list[Any]) -> str | None:
     return None
 
 
-def _parsed(text: str) -> Any:
-    """A text that is a JSON object or array. None: it is neither."""
+def _parse_json(text: str) -> Any:
+    """Parse a text that is a JSON object or array. None: it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -266,29 +278,29 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _mapped(
+def _map_inputs(
     mapping: MappingTargets, inputs: Mapping[str, Any], transforms: Transforms, id: str
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapped: dict[str, Any] = {}
     for name, value in inputs.items():
         for target in targets(mapping, name):
             if not target.transform:
-                found[target.name] = value
+                mapped[target.name] = value
                 continue
             try:
-                found[target.name] = transforms[target.transform](value)
+                mapped[target.name] = transforms[target.transform](value)
             except InterlockError:
                 raise
             except Exception as exc:
-                # A stranger's code. What it was given may be secret, and so may its words be.
-                why = type(exc).__name__
-                raise transformer_failed(id, target.transform, name, why) from None
-    return found
+                # This is third-party code. Its input and its error message may contain secrets.
+                reason = type(exc).__name__
+                raise transformer_failed(id, target.transform, name, reason) from None
+    return mapped
 
 
-def transformer_failed(id: str, transform: str, name: str, why: str) -> InterlockError:
-    """A transformer of a driver.py failed on an input of the contract `id`."""
+def transformer_failed(id: str, transform: str, name: str, reason: str) -> InterlockError:
+    """Return the error for a transformer of driver.py that failed on an input of contract `id`."""
     return InterlockError(
         INTERNAL,
-        f"{id}: the transformer {transform!r} of the driver failed on the input {name!r} ({why}).",
+        f"{id}: transformer {transform!r} of the driver failed on input {name!r} ({reason}).",
     )

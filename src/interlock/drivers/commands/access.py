@@ -52,12 +52,7 @@ def install(
     with progress_shown(manifest.id) as progress:
         done = run(
             prepared(
-                manifest,
-                project,
-                may_install=True,
-                again=again,
-                progress=progress,
-                warn=output.print_note,
+                manifest, project, may_install=True, force=again, progress=progress, warn=say.note
             )
         )
     version = f" {done.version}" if done.version else ""

@@ -28,7 +28,7 @@ from interlock.manifests.model import DriverManifest, ToolContract
 
 async def condition_of(manifest: DriverManifest, project: DriverProject) -> DriverCondition:
     """What is known of a driver."""
-    condition = DriverCondition(refused=refusal(manifest, project.config, project.base_dir))
+    condition = DriverCondition(rejection=refusal(manifest, project.config, project.base_dir))
     auth = sign_in_of(manifest, project)
     condition.authed = await auth.read_state() is SignInState.AUTHED
     condition.auth_problem = auth.instruction
@@ -64,7 +64,7 @@ async def statuses(project: DriverProject) -> list[DriverStatus]:
                 kind=manifest.kind,
                 state=_state(condition),
                 file=str(manifest.file),
-                problem=condition.refused or condition.auth_problem or condition.install_failed,
+                problem=condition.rejection or condition.auth_problem or condition.install_failed,
                 bindings=[
                     BindingStatus(
                         contract=binding.contract.key,
@@ -85,7 +85,7 @@ async def statuses(project: DriverProject) -> list[DriverStatus]:
 
 
 def _state(condition: DriverCondition) -> str:
-    if condition.refused:
+    if condition.rejection:
         return "refused"
     if not condition.authed:
         return "unauthed"
@@ -113,8 +113,8 @@ async def decide(
         condition = await condition_of(manifest, project)
         has_code = (manifest.folder / "driver.py").is_file()
         wrong = [] if has_code else check_entry(contract, bound.entry)
-        if wrong and not condition.refused:
-            condition.refused = " ".join(wrong)
+        if wrong and not condition.rejection:
+            condition.rejection = " ".join(wrong)
         _as_told(condition, known.get(manifest.id), contract.key)
         candidates.append(Candidate(manifest, bound.entry, condition))
     return route(
@@ -141,9 +141,9 @@ def _as_told(condition: DriverCondition, told: DriverStatus | None, contract: st
         for problem in bound.problems
     ]
     if told.state == "refused":
-        condition.refused = told.problem or "; ".join(problems) or condition.refused
+        condition.rejection = told.problem or "; ".join(problems) or condition.rejection
     elif problems:
-        condition.refused = "; ".join(problems)
+        condition.rejection = "; ".join(problems)
     if told.state in ("running", "ready"):
         condition.install_failed = ""
 

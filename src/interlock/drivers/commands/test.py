@@ -187,9 +187,9 @@ async def _try_example(
             arguments = await hooks.arguments(served, example.input, None, None)
         result = await there.call(entry.mcp.tool_name, arguments, timeout=timeout)
         if hooks is None:
-            one.value = served.bound.value(result).value
+            one.value = served.bound.extract_value(result).value
         else:
-            one.value = await hooks.value(served, result, None)
+            one.value = await hooks.extract_value(served, result, None)
     except InterlockError as error:
         one.outcome, one.told = (
             FAILED,

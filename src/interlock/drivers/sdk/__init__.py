@@ -1,4 +1,5 @@
-"""Drivers in Python: behaviour that a DRIVER.md cannot express, and servers without a node.
+"""Python API for drivers: hooks that a DRIVER.md cannot express, and driver servers without a node
+(AIP-32).
 
 A `driver.py` beside a DRIVER.md exports `driver`:
 
@@ -9,18 +10,18 @@ A `driver.py` beside a DRIVER.md exports `driver`:
 
     def parse_tool_result(args: HookArguments) -> HookResult:
         if args.result.get("isError"):
-            return HookResult(ok=False, code="shop:closed", message="Come back tomorrow.")
+            return HookResult(ok=False, code="shop:closed", message="Try again tomorrow.")
         return HookResult(value=args.result["structuredContent"])
 
     driver = define_driver(build_arguments=build_arguments, parse_tool_result=parse_tool_result)
 
-A node runs it only where the operator has said so (`drivers.allow_code`), in a confined process of
-its own: what hooks are given and return is JSON. Where front matter and code say something of the
-same field, the front matter counts. Whatever a hook raises is an error of its call. Plain functions
-run in a thread, `async` ones on the process's loop, and those are cancelled with their call. All
-but `execute` have ten seconds.
+A node runs a driver.py only if the operator allows it (`drivers.allow_code`), in a confined process
+of its own. Hooks receive and return JSON values. If front matter and code set the same field, the
+front matter wins. An exception in a hook is an error of its call. Plain functions run in a thread.
+`async` functions run on the event loop of the process and are cancelled with their call. Every hook
+except `execute` has a timeout of ten seconds.
 
-Everything has its name in the specification's own spelling, too: `defineDriver`.
+Every name is also available in the spelling of the specification: `defineDriver`.
 """
 
 from interlock.drivers.errors import ToolFault

@@ -1,5 +1,5 @@
-"""The reference surface of AIP-32, for programs that want one driver's server without a node:
-connect, list, call, and hear of new prompts.
+"""The reference API of AIP-32: use the server of one driver without a node. It connects, lists and
+calls tools, and reports changes of prompts.
 
     async with connect_mcp_server(".drivers/filesystem-mcp") as server:
         for tool in await list_mcp_tools(server):
@@ -33,7 +33,7 @@ _CALL_TIMEOUT_SECONDS: Final = 30.0
 
 
 class WorkspaceProject(Struct, frozen=True):
-    """Where a driver is at home."""
+    """The config and the workspace folder of a driver."""
 
     config: Config
     base_dir: Path
@@ -47,23 +47,29 @@ def connect_mcp_server(
     config: Config | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> AbstractAsyncContextManager[StandaloneServer]:
-    """The server of a driver, for as long as the block lasts: installed, with its secrets, and
-    confined, as in a node. Entering it raises InterlockError.
+    """Connect to the server of a driver until the block ends. The server is installed, gets its
+    secrets and is confined as in a node.
 
-    `driver`: a definition, a manifest, its file or its folder. `workspace`: the folder of the
-    config, where contracts and secrets are; by default that of `.drivers` above the driver, else
-    the driver's own.
+    Args:
+        driver: a definition, a manifest, its file or its folder.
+        workspace: the folder of the config, with the contracts and secrets. Default: the folder
+            that contains `.drivers` above the driver, else the driver's own folder.
+        config: the config to use. Default: an empty config.
+        environ: the environment from which secrets and variables are taken.
+
+    Raises:
+        InterlockError: when the block is entered and the server is not available.
     """
     manifest = _manifest(driver)
     home = Path(workspace) if workspace is not None else _home(manifest)
     config = config or Config()
     settings = config.section(DriversConfig)
-    found = load_workspace(home, folders=settings.folders, contract_folders=settings.contracts)
-    return open_server(manifest, WorkspaceProject(config, home, found), environ=environ)
+    loaded = load_workspace(home, folders=settings.folders, contract_folders=settings.contracts)
+    return open_server(manifest, WorkspaceProject(config, home, loaded), environ=environ)
 
 
 async def list_mcp_tools(server: StandaloneServer) -> list[dict[str, Any]]:
-    """What the server lists now. Raises InterlockError."""
+    """List the current tools of the server. Raises InterlockError."""
     offer = await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=frozenset({"tools"}))
     return named(offer.tools)
 
@@ -75,45 +81,52 @@ async def call_mcp_tool(
     *,
     timeout: float = _CALL_TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
-    """The result of one of the server's tools, as the server gave it. Raises InterlockError, and
-    TimeoutError after so many seconds."""
+    """Call a tool and return the result as the server sent it.
+
+    Args:
+        timeout: seconds to wait for the result.
+
+    Raises:
+        InterlockError: the call failed.
+        TimeoutError: the server did not respond within `timeout` seconds.
+    """
     return await server.call(tool, arguments or {}, timeout=timeout)
 
 
 async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[dict[str, Any]]]:
-    """The server's prompts: those of now, and the list again whenever it is another one. Ends when
-    the server does."""
+    """Yield the current prompts of the server, and the new list after each change. Ends when the
+    connection ends."""
     peer = server.peer
-    news = asyncio.Event()
-    news.set()
-    before = peer.on_changed
+    change = asyncio.Event()
+    change.set()
+    previous = peer.on_changed
 
-    def changed(kind: str | None = None) -> None:
+    def on_change(kind: str | None = None) -> None:
         if kind in (None, "prompts"):
-            news.set()
-        if before is not None and kind is not None:
-            before(kind)
+            change.set()
+        if previous is not None and kind is not None:
+            previous(kind)
 
-    def ended(_: object) -> None:
-        news.set()
+    def on_end(_: object) -> None:
+        change.set()
 
-    peer.on_changed = changed
-    peer.closed.add_done_callback(ended)
-    ears = asyncio.ensure_future(
-        UpstreamSubscriptions(peer, relist=changed, sleep=asyncio.sleep).run()
+    peer.on_changed = on_change
+    peer.closed.add_done_callback(on_end)
+    listener = asyncio.ensure_future(
+        UpstreamSubscriptions(peer, relist=on_change, sleep=asyncio.sleep).keep()
     )
     try:
         while True:
-            await news.wait()
-            news.clear()
+            await change.wait()
+            change.clear()
             if peer.closed.done():
                 return
             yield await _prompts(server)
     finally:
-        peer.on_changed = before
-        peer.closed.remove_done_callback(ended)
-        ears.cancel()
-        await asyncio.gather(ears, return_exceptions=True)
+        peer.on_changed = previous
+        peer.closed.remove_done_callback(on_end)
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
 
 
 async def _prompts(server: StandaloneServer) -> list[dict[str, Any]]:
@@ -131,8 +144,8 @@ def _manifest(driver: DriverManifest | DriverDefinition | str | Path) -> DriverM
 
 
 def _home(manifest: DriverManifest) -> Path:
-    above = manifest.folder.parent
-    return above.parent if above.name == _DRIVERS else manifest.folder
+    parent = manifest.folder.parent
+    return parent.parent if parent.name == _DRIVERS else manifest.folder
 
 
 connectMcpServer = connect_mcp_server
