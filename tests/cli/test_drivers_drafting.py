@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from interlock.drivers.commands.new import (
     argument_mapping,
     contract_id,
+    convert_schema,
     draft_contract,
     draft_contracts,
     driver_id,
     manifest_text,
-    modern,
     one_line,
     paragraphs,
     prefix_of,
@@ -102,7 +102,7 @@ def test_only_what_was_chosen_is_drafted_and_no_id_twice() -> None:
 def test_effects_come_from_what_a_tool_says_of_itself(
     hints: Any, reaches: bool, expected: tuple[Any, ...]
 ) -> None:
-    fields = draft_contract(tool("t", annotations=hints), "x.t", reaches=reaches).fields
+    fields = draft_contract(tool("t", annotations=hints), "x.t", has_network=reaches).fields
     assert expected == tuple(
         fields[name] for name in ("idempotent", "mutates", "approval", "risk_level")
     )
@@ -213,8 +213,8 @@ def test_names_are_led_to_each_other_where_there_is_no_doubt(
 
 
 def test_what_is_no_schema_stays() -> None:
-    assert modern(True) is True
-    assert modern({"not": False, "anyOf": [True, {"items": [{}]}]}) == {
+    assert convert_schema(True) is True
+    assert convert_schema({"not": False, "anyOf": [True, {"items": [{}]}]}) == {
         "not": False,
         "anyOf": [True, {"prefixItems": [{}]}],
     }

@@ -14,8 +14,8 @@ import pytest
 from interlock.core.upstreams.transports.process import Process
 from interlock.drivers import processes
 from interlock.drivers.processes import (
-    MAX_OUTPUT_BYTES,
     EXIT_NOT_RUN,
+    MAX_OUTPUT_BYTES,
     CommandResult,
     run,
     split_command,

@@ -26,7 +26,7 @@ def TestOneInput(data: bytes) -> None:
     host, port = request.place
     assert normal_host(host) == host
     assert 0 < port < 65536
-    if request.tunnel:
+    if request.is_tunnel:
         return
     lines = request.head.split(b"\r\n")
     assert lines[-2:] == [b"", b""]

@@ -1,9 +1,9 @@
-"""The confined process in which a driver.py runs, seen from the node.
+"""The confined process that runs a driver.py, from the node's side.
 
-`inspect_code` runs the code once, without any network, to learn what it brings. `CodeProcess` is
-the process that serves its hooks: started by the first call that needs it, confined as the driver's
-server is, and started again after a crash. A hook that takes too long ends the process.
-Whatever comes from the process is a stranger's text: its size, shape and time are bounded.
+`inspect_code` runs the code once, without network, to learn which hooks it has. `CodeProcess` is
+the process that serves the hooks. The first call that needs it starts it. It is confined like the
+driver's server and restarted after a crash. A hook that exceeds its timeout ends the process. All
+data from the process is untrusted: its size, shape and time are limited.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _log = logging.getLogger("interlock.drivers")
 
 ENTRY: Final = "driver.py"
 LOAD_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds for loading a driver.py."""
+"""Timeout of loading a driver.py."""
 HOOK_TIMEOUT_SECONDS: Final = 10.0
-"""Seconds for one hook but `execute`, whose time is the call's; and for one that was cancelled."""
+"""Timeout of a hook, and of a cancelled call. `execute` has the timeout of its call."""
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Of one message, in either direction."""
+"""Maximum size of a message in either direction."""
 MAX_CALLS: Final = 256
-"""That one process has at a time."""
+"""Maximum number of concurrent calls of a process."""
 MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes that a process has not read yet; beyond it, no further call is sent."""
+"""Limit of bytes that a process has not read yet. Above it, no further call is sent."""
 MIN_RESTART_SECONDS: Final = 0.5
 MAX_RESTART_SECONDS: Final = 30.0
-"""Pause before the process is started again, when it crashed twice and more without an answer."""
+"""Delay before a restart if the process crashed at least twice without a response."""
 _END_TIMEOUT_SECONDS: Final = 30.0
-_LINE_SHOWN: Final = 2_000
-_MOST_WORDS: Final = 4_000
+_MAX_LOG_BYTES: Final = 2_000
+_MAX_MESSAGE_CHARACTERS: Final = 4_000
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from interlock.drivers.code_child import main; main()"
 )
@@ -63,10 +63,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DriverCode(Struct, frozen=True):
-    """A driver.py as it was read: what runs is this, whatever the file says later."""
+    """The code of a driver.py as it was read. This code runs, even if the file changes later."""
 
     driver: str
-    """The driver's id."""
+    """Id of the driver."""
     name: str
     file: str
     folder: str
@@ -74,16 +74,16 @@ class DriverCode(Struct, frozen=True):
     digest: str
 
     def message(self) -> bytes:
-        """The first line to the process. Raises InterlockError."""
+        """Return the first line for the process. Raises InterlockError."""
         try:
             text = self.text.decode("utf-8")
         except UnicodeDecodeError:
-            raise unusable(self.driver, "it is not UTF-8") from None
+            raise unusable(self.driver, "the file is not UTF-8") from None
         return _encode({"code": text, "file": self.file, "name": self.name}) + b"\n"
 
 
 class CodeDescription(Struct, frozen=True):
-    """What a driver.py brings, by its own word."""
+    """The description of a driver.py, as the code reports it."""
 
     values: dict[str, Any]
     hooks: frozenset[str]
@@ -91,7 +91,7 @@ class CodeDescription(Struct, frozen=True):
     transforms: frozenset[str]
 
 
-class _Loading(Struct):
+class _LoadResponse(Struct):
     loaded: CodeDescription | None = None
     unusable: str = ""
     undefined: bool = False
@@ -100,7 +100,7 @@ class _Loading(Struct):
 
 
 class HookEnvelope(Struct, frozen=True):
-    """The `HookResult` of a hook."""
+    """The `HookResult` that a hook returned."""
 
     ok: bool = True
     value: Any = None
@@ -117,7 +117,7 @@ class _Error(Struct):
 
 
 class HookResponse(Struct, frozen=True):
-    """What came of one call of a hook, or of one transformer."""
+    """The response to a call of a hook or of a transformer."""
 
     id: int = 0
     value: Any = None
@@ -126,10 +126,10 @@ class HookResponse(Struct, frozen=True):
     error: _Error | None = None
 
     def raised_error(self) -> InterlockError | None:
-        """The error that a hook raised on purpose, in the words of the specification."""
+        """Return the InterlockError that a hook raised, or None."""
         if self.error is None:
             return None
-        message = self.error.message[:_MOST_WORDS]
+        message = self.error.message[:_MAX_MESSAGE_CHARACTERS]
         if is_namespaced(self.error.code):
             return ToolFault(self.error.code, message, retryable=self.error.retryable)
         try:
@@ -139,19 +139,19 @@ class HookResponse(Struct, frozen=True):
         return InterlockError(failure, message)
 
 
-_decode_loading = msgspec.json.Decoder(_Loading).decode
-_decode_answer = msgspec.json.Decoder(HookResponse).decode
-_decode_answers = msgspec.json.Decoder(list[HookResponse]).decode
+_decode_loading = msgspec.json.Decoder(_LoadResponse).decode
+_decode_response = msgspec.json.Decoder(HookResponse).decode
+_decode_responses = msgspec.json.Decoder(list[HookResponse]).decode
 
 
 def command() -> list[str]:
-    """The process's command line."""
+    """Return the command line of the process."""
     return [sys.executable, "-I", "-c", _PROGRAM, *filter(None, sys.path)]
 
 
-def unusable(driver: str, why: str) -> InterlockError:
-    """A driver.py cannot be used."""
-    return InterlockError(TOOL_UNAVAILABLE, f"{ENTRY} of {driver} cannot be imported: {why}.")
+def unusable(driver: str, reason: str) -> InterlockError:
+    """Return the error for a driver.py that cannot be used."""
+    return InterlockError(TOOL_UNAVAILABLE, f"Cannot load {ENTRY} of {driver}: {reason}.")
 
 
 async def inspect_code(
@@ -161,39 +161,43 @@ async def inspect_code(
     env: Mapping[str, str],
     timeout: float = LOAD_TIMEOUT_SECONDS,
 ) -> CodeDescription | None:
-    """What a driver.py brings; None: it defines no driver. Raises InterlockError when it cannot be
-    confined here, or cannot be used."""
+    """Return the description of a driver.py. None: it defines no driver. Raises InterlockError if
+    the code cannot be confined or cannot be used."""
     message = code.message()
     confinement = await open_confinement()
     try:
-        argv, full = command(), minimal_environment(env)
+        argv, variables = command(), minimal_environment(env)
         if confinement is not None:
-            argv, full = confinement.argv(argv), confinement.environment(full)
-        ran = await processes.run(argv, env=full, cwd=code.folder, timeout=timeout, stdin=message)
+            argv, variables = confinement.argv(argv), confinement.environment(variables)
+        result = await processes.run(
+            argv, env=variables, cwd=code.folder, timeout=timeout, stdin=message
+        )
     finally:
         if confinement is not None:
             await confinement.close()
-    if ran.timed_out:
+    if result.timed_out:
         raise unusable(code.driver, f"it was not loaded within {timeout:g} s")
-    return _loaded(code, ran.out.encode(), ran.ending)
+    return _decode_load_response(code, result.out.encode(), result.ending)
 
 
-def _loaded(code: DriverCode, line: bytes, how: str) -> CodeDescription | None:
-    """Raises InterlockError."""
+def _decode_load_response(code: DriverCode, line: bytes, ending: str) -> CodeDescription | None:
+    """Decode the response to the load request. Raises InterlockError."""
     try:
-        found = _decode_loading(line)
+        response = _decode_loading(line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise unusable(code.driver, f"its process said nothing of use ({how})") from None
-    if found.unusable:
-        raise unusable(code.driver, found.unusable[:_MOST_WORDS].rstrip("."))
-    if found.raised:
-        where = f" in line {found.line}" if found.line else ""
-        raise unusable(code.driver, f"it raised {processes.printable_excerpt(found.raised)}{where}")
-    return found.loaded
+        raise unusable(code.driver, f"its process sent no valid response ({ending})") from None
+    if response.unusable:
+        raise unusable(code.driver, response.unusable[:_MAX_MESSAGE_CHARACTERS].rstrip("."))
+    if response.raised:
+        location = f" in line {response.line}" if response.line else ""
+        raise unusable(
+            code.driver, f"it raised {processes.printable_excerpt(response.raised)}{location}"
+        )
+    return response.loaded
 
 
-class _Running:
-    """One process, from its start to its end."""
+class _RunningProcess:
+    """One process, from its start to its exit."""
 
     def __init__(self, owner: CodeProcess, confinement: CommandConfinement | None) -> None:
         self._owner = owner
@@ -204,11 +208,11 @@ class _Running:
         self.loading: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.pending: dict[int, asyncio.Future[HookResponse]] = {}
         self.timers: dict[int, asyncio.TimerHandle] = {}
-        self.why = ""
-        """Why it was ended, if the node did that."""
-        self.over = False
-        self.connected = False
-        """Whether its pipes are the loop's."""
+        self.kill_reason = ""
+        """Reason if the node killed the process."""
+        self.has_ended = False
+        self.is_connected = False
+        """True if the pipes are attached to the event loop."""
 
     # -- Owner of the process
 
@@ -219,25 +223,25 @@ class _Running:
             return
         for line in self._lines.feed(data):
             if isinstance(line, OversizeLine):
-                self.kill(f"it wrote more than {MAX_MESSAGE_BYTES} bytes at once")
+                self.kill(f"it sent a line of more than {MAX_MESSAGE_BYTES} bytes")
             elif not self.loading.done():
                 self.loading.set_result(line)
             else:
-                self._hear(line)
+                self._on_response(line)
 
-    def _hear(self, line: bytes) -> None:
+    def _on_response(self, line: bytes) -> None:
         try:
-            answer = _decode_answer(line)
+            response = _decode_response(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            self.kill("it wrote something that is no answer")
+            self.kill("it sent an invalid response")
             return
-        waiting = self.pending.pop(answer.id, None)
-        timer = self.timers.pop(answer.id, None)
+        future = self.pending.pop(response.id, None)
+        timer = self.timers.pop(response.id, None)
         if timer is not None:
             timer.cancel()
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
-        self._owner.answered()
+        if future is not None and not future.done():
+            future.set_result(response)
+        self._owner.on_response()
 
     def on_pipe_closed(self, fd: int) -> None:
         if fd == STDOUT:
@@ -248,53 +252,53 @@ class _Running:
 
     @property
     def unsent(self) -> int:
-        """How many bytes it has not read."""
+        """Bytes that the process has not read."""
         stdin = None if self.process is None else self.process.stdin
         return 0 if stdin is None else stdin.get_write_buffer_size()
 
     def send(self, line: bytes) -> None:
-        """Write to it, if it can be written to; its end is heard of otherwise."""
+        """Write a line if the input is open. The exit of the process is reported separately."""
         stdin = None if self.process is None else self.process.stdin
         if stdin is not None and not stdin.is_closing():
             stdin.write(line)
 
-    # -- its end
+    # -- exit
 
-    def kill(self, why: str) -> None:
-        self.why = self.why or why
+    def kill(self, reason: str) -> None:
+        self.kill_reason = self.kill_reason or reason
         if self.process is not None:
             self.process.signal_group(signal.SIGKILL)
 
     def end(self) -> None:
-        """It is gone: whoever waits for it hears so."""
-        if self.over:
+        """Fail all pending calls after the process has exited."""
+        if self.has_ended:
             return
-        self.over = True
-        why = self._ending()
+        self.has_ended = True
+        reason = self._ending()
         if not self.loading.done():
-            self.loading.set_exception(self._owner.unavailable(why))
-            # Whoever started it may be gone.
+            self.loading.set_exception(self._owner.unavailable(reason))
+            # Mark the exception as retrieved: the starter may have been cancelled.
             self.loading.exception()
         for timer in self.timers.values():
             timer.cancel()
-        for waiting in self.pending.values():
-            if not waiting.done():
-                waiting.set_exception(self._owner.unavailable(why))
+        for future in self.pending.values():
+            if not future.done():
+                future.set_exception(self._owner.unavailable(reason))
         self.pending.clear()
         self.timers.clear()
-        self._owner.ended(self, why)
+        self._owner.on_exit(self, reason)
 
     def _ending(self) -> str:
         status = None if self.process is None else self.process.status
-        if self.why:
-            return self.why
+        if self.kill_reason:
+            return self.kill_reason
         if status is not None and status < 0:
             return f"it was ended by signal {-status}"
         return f"it ended with status {status}"
 
 
 class CodeProcess:
-    """Serves the hooks of one driver.py, as long as its driver is used."""
+    """The process that serves the hooks of one driver.py, until the driver is removed."""
 
     def __init__(
         self,
@@ -307,16 +311,16 @@ class CodeProcess:
         self.hook_timeout = hook_timeout
         self._load_timeout = load_timeout
         self.open_confinement: ConfinementOpener | None = None
-        """Set by the node, before the first call."""
+        """Set by the node before the first call."""
         self.env: Mapping[str, str] = {}
-        self._running: _Running | None = None
-        self._starting: asyncio.Task[_Running] | None = None
+        self._running: _RunningProcess | None = None
+        self._start_task: asyncio.Task[_RunningProcess] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
         self._last_id = 0
         self._crashes = 0
-        """Since it last answered."""
-        self._again_at = 0.0
+        """Crashes since the last response."""
+        self._restart_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -332,14 +336,20 @@ class CodeProcess:
     async def call(
         self, hook: str, message: Mapping[str, Any], *, bounded: bool = True
     ) -> HookResponse:
-        """Call a hook. `bounded`: it has a time of its own, and not only its call's. Raises
-        InterlockError."""
-        running = await self._ready()
-        if running.over:
-            # It ended between its start and now: nobody would answer.
-            raise self.unavailable(running.why or "it ended")
-        if len(running.pending) >= MAX_CALLS or running.unsent > MAX_UNSENT_BYTES:
-            raise InterlockError(TOO_BUSY, f"{ENTRY} of {self._code.driver} has too many calls.")
+        """Call a hook. Raises InterlockError.
+
+        Args:
+            bounded: apply the hook timeout, in addition to the deadline of the call.
+        """
+        process = await self._ensure_ready()
+        if process.has_ended:
+            # The process exited after it became ready.
+            raise self.unavailable(process.kill_reason or "it ended")
+        if len(process.pending) >= MAX_CALLS or process.unsent > MAX_UNSENT_BYTES:
+            raise InterlockError(
+                TOO_BUSY,
+                f"{ENTRY} of {self._code.driver} has too many concurrent calls. Try again later.",
+            )
         self._last_id += 1
         id = self._last_id
         line = _encode({"id": id, "hook": hook, **message})
@@ -349,76 +359,78 @@ class CodeProcess:
                 f"{hook} in {ENTRY} of {self._code.driver} takes at most {MAX_MESSAGE_BYTES} bytes.",
             )
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[HookResponse] = loop.create_future()
-        running.pending[id] = waiting
+        future: asyncio.Future[HookResponse] = loop.create_future()
+        process.pending[id] = future
         if bounded:
-            running.timers[id] = loop.call_later(
-                self.hook_timeout, self._overdue, running, id, hook
+            process.timers[id] = loop.call_later(
+                self.hook_timeout, self._on_timeout, process, id, hook
             )
-        running.send(line + b"\n")
+        process.send(line + b"\n")
         try:
-            return await waiting
+            return await future
         except asyncio.CancelledError:
-            self._cancel(running, id, hook)
+            self._cancel(process, id, hook)
             raise
 
-    def answers(self, value: Any) -> list[HookResponse]:
-        """What transformers made, out of the value of one answer. Raises InterlockError."""
+    def decode_results(self, value: Any) -> list[HookResponse]:
+        """Decode the results of transformers. Raises InterlockError."""
         try:
-            return _decode_answers(_encode(value))
+            return _decode_responses(_encode(value))
         except msgspec.MsgspecError:
-            raise self.unavailable("it answered something else than was asked") from None
+            raise self.unavailable("it sent an invalid response") from None
 
-    def _cancel(self, running: _Running, id: int, hook: str) -> None:
-        """Nobody waits any more. A hook that does not end within its time ends the process."""
-        if running.over or id not in running.pending:
+    def _cancel(self, running: _RunningProcess, id: int, hook: str) -> None:
+        """Cancel a call. A hook that does not end within its timeout ends the process."""
+        if running.has_ended or id not in running.pending:
             return
         running.send(_encode({"cancel": id}) + b"\n")
         if id not in running.timers:
             running.timers[id] = asyncio.get_running_loop().call_later(
-                self.hook_timeout, self._overdue, running, id, hook
+                self.hook_timeout, self._on_timeout, running, id, hook
             )
 
-    def _overdue(self, running: _Running, id: int, hook: str) -> None:
-        waiting = running.pending.pop(id, None)
+    def _on_timeout(self, running: _RunningProcess, id: int, hook: str) -> None:
+        future = running.pending.pop(id, None)
         running.timers.pop(id, None)
-        why = f"{hook} in {ENTRY} of {self._code.driver} took longer than {self.hook_timeout:g} s"
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(InterlockError(DEADLINE_EXCEEDED, f"{why}.", {"hook": hook}))
-        # Nothing else ends a function that runs.
+        reason = (
+            f"{hook} in {ENTRY} of {self._code.driver} took longer than {self.hook_timeout:g} s"
+        )
+        if future is not None and not future.done():
+            future.set_exception(InterlockError(DEADLINE_EXCEEDED, f"{reason}.", {"hook": hook}))
+        # A running function can only be ended with its process.
         running.kill(f"{hook} took longer than {self.hook_timeout:g} s")
-        self._let_go(running)
+        self._detach(running)
 
-    # -- its life
+    # -- lifecycle
 
-    async def _ready(self) -> _Running:
+    async def _ensure_ready(self) -> _RunningProcess:
         running = self._running
-        if running is not None and not running.over and not running.why:
+        if running is not None and not running.has_ended and not running.kill_reason:
             return running
         if self._closed:
-            raise self.unavailable("the driver is no more")
-        if self._starting is None:
-            left = self._again_at - asyncio.get_running_loop().time()
-            if left > 0:
-                raise self.unavailable(f"it crashed and is started again in {left:.1f} s")
-            self._starting = asyncio.get_running_loop().create_task(
+            raise self.unavailable("the driver was removed")
+        if self._start_task is None:
+            remaining = self._restart_at - asyncio.get_running_loop().time()
+            if remaining > 0:
+                raise self.unavailable(f"it crashed and restarts in {remaining:.1f} s")
+            self._start_task = asyncio.get_running_loop().create_task(
                 self._start(), name=f"code:{self._code.driver}"
             )
-            self._starting.add_done_callback(self._started)
-        # Many may wait for the same: one who leaves must not end it for the others.
-        return await asyncio.shield(self._starting)
+            self._start_task.add_done_callback(self._on_started)
+        # Several calls may wait for one start. Cancelling one of them must not cancel the start.
+        return await asyncio.shield(self._start_task)
 
-    def _started(self, task: asyncio.Task[_Running]) -> None:
-        self._starting = None
+    def _on_started(self, task: asyncio.Task[_RunningProcess]) -> None:
+        self._start_task = None
         if not task.cancelled():
-            # Whoever waited for it may be gone.
+            # Mark the exception as retrieved: the waiting calls may have been cancelled.
             task.exception()
 
-    async def _start(self) -> _Running:
+    async def _start(self) -> _RunningProcess:
         message = self._code.message()
-        assert self.open_confinement is not None, "no call comes before the driver is made"
+        assert self.open_confinement is not None, "calls start after the driver was created"
         confinement = await self.open_confinement()
-        running = _Running(self, confinement)
+        running = _RunningProcess(self, confinement)
         try:
             argv, env = command(), minimal_environment(self.env)
             if confinement is not None:
@@ -430,8 +442,8 @@ class CodeProcess:
             try:
                 await running.process.connect()
             finally:
-                running.connected = True
-                if running.over:
+                running.is_connected = True
+                if running.has_ended:
                     running.process.close()
             running.send(message)
             try:
@@ -441,79 +453,83 @@ class CodeProcess:
                 raise self.unavailable(
                     f"it was not loaded within {self._load_timeout:g} s"
                 ) from None
-            if _loaded(self._code, line, "") is None:
+            if _decode_load_response(self._code, line, "") is None:
                 raise self.unavailable("it defines no driver")
         except BaseException:
-            running.kill("it did not get ready")
+            running.kill("it did not become ready")
             if running.process is None:
                 running.end()
             else:
                 await running.process.gone_within(_END_TIMEOUT_SECONDS)
-            self._crashed()
+            self._record_crash()
             raise
         self._running = running
         return running
 
-    def answered(self) -> None:
+    def on_response(self) -> None:
         self._crashes = 0
 
-    def _crashed(self) -> None:
+    def _record_crash(self) -> None:
         self._crashes += 1
         if self._crashes > 1:
             pause = exponential_delay(self._crashes - 2, MIN_RESTART_SECONDS, MAX_RESTART_SECONDS)
-            self._again_at = asyncio.get_running_loop().time() + pause
+            self._restart_at = asyncio.get_running_loop().time() + pause
 
-    def _let_go(self, running: _Running) -> None:
-        """The next call starts another."""
+    def _detach(self, running: _RunningProcess) -> None:
+        """Detach a process, so that the next call starts another."""
         if self._running is running:
             self._running = None
 
-    def ended(self, running: _Running, why: str) -> None:
-        """A process is gone."""
+    def on_exit(self, running: _RunningProcess, reason: str) -> None:
+        """Clean up after a process has exited."""
         if self._running is running:
             self._running = None
             if not self._closed:
-                self._crashed()
-                _log.warning("%s of %s ended: %s", ENTRY, self._code.driver, why)
-        if running.process is not None and running.connected:
+                self._record_crash()
+                _log.warning("%s of %s ended: %s", ENTRY, self._code.driver, reason)
+        if running.process is not None and running.is_connected:
             running.process.close()
         if running.confinement is not None:
             task = asyncio.get_running_loop().create_task(running.confinement.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def unavailable(self, why: str) -> InterlockError:
+    def unavailable(self, reason: str) -> InterlockError:
         return InterlockError(
-            TOOL_UNAVAILABLE, f"{ENTRY} of {self._code.driver} does not run: {why}."
+            TOOL_UNAVAILABLE, f"{ENTRY} of {self._code.driver} is not running: {reason}."
         )
 
     def log(self, line: bytes) -> None:
-        """What it wrote to stderr."""
-        text = line[:_LINE_SHOWN].decode("utf-8", "replace").rstrip()
+        """Log a line of stderr."""
+        text = line[:_MAX_LOG_BYTES].decode("utf-8", "replace").rstrip()
         if text:
             _log.info("%s of %s: %s", ENTRY, self._code.driver, redact(text))
 
-    async def end(self, why: str) -> None:
-        """End the process that runs now. The next call starts another."""
+    async def end(self, reason: str) -> None:
+        """End the running process. The next call starts another."""
         running = self._running
         if running is not None:
-            running.kill(why)
-            self._let_go(running)
+            running.kill(reason)
+            self._detach(running)
             if running.process is not None:
                 await running.process.gone_within(_END_TIMEOUT_SECONDS)
 
     async def close(self, *, immediately: Callable[[], bool] = lambda: True) -> None:
-        """End it for good. Calls under way are waited for, unless it is to be `at_once`."""
+        """End the process permanently.
+
+        Args:
+            immediately: returns True if running calls must not be waited for.
+        """
         loop = asyncio.get_running_loop()
-        until = loop.time() + _END_TIMEOUT_SECONDS
-        # Two ends of the wait, of which one is nobody's event.
-        while self.is_busy and not immediately() and loop.time() < until:  # noqa: ASYNC110
+        deadline = loop.time() + _END_TIMEOUT_SECONDS
+        # Polling, because one of the two conditions has no event.
+        while self.is_busy and not immediately() and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._closed = True
-        starting = self._starting
+        starting = self._start_task
         if starting is not None:
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError, InterlockError):
                 await starting
-        await self.end("the driver is no more")
+        await self.end("the driver was removed")
         await asyncio.gather(*self._closing, return_exceptions=True)

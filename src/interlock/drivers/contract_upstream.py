@@ -21,8 +21,8 @@ from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.drivers.contract_exchange import (
     ContractExchange,
     InputRequestState,
-    stale_request_state_error,
     read_request_state,
+    stale_request_state_error,
 )
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_tool import effect_level

@@ -196,8 +196,8 @@ def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[
     for confinement in around:
         covered = confinement.covers
         if covered is not None:
-            missing = sorted(map(str, guarded - covered.places))
-            replaced = covered.lost()
+            missing = sorted(map(str, guarded - covered.paths))
+            replaced = covered.find_replaced()
             if replaced:
                 reasons[confinement] = (
                     f"{replaced} was replaced after its server started, so it is no longer covered."

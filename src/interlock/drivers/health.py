@@ -16,7 +16,11 @@ from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.urls import is_secure, parse_url
 from interlock.drivers import processes
 from interlock.drivers.processes import CommandRunner
-from interlock.drivers.sandbox.name_resolution import OwnAddresses, reachable, resolve_outside
+from interlock.drivers.sandbox.name_resolution import (
+    OwnAddresses,
+    reachable_resolver,
+    resolve_outside,
+)
 from interlock.drivers.sandbox.patterns import normal_host
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
@@ -53,7 +57,7 @@ def declared_probe_client(
         never: addresses of the node.
     """
 
-    reach = reachable(resolve_outside, never=never, local=local_egress)
+    resolver = reachable_resolver(resolve_outside, never=never, local=local_egress)
 
     async def probe_declared(probe: HttpProbe, *, timeout: float) -> int:
         try:
@@ -71,7 +75,7 @@ def declared_probe_client(
             port = place.port or (443 if place.scheme == "https" else 80)
             async with asyncio.timeout(timeout):
                 # The owner of a name decides where it leads, and it may lead to this machine.
-                await reach(normal_host(place.hostname or ""), port)
+                await resolver(normal_host(place.hostname or ""), port)
         except InterlockError as error:
             raise ProbeError(error.message.rstrip(".")) from None
         except TimeoutError:

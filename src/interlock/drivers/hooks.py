@@ -103,7 +103,7 @@ class Hooks:
             return bound.arguments(inputs)
         values = [(transform, inputs[name]) for transform, name in transforms]
         response = await self._call("transforms", {"values": values})
-        results = iter(zip(transforms, self.process.answers(response.value), strict=False))
+        results = iter(zip(transforms, self.process.decode_results(response.value), strict=False))
 
         def next_value(_: Any) -> Any:
             (transform, name), result = next(

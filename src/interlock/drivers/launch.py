@@ -25,7 +25,7 @@ from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.processes import ProcessConfinement, minimal_environment
-from interlock.drivers.sandbox.docker import client_of, docker_argv
+from interlock.drivers.sandbox.docker import docker_argv, find_client
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.errors import (
     AUTH_FAILED,
@@ -287,7 +287,7 @@ class DriverConnector(Connector):
         if self._container:
             # The container client runs unconfined, so only the node chooses the program. The driver
             # cannot set variables that the client reads either: see `docker.env_problem`.
-            argv[0] = client_of(os.environ, key=self._key)
+            argv[0] = find_client(os.environ, key=self._key)
         confinement = await self._confine()
         if confinement is not None:
             argv, env = confinement.argv(argv), confinement.environment(env)

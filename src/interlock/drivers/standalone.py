@@ -1,7 +1,7 @@
-"""Reaching the server of one driver outside of a node, as a node would: installed, with its
-secrets, and confined to the network that the driver declares.
+"""Connection to the server of one driver without a node: it is installed, gets its secrets and is
+confined to the declared network, as in a node.
 
-What is bound of secrets is told to whoever asks (`StandaloneServer.bound`), by name.
+`StandaloneServer.bound_secrets` lists the names of the secrets that it got.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Warn = Callable[[str], None]
 
 
 class Project(Protocol):
-    """Where a driver is at home: a config, its folder, and what the files there say."""
+    """The config, the folder and the loaded files of a driver."""
 
     @property
     def config(self) -> Config: ...
@@ -75,67 +75,69 @@ class Project(Protocol):
 
 
 class StandaloneServer(Struct):
-    """A server that is open for as long as the block lasts."""
+    """A connected server, open until its block ends."""
 
     manifest: DriverManifest
     peer: UpstreamClient
     offer: RawOffering
     refused_places: list[str] = field(default_factory=list)
-    """Places that it asked for in vain."""
+    """Hosts and ports that the confinement denied."""
     bound_secrets: list[str] = field(default_factory=list)
-    """Slugs of secrets that it was given."""
+    """Slugs of the secrets that the server got."""
     location: str = "outside of a node"
-    """Nobody answers there what a server asks."""
+    """Where the connection runs, for messages. No client responds to client requests there."""
 
     @property
     def server(self) -> str:
-        """Who it says it is."""
+        """Name and version that the server reports."""
         parts = [str(self.peer.server_info.get(part, "")) for part in ("name", "version")]
         return " ".join(parts).strip()
 
     def secret_notes(self) -> list[str]:
-        """A sentence about secrets, if there is one."""
+        """Return a message about the secrets that the server got, if any."""
         slugs = ", ".join(dict.fromkeys(self.bound_secrets))
-        return [f"{self.manifest.id} was given {slugs}"] if slugs else []
+        return [f"{self.manifest.id} received the secrets {slugs}"] if slugs else []
 
     def egress_notes(self) -> list[str]:
-        """A sentence for each place that it may not reach."""
+        """Return a message for each denied connection."""
         return [
-            f"{self.manifest.id} asked for {place}, which is not in its network.egress"
+            f"{self.manifest.id} tried to connect to {place}, which is not in its network.egress"
             for place in dict.fromkeys(self.refused_places)
         ]
 
     def tools(self) -> dict[str, dict[str, Any]]:
-        """What it lists, by name."""
-        return {tool["name"]: tool for tool in named(self.offer.tools)}
+        """Return the listed tools, by name."""
+        return {tool["name"]: tool for tool in named_definitions(self.offer.tools)}
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, timeout: float
     ) -> dict[str, Any]:
-        """The result of a tool. Raises InterlockError, and TimeoutError."""
+        """Call a tool and return its result. Raises InterlockError and TimeoutError."""
         call = Call(
             TOOLS_CALL, "driver", Credentials("local"), Client(self.peer.era, self.peer.revision)
         )
         call.name, call.arguments = tool, encode_value(dict(arguments))
         call.route = DriverRoute(tool, self.manifest.key, tool, encode_value(tool))
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = self.peer.start(call, OutcomeFuture(self.location, answer))
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        exchange = self.peer.start(call, OutcomeFuture(self.location, future))
         try:
             async with asyncio.timeout(timeout):
-                outcome = await answer
+                outcome = await future
         except (TimeoutError, asyncio.CancelledError):
-            exchange.abandon("The caller does not wait any longer.")
+            exchange.abandon("The caller stopped waiting.")
             raise
         result = decode_value(outcome.result)
         if not isinstance(result, dict):
-            raise InterlockError(INTERNAL, f"{tool} answered with no result.")
+            raise InterlockError(
+                INTERNAL, f"{tool} returned an invalid result: it is not an object."
+            )
         return result
 
 
 @asynccontextmanager
 async def open_server(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     *,
     inventory: SecretsInventory | None = None,
     may_install: bool = False,
@@ -144,41 +146,47 @@ async def open_server(
     location: str = "outside of a node",
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[StandaloneServer]:
-    """The server of a driver, started or connected to once more. Raises InterlockError.
+    """Start or connect to the server of a driver. Raises InterlockError.
 
-    `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
+    Args:
+        setting: the config and folder of the driver.
+        inventory: secrets that are not in a file yet.
+        may_install: install the server even if the config does not allow it.
+        location: where the connection runs, for messages.
     """
     async with AsyncExitStack() as stack:
-        ready = await prepared(
+        installation = await prepare_driver(
             manifest,
-            setting,
+            project,
             may_install=may_install,
             progress=progress,
             warn=warn,
             environ=environ,
         )
-        tells = _Connection()
+        connection = _Connection()
         connector = DriverConnector(
             manifest.id,
             manifest,
-            _server(manifest, setting, ready.program),
-            node_info=OWN_INFO,
+            _server(manifest, project, installation.program),
+            own_info=OWN_INFO,
             clock=asyncio.get_running_loop().time,
-            secrets=lambda names: _secrets(manifest, setting, inventory, names, tells, environ),
-            confine=lambda: _confine(manifest, setting, stack, tells, warn, environ),
-            inherited=inherited_environment(setting.config, environ),
+            secrets=lambda names: _secrets(
+                manifest, project, inventory, names, connection, environ
+            ),
+            confine=lambda: _confine(manifest, project, stack, connection, warn, environ),
+            inherited=inherited_environment(project.config, environ),
         )
         peer = await connector.connect()
         stack.push_async_callback(peer.close)
         offer = await list_offer(peer, timeout=LIST_TIMEOUT_SECONDS)
         yield StandaloneServer(
-            manifest, peer, offer, tells.refused_places, tells.bound_secrets, location
+            manifest, peer, offer, connection.refused_places, connection.bound_secrets, location
         )
 
 
-async def prepared(
+async def prepare_driver(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     *,
     may_install: bool = False,
     force: bool = False,
@@ -186,14 +194,14 @@ async def prepared(
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
 ) -> Installation:
-    """Have it installed, where that is allowed, and of the right version. Raises InterlockError."""
+    """Install a driver if allowed, and check its version. Raises InterlockError."""
     return await prepare(
         manifest,
-        folder=installed_folder(manifest, setting.config, setting.base_dir, environ),
-        allowed=may_install or setting.config.section(DriversConfig).allow_install,
+        folder=installed_folder(manifest, project.config, project.base_dir, environ),
+        allowed=may_install or project.config.section(DriversConfig).allow_install,
         check=confined_runner(
             "version_check.cmd",
-            lambda: _open_confinement(manifest, setting, warn, environ, lambda _host, _port: None),
+            lambda: _open_confinement(manifest, project, warn, environ, lambda _host, _port: None),
             lambda _word, _row: None,
         ),
         force=force,
@@ -208,86 +216,89 @@ def installed_folder(
     base_dir: Path,
     environ: Mapping[str, str] = os.environ,
 ) -> Path:
-    """Where a node of this config has a driver's program."""
+    """Return the folder in which a node of this config installs a driver."""
     return driver_folder(installed_drivers_path(config, environ, base_dir), manifest)
 
 
 def vault_of(
-    setting: Project, environ: Mapping[str, str] = os.environ, named: Iterable[str] = ()
+    project: Project, environ: Mapping[str, str] = os.environ, named_definitions: Iterable[str] = ()
 ) -> Vault:
-    """Where a node of this config gets secrets from. `named`: variables that whoever runs this has
-    named themselves."""
+    """Return the vault that a node of this config uses.
+
+    Args:
+        named: additional variables that may be used as secrets.
+    """
     return Vault(
         [
             ConfigBackend(
-                setting.config.section(DriversConfig).secrets,
-                lambda text: resolve(text, environ=environ, base_dir=setting.base_dir),
+                project.config.section(DriversConfig).secrets,
+                lambda text: resolve(text, environ=environ, base_dir=project.base_dir),
             ),
             EnvironmentBackend(
-                (*setting.config.section(DriversConfig).env_secrets, *named), environ
+                (*project.config.section(DriversConfig).env_secrets, *named_definitions), environ
             ),
         ]
     )
 
 
-def secret_requester(manifest: DriverManifest, setting: Project) -> SecretRequester:
-    """On whose behalf a driver's secrets are wanted."""
-    serves = setting.workspace.bindings.get(manifest.key, ())
+def secret_requester(manifest: DriverManifest, project: Project) -> SecretRequester:
+    """Return the requester of a driver's secrets."""
+    serves = project.workspace.bindings.get(manifest.key, ())
     return SecretRequester(
         driver=manifest.id,
         tools=frozenset(binding.contract.id for binding in serves),
-        roles=frozenset(setting.config.section(DriversConfig).roles),
-        only_for=setting.config.section(DriversConfig).secrets_for,
+        roles=frozenset(project.config.section(DriversConfig).roles),
+        only_for=project.config.section(DriversConfig).secrets_for,
     )
 
 
 def sign_in_of(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
 ) -> DriverSignIn:
-    """Whether somebody is signed in with a driver: what a node of this config looks at, too."""
+    """Return the sign-in state of a driver, shared with a node of this config."""
     names = () if manifest.auth is None else manifest.auth.state_env
 
     async def missing() -> list[str]:
         return await unresolved(
             names,
-            inventory=setting.workspace.secrets,
-            vault=vault_of(setting, environ),
-            requester=secret_requester(manifest, setting),
+            inventory=project.workspace.secrets,
+            vault=vault_of(project, environ),
+            requester=secret_requester(manifest, project),
         )
 
     return DriverSignIn(
         manifest,
-        workspace=workspace_id(setting.base_dir),
+        workspace=workspace_id(project.base_dir),
         user=NODE_USER,
-        store=SqliteSignInStore(driver_states_path(setting.config, environ, setting.base_dir)),
+        store=SqliteSignInStore(driver_states_path(project.config, environ, project.base_dir)),
         missing=missing,
         warn=warn,
     )
 
 
-def objects(listed: Iterable[Raw]) -> list[dict[str, Any]]:
-    """What of a list can be read at all."""
-    found = []
+def decode_objects(listed: Iterable[Raw]) -> list[dict[str, Any]]:
+    """Decode the entries of a list and skip invalid ones."""
+    decoded = []
     for raw in listed:
         try:
-            one = decode_value(raw)
+            value = decode_value(raw)
         except ProtocolError:
             continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
+        if isinstance(value, dict):
+            decoded.append(value)
+    return decoded
 
 
-def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
-    """Definitions that have a name, the first of each."""
-    found: dict[str, dict[str, Any]] = {}
-    for definition in objects(listed):
+def named_definitions(listed: Iterable[Raw]) -> list[dict[str, Any]]:
+    """Return the definitions that have a name, the first of each name."""
+    definitions: dict[str, dict[str, Any]] = {}
+    for definition in decode_objects(listed):
         if isinstance(definition.get("name"), str) and definition["name"]:
-            found.setdefault(definition["name"], definition)
-    return list(found.values())
+            definitions.setdefault(definition["name"], definition)
+    return list(definitions.values())
 
 
 class _Connection:
@@ -301,8 +312,8 @@ class _Connection:
             self.bound_secrets.append(str(row.get("slug", "")))
 
 
-def _server(manifest: DriverManifest, setting: Project, installed: Path | None) -> ServerConfig:
-    server, settings = manifest.server, setting.config.section(DriversConfig)
+def _server(manifest: DriverManifest, project: Project, installed: Path | None) -> ServerConfig:
+    server, settings = manifest.server, project.config.section(DriversConfig)
     assert server is not None
     if server.kind == "remote":
         check_remote(
@@ -314,7 +325,7 @@ def _server(manifest: DriverManifest, setting: Project, installed: Path | None) 
         )
     return server_config(
         manifest,
-        workspace=setting.base_dir,
+        workspace=project.base_dir,
         installed=installed,
         confined=settings.sandbox == "enforce",
     )
@@ -322,45 +333,45 @@ def _server(manifest: DriverManifest, setting: Project, installed: Path | None) 
 
 async def _secrets(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     inventory: SecretsInventory | None,
     names: frozenset[str],
-    tells: _Connection,
+    connection: _Connection,
     environ: Mapping[str, str],
 ) -> Mapping[str, str]:
-    # What is in no file yet was named by who runs this.
-    own = () if inventory is None else map(variable_of, inventory.entries.values())
+    # The operator listed secrets that are not in a file yet.
+    variables = () if inventory is None else map(variable_of, inventory.entries.values())
     return await bind(
         sorted(names),
-        inventory=setting.workspace.secrets if inventory is None else inventory,
-        vault=vault_of(setting, environ, own),
-        requester=secret_requester(manifest, setting),
-        record=tells.record,
+        inventory=project.workspace.secrets if inventory is None else inventory,
+        vault=vault_of(project, environ, variables),
+        requester=secret_requester(manifest, project),
+        record=connection.record,
     )
 
 
 @asynccontextmanager
 async def open_hooks(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     *,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Hooks | None]:
-    """What a driver's driver.py brings, in a process that is confined as a node would, for as long
-    as the block lasts. None: it has no code that may be run. Raises InterlockError."""
-    code, _ = read_code(manifest, allowed=setting.config.section(DriversConfig).allow_code)
+    """Open the hooks of a driver.py in a process that is confined as in a node, until the block
+    ends. None: there is no code that may run. Raises InterlockError."""
+    code, _ = read_code(manifest, allowed=project.config.section(DriversConfig).allow_code)
     if code is None:
         yield None
         return
 
     async def open_confinement() -> Confinement | None:
-        return await _open_confinement(manifest, setting, warn, environ, lambda host, port: None)
+        return await _open_confinement(manifest, project, warn, environ, lambda host, port: None)
 
-    env = inherited_environment(setting.config, environ)
+    env = inherited_environment(project.config, environ)
     described = await inspect_code(code, open_confinement, env=env)
-    served = [binding.contract.id for binding in setting.workspace.bindings[manifest.key]]
-    hooks, _ = make_hooks(manifest, served, code, described)
+    contracts = [binding.contract.id for binding in project.workspace.bindings[manifest.key]]
+    hooks, _ = make_hooks(manifest, contracts, code, described)
     hooks.process.open_confinement, hooks.process.env = open_confinement, env
     try:
         yield hooks
@@ -370,25 +381,25 @@ async def open_hooks(
 
 async def _confine(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     stack: AsyncExitStack,
-    tells: _Connection,
+    connection: _Connection,
     warn: Warn,
     environ: Mapping[str, str],
 ) -> Confinement | None:
     server = manifest.server
     if server is None or server.kind == "docker":
-        # The engine confines it; its client has to reach the engine.
+        # The container engine confines the server. The client needs access to the engine.
         return None
-    if tells.confinement is not None:
-        # A server is tried twice when it does not know the newer revision.
-        return tells.confinement
-    tells.confinement = opened = await _open_confinement(
+    if connection.confinement is not None:
+        # The connection is tried twice if the server does not know the newer revision.
+        return connection.confinement
+    connection.confinement = opened = await _open_confinement(
         manifest,
-        setting,
+        project,
         warn,
         environ,
-        lambda host, port: tells.refused_places.append(f"{host}:{port}"),
+        lambda host, port: connection.refused_places.append(f"{host}:{port}"),
     )
     if opened is not None:
         stack.push_async_callback(opened.close)
@@ -397,25 +408,25 @@ async def _confine(
 
 async def _open_confinement(
     manifest: DriverManifest,
-    setting: Project,
+    project: Project,
     warn: Warn,
     environ: Mapping[str, str],
-    refused: Callable[[str, int], None],
+    on_refusal: Callable[[str, int], None],
 ) -> Confinement | None:
-    """A confinement as a node of this config would make it. Raises InterlockError."""
-    settings = setting.config.section(DriversConfig)
+    """Open a confinement as a node of this config would. Raises InterlockError."""
+    settings = project.config.section(DriversConfig)
     if settings.sandbox == "advisory":
         problem = await asyncio.to_thread(confinement_problem)
         if problem is not None:
-            warn(f"{manifest.id} runs with the whole network: {problem}.")
+            warn(f"{manifest.id} runs without network confinement: {problem}.")
             return None
     return await Confinement.open(
         manifest.id,
         manifest.egress,
-        hidden=hidden_from_drivers(setting.config, environ, setting.base_dir),
-        read_only=guarded_from_drivers(setting.config, environ, setting.base_dir),
+        hidden=hidden_from_drivers(project.config, environ, project.base_dir),
+        read_only=guarded_from_drivers(project.config, environ, project.base_dir),
         any_egress=settings.any_egress,
         local_egress=settings.local_egress,
-        never=[(setting.config.host, setting.config.port)],
-        on_refused=refused,
+        never=[(project.config.host, project.config.port)],
+        on_refused=on_refusal,
     )

@@ -1,7 +1,7 @@
-"""Where the values of secrets come from. Nothing of them is kept here, shown or logged.
+"""The vault: the source of secret values. Values are never stored, shown or logged here.
 
-A vault asks its backends, one after the other, each time that a value is needed: what was rotated
-is noticed at the next start of a server. Who may have one is asked before.
+A vault asks its backends in order, each time a value is needed, so that a rotated secret is used at
+the next start of a server. Access rights are checked before.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from interlock.manifests.secret_handle import (
 from interlock.manifests.secret_handle import VaultError as VaultError
 from interlock.manifests.secret_names import default_name, default_slug
 
-_LONGEST_FILE: Final = 1024 * 1024
-_MILLISECONDS_FROM: Final = 1e11
-"""A moment as large as this is in milliseconds: in seconds it is the year 5138."""
-_LEFT_SIDE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)")
+_MAX_FILE_BYTES: Final = 1024 * 1024
+_MIN_MILLISECONDS: Final = 1e11
+"""Timestamps from this value on are in milliseconds. In seconds it would be the year 5138."""
+_VARIABLE_NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)")
 _QUOTED: Final = re.compile(r"(['\"])(.*)\1")
 
 _log = logging.getLogger("interlock.drivers")
 
 
 TokenRenewer = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
-"""Gets a new token for one that has ended: what the vault had → what is in its place. Keeping it
-is its own affair. Raises VaultError."""
+"""Renews an expired token: receives the stored grant and returns its replacement. The renewer
+stores it. Raises VaultError."""
 
 
 def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
-    """The secret that `${secrets.NAME}` means. Raises VaultError when it could be two."""
+    """Return the secret of `${secrets.NAME}`. Raises VaultError if it is ambiguous."""
     try:
         return secret_names.entry_named(name, inventory)
     except BadValue as bad:
@@ -62,7 +62,7 @@ def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
 
 
 class MemoryBackend:
-    """Values that a program was given, by slug."""
+    """Values in memory, by slug."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -72,11 +72,13 @@ class MemoryBackend:
 
 
 class EnvironmentBackend:
-    """Variables, by default those of this process. Which of them, the operator says: an inventory
-    is the driver's own file, and could name any."""
+    """Environment variables, by default those of this process. The operator decides which variables
+    may be used: an inventory is the driver's own file and could name any."""
 
     def __init__(self, allowed: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
-        """`allowed`: names, or patterns of names with `*`."""
+        """Args:
+        allowed: names, or patterns with `*`.
+        """
         self._allowed = tuple(allowed)
         self._environ = environ
 
@@ -88,7 +90,7 @@ class EnvironmentBackend:
 
 
 class EnvFileBackend:
-    """A file of `NAME=value` lines. Read anew each time."""
+    """A file of `NAME=value` lines. It is read at every request."""
 
     def __init__(self, path: Path, *, warn: Callable[[str], None] = _log.warning) -> None:
         self._path = path
@@ -102,28 +104,31 @@ class EnvFileBackend:
         try:
             with self._path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                content = file.read(_LONGEST_FILE + 1)
+                content = file.read(_MAX_FILE_BYTES + 1)
             text = content.decode("utf-8")
         except FileNotFoundError:
             return ""
         except OSError as error:
-            why = str(error.strerror).lower()
-            raise VaultError(f"{self._path} cannot be read ({why})") from None
+            reason = str(error.strerror).lower()
+            raise VaultError(f"{self._path} cannot be read ({reason})") from None
         except UnicodeDecodeError:
             raise VaultError(f"{self._path} is not UTF-8 text") from None
-        if len(content) > _LONGEST_FILE:
+        if len(content) > _MAX_FILE_BYTES:
             raise VaultError(f"{self._path} is larger than 1 MiB")
         if mode & 0o077 and not self._warned:
             self._warned = True
-            self._warn(f"{self._path} can be read by others: chmod 600 {self._path}")
+            self._warn(f"{self._path} is readable by other users. Run: chmod 600 {self._path}")
         return text
 
 
 class ConfigBackend:
-    """References of the config, by slug, and what makes a value of one."""
+    """Values that the config defines by references, by slug."""
 
     def __init__(self, references: Mapping[str, str], resolve: Callable[[str], str]) -> None:
-        """`resolve` raises ConfigError, which names variables and files and no values."""
+        """Args:
+        resolve: returns the value of a reference. Raises ConfigError, which contains names of
+            variables and files but no values.
+        """
         self._references = references
         self._resolve = resolve
 
@@ -138,15 +143,15 @@ class ConfigBackend:
 
 
 def read_env_file(text: str) -> dict[str, str]:
-    """Lines of `NAME=value`, as many programs write them: `export`, `#` and quotes are understood,
-    nothing is expanded. Of a name that comes twice the last one counts."""
+    """Parse lines of `NAME=value`. `export`, `#` and quotes are supported, nothing is expanded. The
+    last value of a name counts."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
         left, equals, right = line.partition("=")
-        found, value = _LEFT_SIDE.fullmatch(left.strip()), right.strip()
-        if equals and found is not None:
+        name, value = _VARIABLE_NAME.fullmatch(left.strip()), right.strip()
+        if equals and name is not None:
             quoted = _QUOTED.fullmatch(value)
-            values[found[1]] = value if quoted is None else quoted[2]
+            values[name[1]] = value if quoted is None else quoted[2]
     return values
 
 
@@ -158,7 +163,7 @@ def _variable(slug: str, backend: Mapping[str, Any]) -> str:
 
 
 class Vault:
-    """Backends in the order in which they are asked."""
+    """A vault with backends in the order of their use."""
 
     def __init__(
         self,
@@ -172,120 +177,120 @@ class Vault:
         self._now = now
 
     async def value(self, entry: SecretEntry) -> str | None:
-        """What a secret stands for now; None when no backend has it. Raises VaultError.
+        """Return the current value of a secret. None: no backend has it. Raises VaultError.
 
-        Whoever asks has made sure that it may be asked: `bind` does.
+        The caller must check the access first: `bind` does.
         """
-        found = await self._kept(entry)
-        return await self._token(entry, found) if found and entry.kind == "oauth" else found
+        value = await self._find_value(entry)
+        return await self._access_token(entry, value) if value and entry.kind == "oauth" else value
 
     async def has(self, entry: SecretEntry) -> bool:
-        """Whether there is a value, be it one that has to be renewed. Raises VaultError."""
-        return await self._kept(entry) is not None
+        """Return whether a value exists, including one that must be renewed. Raises VaultError."""
+        return await self._find_value(entry) is not None
 
-    async def _kept(self, entry: SecretEntry) -> str | None:
+    async def _find_value(self, entry: SecretEntry) -> str | None:
         for backend in self._backends:
-            found = await asked(backend, entry)
-            if found:
-                return found
+            value = await asked(backend, entry)
+            if value:
+                return value
         return None
 
-    async def _token(self, entry: SecretEntry, kept: str) -> str:
-        """The access token of a sign-in that is kept as JSON; anything else is the token."""
-        grant = _grant(kept)
+    async def _access_token(self, entry: SecretEntry, stored: str) -> str:
+        """Return the access token of a grant that is stored as JSON. Other text is the token
+        itself."""
+        grant = _parse_grant(stored)
         if grant is None:
-            return kept
-        if not grant.ended(self._now()):
+            return stored
+        if not grant.is_expired(self._now()):
             return grant.access_token
         if self._renew is None:
-            raise VaultError(f"the sign-in behind {entry.slug} has ended: sign in again")
-        renewed = await self._renew(entry, grant.said)
-        newer = _grant(renewed)
-        if newer is not None and newer.ended(self._now()):
-            raise VaultError(f"the sign-in behind {entry.slug} has ended, and so has the new one")
-        return renewed if newer is None else newer.access_token
+            raise VaultError(f"the token of {entry.slug} has expired: sign in again")
+        renewed = await self._renew(entry, grant.values)
+        new_grant = _parse_grant(renewed)
+        if new_grant is not None and new_grant.is_expired(self._now()):
+            raise VaultError(f"the token of {entry.slug} has expired, and so has the renewed token")
+        return renewed if new_grant is None else new_grant.access_token
 
 
 class _Grant(Struct, frozen=True):
     access_token: str
     expires_at: float | None
-    said: dict[str, Any]
+    values: dict[str, Any]
 
     def __repr__(self) -> str:
         return f"_Grant(expires_at={self.expires_at})"
 
-    def ended(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
 
-def _grant(text: str) -> _Grant | None:
+def _parse_grant(text: str) -> _Grant | None:
     try:
-        said = msgspec.json.decode(text)
+        grant = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-    if not isinstance(said, dict):
+    if not isinstance(grant, dict):
         return None
-    token = _first(said, ("access_token", "accessToken"))
+    token = _first(grant, ("access_token", "accessToken"))
     if not isinstance(token, str) or not token:
         return None
-    return _Grant(token, _moment(_first(said, ("expires_at", "expiresAt"))), said)
+    return _Grant(token, _parse_time(_first(grant, ("expires_at", "expiresAt"))), grant)
 
 
-def _first(said: Mapping[str, Any], names: Iterable[str]) -> Any:
-    return next((said[name] for name in names if name in said), None)
+def _first(values: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((values[name] for name in names if name in values), None)
 
 
-def _moment(said: Any) -> float | None:
-    """Seconds since 1970, from a number of them, of milliseconds, or a date."""
-    if isinstance(said, bool) or said is None:
+def _parse_time(value: Any) -> float | None:
+    """Parse a time as seconds since 1970: a number of seconds or milliseconds, or an ISO date."""
+    if isinstance(value, bool) or value is None:
         return None
-    if isinstance(said, int | float):
-        return said / 1000 if said >= _MILLISECONDS_FROM else float(said)
+    if isinstance(value, int | float):
+        return value / 1000 if value >= _MIN_MILLISECONDS else float(value)
     try:
-        moment = datetime.fromisoformat(str(said))
+        parsed = datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
-# -- Who may have a secret: asked first, written down always, and only then is a vault asked.
+# -- Access to secrets: the check comes first and is always recorded. Only then the vault is asked.
 #
-# A driver's server serves several tools at once, so what is asked is whether any tool that the
-# driver implements may have the secret bound. What is written down names the secret and never its
-# value.
+# A driver's server serves several tools, so the check is whether any tool that the driver
+# implements may bind the secret. Records contain the name of the secret, never its value.
 
 
 class SecretRequester(Struct, frozen=True):
-    """On whose behalf a secret is wanted."""
+    """The requester of a secret."""
 
     driver: str = ""
     tools: frozenset[str] = frozenset()
-    """Every contract that the driver implements."""
+    """Ids of the contracts that the driver implements."""
     roles: frozenset[str] = frozenset()
-    """Roles and capabilities."""
+    """Roles and capabilities of the node."""
     user: str = ""
     workflow: str = ""
     only_for: Mapping[str, Sequence[str]] = {}
-    """Slugs that the operator keeps for some drivers."""
+    """Slugs that the operator limits to certain drivers."""
 
     def is_kept_from(self, slug: str) -> bool:
-        """Whether the operator keeps a secret for others."""
+        """Return whether the operator limits a secret to other drivers."""
         return self.driver not in self.only_for.get(slug, (self.driver,))
 
     @property
     def context(self) -> SecretContext:
-        """The same, as an inventory speaks of it. Who has no name is nobody's user."""
-        named = {"driver": self.driver, "userId": self.user, "workflow": self.workflow}
+        """Return the requester in the terms of an inventory. A missing name matches no rule."""
+        names = {"driver": self.driver, "userId": self.user, "workflow": self.workflow}
         return {
             "role": self.roles,
             "cap": self.roles,
             "tool": self.tools,
-            **{kind: name for kind, name in named.items() if name},
+            **{kind: name for kind, name in names.items() if name},
         }
 
 
 class SecretValues(dict[str, str]):
-    """Values by NAME, for `${secrets.NAME}`. Shows its names only."""
+    """Secret values by NAME, for `${secrets.NAME}`. `repr` shows only the names."""
 
     def __repr__(self) -> str:
         return f"SecretValues({', '.join(self)})"
@@ -303,25 +308,28 @@ async def bind(
     purpose: str = "spawn",
     now: Callable[[], float] = time.time,
 ) -> SecretValues:
-    """The values for a driver's server, by NAME. Raises InterlockError.
+    """Return the secret values for a driver's server, by NAME.
 
-    Who may have only some of them gets none, and no vault is asked for any.
+    If one secret is denied, no vault is asked for any.
+
+    Raises:
+        InterlockError: a secret is denied or has no value.
     """
-    wanted: dict[str, SecretHandle] = {}
+    handles: dict[str, SecretHandle] = {}
     for name in dict.fromkeys(names):
-        wanted[name] = SecretHandle(_listed(name, inventory), vault, record, now)
-    for handle in wanted.values():
+        handles[name] = SecretHandle(_find_entry(name, inventory), vault, record, now)
+    for handle in handles.values():
         if requester.is_kept_from(handle.slug):
             handle.deny("bind", requester.context, purpose)
             raise InterlockError(
                 AUTH_REQUIRED,
-                f"{requester.driver} may not have the secret {handle.slug}: drivers.secrets_for in "
-                "interlock.yaml keeps it for others.",
+                f"{requester.driver} must not use the secret {handle.slug}: drivers.secrets_for in "
+                "interlock.yaml limits it to other drivers.",
                 data={"secret": handle.slug, "driver": requester.driver, "operation": "bind"},
             )
         handle.require("bind", requester.context, purpose)
     values = SecretValues()
-    for name, handle in wanted.items():
+    for name, handle in handles.items():
         values[name] = await handle.reveal(requester.context, purpose=purpose, operation="bind")
     return values
 
@@ -329,34 +337,34 @@ async def bind(
 async def unresolved(
     names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, requester: SecretRequester
 ) -> list[str]:
-    """Which of these secrets could not be bound now. Nobody is given anything, so nothing is
-    written down; who may not have one is not told whether it is there."""
-    left: list[str] = []
+    """Return the names of secrets that cannot be bound now. No values are read into a driver, so
+    nothing is recorded. A denied secret is reported like a missing one."""
+    missing: list[str] = []
     for name in dict.fromkeys(names):
         try:
             entry = entry_named(name, inventory)
-            there = (
+            is_available = (
                 entry is not None
                 and not requester.is_kept_from(entry.slug)
                 and access_to(entry, "bind", requester.context).granted
                 and await vault.has(entry)
             )
         except VaultError:
-            there = False
-        if not there:
-            left.append(name)
-    return left
+            is_available = False
+        if not is_available:
+            missing.append(name)
+    return missing
 
 
-def _listed(name: str, inventory: SecretsInventory) -> SecretEntry:
+def _find_entry(name: str, inventory: SecretsInventory) -> SecretEntry:
     try:
         entry = entry_named(name, inventory)
-    except VaultError as trouble:
-        raise InterlockError(AUTH_REQUIRED, f"${{secrets.{name}}}: {trouble}.") from None
+    except VaultError as error:
+        raise InterlockError(AUTH_REQUIRED, f"${{secrets.{name}}}: {error}.") from None
     if entry is None:
         raise InterlockError(
             AUTH_REQUIRED,
-            f"${{secrets.{name}}} is in no inventory: list it in the driver's SECRETS.md "
+            f"${{secrets.{name}}} is not in an inventory. Add it to the driver's SECRETS.md "
             f"(slug {default_slug(name)}).",
             data={"name": name},
         )

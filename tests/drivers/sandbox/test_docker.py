@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.drivers.sandbox.docker import client_of, docker_argv, env_problem
+from interlock.drivers.sandbox.docker import docker_argv, env_problem, find_client
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, TOOL_UNAVAILABLE, InterlockError
 
@@ -111,7 +111,7 @@ def test_the_client_is_the_one_of_the_nodes_own_path(
     monkeypatch.chdir(tmp_path / "here")
     # Where the node is started from, it may be a stranger's workspace.
     path = os.pathsep.join(["", ".", "../here", str(tmp_path / "none"), str(tmp_path / "there")])
-    assert client_of({"PATH": path}) == str(tmp_path / "there" / "docker")
+    assert find_client({"PATH": path}) == str(tmp_path / "there" / "docker")
     with pytest.raises(InterlockError, match="no docker on this node's PATH") as caught:
-        client_of({"PATH": ".:"}, key="box-mcp")
+        find_client({"PATH": ".:"}, key="box-mcp")
     assert caught.value.failure is TOOL_UNAVAILABLE

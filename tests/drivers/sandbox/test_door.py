@@ -24,7 +24,9 @@ async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandove
     door = ListenerHandover(
         path,
         list(listen),
-        lambda: Proxy("x", Egress(), EgressRoutes(), resolve=here, refused=lambda host, port: None),
+        lambda: Proxy(
+            "x", Egress(), EgressRoutes(), resolve=here, on_refusal=lambda host, port: None
+        ),
     )
     try:
         yield door

@@ -143,7 +143,7 @@ def test_everything_needs_consent() -> None:
 def test_this_machine_needs_consent(pattern: str) -> None:
     with pytest.raises(ValueError, match="local_egress"):
         Egress.compile(["a.example", pattern])
-    assert not Egress.compile([pattern], local_egress=True).nothing
+    assert not Egress.compile([pattern], local_egress=True).is_empty
 
 
 @pytest.mark.spec("DR-30.security-4")
@@ -164,7 +164,7 @@ def test_where_clouds_keep_credentials_no_pattern_leads(pattern: str) -> None:
 @pytest.mark.spec("DR-30.fields-3")
 def test_empty_is_nothing() -> None:
     nothing = Egress.compile([])
-    assert nothing.nothing
+    assert nothing.is_empty
     assert nothing == Egress()
     assert not nothing.allows("localhost", 80)
 
@@ -176,7 +176,7 @@ def test_places_are_in_order_and_once() -> None:
         HostPort("a.example", 80),
         HostPort("a.example", 443),
     )
-    assert not egress.nothing
+    assert not egress.is_empty
     assert str(HostPort("2001:db8::1", 80)) == "[2001:db8::1]:80"
 
 
@@ -226,7 +226,7 @@ def test_any_text_is_a_pattern_or_a_ValueError(pattern: str) -> None:
         egress = Egress.compile([pattern])
     except ValueError:
         return
-    assert not egress.nothing
+    assert not egress.is_empty
     for host, port in egress.places:
         assert egress.allows(host, port)
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.sandbox.confinement import MOST, EgressDenialLog
+from interlock.drivers.sandbox.confinement import MAX_REPORTED_PLACES, EgressDenialReporter
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes, command_line, encode_plan
 
 
 def ways(*patterns: str) -> EgressRoutes:
-    return EgressRoutes.to(Egress.compile(patterns, local_egress=True), newer=True)
+    return EgressRoutes.to(Egress.compile(patterns, local_egress=True), has_ipv6=True)
 
 
 def test_each_name_has_an_address_of_its_own() -> None:
@@ -59,10 +59,10 @@ def test_addresses_stand_for_themselves() -> None:
 
 def test_a_machine_without_ipv6() -> None:
     named = Egress.compile(["localhost:5432", "a.example:1"], local_egress=True)
-    found = EgressRoutes.to(named, newer=False)
+    found = EgressRoutes.to(named, has_ipv6=False)
     assert not any(":" in place.host for place in found.places)
     with pytest.raises(ValueError, match="knows no IPv6"):
-        EgressRoutes.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)
+        EgressRoutes.to(Egress.compile(["[2001:db8::1]:22"]), has_ipv6=False)
 
 
 def test_the_proxy_is_in_nobodys_way() -> None:
@@ -95,7 +95,7 @@ def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
         tmp_path,
         Egress(),
         EgressRoutes(),
-        door=None,
+        listener_path=None,
         hidden=[tmp_path / "state"],
         read_only=[tmp_path / "node" / "deep", tmp_path / "link"],
     )
@@ -123,7 +123,7 @@ def test_a_command_stays_a_list_of_words() -> None:
 
 def test_a_refusal_is_told_once_in_a_while() -> None:
     now, told = [0.0], []
-    refusals = EgressDenialLog(lambda *place: told.append(place), clock=lambda: now[0])
+    refusals = EgressDenialReporter(lambda *place: told.append(place), clock=lambda: now[0])
     for _ in range(100):
         refusals.note("a.example", 443)
     refusals.note("a.example", 80)
@@ -138,14 +138,14 @@ def test_a_refusal_is_told_once_in_a_while() -> None:
 
 def test_somebody_who_tries_every_port_fills_no_journal() -> None:
     now, told = [0.0], []
-    refusals = EgressDenialLog(lambda *place: told.append(place), clock=lambda: now[0])
+    refusals = EgressDenialReporter(lambda *place: told.append(place), clock=lambda: now[0])
     for port in range(1, 5000):
         refusals.note("a.example", port)
-    assert len(told) == MOST
+    assert len(told) == MAX_REPORTED_PLACES
     now[0] = 60.0
     refusals.note("a.example", 4999)
     assert told[-1] == ("a.example", 4999)
 
 
 def test_nobody_has_to_listen() -> None:
-    EgressDenialLog(None, clock=lambda: 0.0).note("a.example", 443)
+    EgressDenialReporter(None, clock=lambda: 0.0).note("a.example", 443)

@@ -134,17 +134,19 @@ def test_what_to_do_is_said(name: str, value: str, says: str, tmp_path: Path) ->
 
 @needs_confinement
 @pytest.mark.spec("DR-32.security-8")
-@pytest.mark.parametrize("wrong", ["room", "door", "filter", "parent"])
+@pytest.mark.parametrize("wrong", ["folder", "socket", "filter", "parent"])
 def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Path) -> None:
     """Whatever step it is: the command is not reached."""
     described = marshal.loads(
         bytes.fromhex(
-            encode_plan(tmp_path, Egress(), EgressRoutes(), door=None, hidden=(), read_only=())
+            encode_plan(
+                tmp_path, Egress(), EgressRoutes(), listener_path=None, hidden=(), read_only=()
+            )
         )
     )
     described[wrong] = {
-        "room": os.fsencode(tmp_path / "absent"),
-        "door": os.fsencode(tmp_path / "absent"),
+        "folder": os.fsencode(tmp_path / "absent"),
+        "socket": os.fsencode(tmp_path / "absent"),
         "filter": b"\xff" * 16,
         "parent": 1,
     }[wrong]

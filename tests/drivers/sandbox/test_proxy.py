@@ -77,7 +77,7 @@ async def bench(port: int, *, resolve: Any = here) -> AsyncIterator[Bench]:
         Egress((place,)),
         EgressRoutes({}, {HostPort(STANDS_FOR_IT, port): place.host}, proxy_port),
         resolve=resolve,
-        refused=lambda host, port: None,
+        on_refusal=lambda host, port: None,
     )
     await proxy.serve(listening)
     one = Bench(proxy, proxy_port, port)

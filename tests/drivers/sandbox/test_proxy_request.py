@@ -43,7 +43,7 @@ def test_a_tunnel() -> None:
     request, rest = read(head("CONNECT API.example.com.:443 HTTP/1.1", "Host: x") + b"\x16\x03")
     assert request == ProxyRequest(HostPort("api.example.com", 443))
     assert request is not None
-    assert request.tunnel
+    assert request.is_tunnel
     assert rest == b"\x16\x03"
 
 

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from interlock.drivers.sandbox.addresses import own_networks
-from interlock.drivers.sandbox.name_resolution import is_outside, reachable, resolve_outside
+from interlock.drivers.sandbox.name_resolution import (
+    is_outside,
+    reachable_resolver,
+    resolve_outside,
+)
 
 FIB_TRIE = """\
 Main:
@@ -151,7 +155,7 @@ def test_where_the_node_listens_nothing_leads() -> None:
         async def answer(host: str, port: int) -> list[str]:
             return list(addresses)
 
-        reach = reachable(answer, never=places, local=True, own=lambda: own)
+        reach = reachable_resolver(answer, never=places, local=True, own=lambda: own)
         return list(asyncio.run(reach(host, port)))  # type: ignore[arg-type]
 
     assert tried("localhost", 5432, "127.0.0.1", "::1") == ["127.0.0.1", "::1"]

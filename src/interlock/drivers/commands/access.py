@@ -1,4 +1,4 @@
-"""`interlock drivers install`, `login` and `logout`: what a driver needs before it can work."""
+"""`interlock drivers install`, `login` and `logout`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 def install(
     driver: DriverArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also when it is installed already.")
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")] = False,
+    force: Annotated[
+        bool, typer.Option("--again", help="Install again if it is installed already.")
     ] = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Install what a driver says under install, into a folder of its own. Asks first.
+    """Install a driver into a private folder. Asks before it installs.
 
-    Packages come from where npm, pip and docker of this machine get them; nothing of what is
-    installed is run. A node starts servers from that folder, without the network.
+    The packages come from the sources that npm, pip and docker of this machine use. Nothing that is
+    installed runs during the installation. A node starts servers from that folder, without network.
 
     \b
     Examples:
@@ -40,40 +40,41 @@ def install(
       interlock drivers install filesystem-mcp --yes
     """
     from interlock.drivers.commands.workspace import open_project
-    from interlock.drivers.standalone import prepared
+    from interlock.drivers.standalone import prepare_driver
     from interlock.terminal.event_loop import run
 
     project = open_project(config)
     manifest = project.manifest(driver)
     if not manifest.install:
-        output.print_note(f"{manifest.id} says nothing under install: there is nothing to do.")
+        say.note(f"{manifest.id} has no `install` steps: nothing to do.")
         return
     require_consent(manifest, yes=yes or project.settings.allow_install)
-    with progress_shown(manifest.id) as progress:
-        done = run(
-            prepared(
-                manifest, project, may_install=True, force=again, progress=progress, warn=say.note
+    with show_progress(manifest.id) as progress:
+        result = run(
+            prepare_driver(
+                manifest, project, may_install=True, force=force, progress=progress, warn=say.note
             )
         )
-    version = f" {done.version}" if done.version else ""
-    where_to = f" ({done.program})" if done.program is not None else ""
-    what = "is installed"
-    if not done.installed_now:
-        what = "was installed already" if done.program else "is on this machine already"
-    print(f"{manifest.id}{version} {what}{where_to}.")
+    version = f" {result.version}" if result.version else ""
+    where_to = f" ({result.program})" if result.program is not None else ""
+    status = "is installed"
+    if not result.installed_now:
+        status = "was installed already" if result.program else "is on this machine already"
+    print(f"{manifest.id}{version} {status}{where_to}.")
 
 
 def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
-    """Show what would be installed, and ask. Raises typer.Exit or BadParameter without a yes."""
+    """Show what would be installed and ask for consent. Raises typer.Exit or BadParameter without
+    consent."""
     for step in manifest.install:
-        named = [str(step.settings[key]) for key in ("package", "image", "url", "path")
+        sources = [str(step.settings[key]) for key in ("package", "image", "url", "path")
                  if key in step.settings]  # fmt: skip
-        output.print_note(f"{step.method}: {output.sanitize(' '.join(named))}")
+        say.note(f"{step.method}: {say.printable(' '.join(sources))}")
     if yes:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            "nobody can be asked here: look at what it installs, then say --yes"
+            "no terminal to ask for consent. Check what would be installed, then use --yes"
         )
     if not output.confirm(f"Install this for {manifest.id}?"):
         output.print_note("nothing was installed.")
@@ -81,12 +82,10 @@ def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
 
 
 @contextmanager
-def progress_shown(id: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal, lines elsewhere."""
+def show_progress(id: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a progress bar on a terminal, or lines elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda step, of, text: output.print_note(
-            f"[{step}/{of}] {id}: {output.sanitize(text)}"
-        )
+        yield lambda step, total, text: say.note(f"[{step}/{total}] {id}: {say.printable(text)}")
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.text import Text
@@ -94,11 +93,8 @@ def progress_shown(id: str) -> Iterator[Callable[[int, int, str], None]]:
     columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=output.create_console(stderr=True), transient=True) as bar:
         task = bar.add_task(id, total=None)
-        yield lambda step, of, text: bar.update(
-            task,
-            completed=step,
-            total=of,
-            description=str(Text(output.sanitize(f"{id}: {text}"))),
+        yield lambda step, total, text: bar.update(
+            task, completed=step, total=total, description=str(Text(say.printable(f"{id}: {text}")))
         )
 
 
@@ -109,10 +105,10 @@ def login(
         bool, typer.Option("--no-browser", help="Only print the address of the page to open.")
     ] = False,
 ) -> None:
-    """Sign in with a driver: by its command, or by its page in the browser.
+    """Sign in with a driver, by its command or its page in the browser.
 
-    A running node takes it up with the next call. Exit code 1 when the driver needs no sign-in but
-    a secret that has no value here: it is said where to put it.
+    A running node uses the sign-in at the next call. Exit code 1 if the driver needs a secret
+    instead of a sign-in and the secret has no value. The message says where to set it.
 
     \b
     Example:
@@ -126,20 +122,20 @@ def login(
     if manifest.auth is None or manifest.auth.login is None:
         from interlock.drivers.commands.offline_status import condition_of
 
-        lacking = run(condition_of(manifest, project)).auth_problem
-        if lacking:
-            output.print_note(lacking)
-            raise typer.Exit(output.FAILED)
-        _needs_no_login(manifest)
+        problem = run(condition_of(manifest, project)).auth_problem
+        if problem:
+            say.note(problem)
+            raise typer.Exit(say.FAILED)
+        _note_no_login(manifest)
         return
     run(_sign_in(project, manifest, no_browser))
     print(f"Signed in with {manifest.id}.")
 
 
-def logout(driver: DriverArgument, config: config_source.ConfigOption = None) -> None:
-    """Sign out of a driver: it is not used until somebody signs in again.
+def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
+    """Sign out of a driver. The driver is not used until an operator signs in again.
 
-    What its own login command has kept on this machine is for its own logout to remove.
+    Files that its login command has stored are removed only by its own logout.
 
     \b
     Example:
@@ -151,20 +147,18 @@ def logout(driver: DriverArgument, config: config_source.ConfigOption = None) ->
     project = open_project(config)
     manifest = project.manifest(driver)
     if manifest.auth is None or manifest.auth.login is None:
-        _needs_no_login(manifest)
+        _note_no_login(manifest)
         return
     run(_sign_out(project, manifest))
     print(f"Signed out of {manifest.id}.")
 
 
-def _needs_no_login(manifest: DriverManifest) -> None:
+def _note_no_login(manifest: DriverManifest) -> None:
     names = () if manifest.auth is None else manifest.auth.state_env
     if names:
-        output.print_note(
-            f"{manifest.id} needs nobody to sign in, but these secrets: {', '.join(names)}."
-        )
+        say.note(f"{manifest.id} needs no sign-in, but these secrets: {', '.join(names)}.")
     else:
-        output.print_note(f"{manifest.id} needs nobody to sign in.")
+        say.note(f"{manifest.id} needs no sign-in.")
 
 
 async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser: bool) -> None:
@@ -173,11 +167,11 @@ async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser:
     from interlock.drivers.standalone import sign_in_of
 
     async def show(url: str) -> None:
-        shown = output.sanitize(url)
+        printable_url = say.printable(url)
         if no_browser or not await asyncio.to_thread(_open_page, url):
-            output.print_note(f"Open this page to sign in with {manifest.id}:\n\n  {shown}\n")
+            say.note(f"Open this page to sign in with {manifest.id}:\n\n  {printable_url}\n")
         else:
-            output.print_note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
+            say.note(f"A page opens in your browser. If it does not, open:\n\n  {printable_url}\n")
 
     settings = project.config.section(DriversConfig)
     ask = declared_probe_client(

@@ -1,5 +1,4 @@
-"""`interlock drivers check`: are the manifests right, do they fit together, and does the server
-really have what its driver says?"""
+"""`interlock drivers check`: check manifests, their bindings, and with --live the servers."""
 
 from __future__ import annotations
 
@@ -27,28 +26,28 @@ if TYPE_CHECKING:
     from interlock.manifests.model import DriverManifest
 
 
-# -- What a path means to `drivers check`: one manifest, a driver's folder, or a whole workspace.
+# -- Paths of `drivers check`: one manifest, a driver's folder, or a whole workspace.
 
 SingleManifest = tuple[Path, Any]
-"""A manifest that stands for itself, and what came of reading it."""
+"""A manifest that is checked alone, and the result of reading it."""
 _READERS = {CONTRACT_FILE: load_contract, INVENTORY_FILE: load_inventory}
 
 
 def find_projects(
-    paths: list[Path], given: Path | None
+    paths: list[Path], config_path: Path | None
 ) -> Iterator[tuple[DriverProject | None, list[SingleManifest]]]:
-    """Everything that is to be looked at. Raises ConfigError."""
+    """Yield the projects and single manifests to check. Raises ConfigError."""
     if not paths:
-        yield open_project(given), []
+        yield open_project(config_path), []
         return
     config = Config()
-    if given is not None:
-        config = load_config(given)
+    if config_path is not None:
+        config = load_config(config_path)
     for path in paths:
-        yield _at(path, config)
+        yield _find_project(path, config)
 
 
-def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleManifest]]:
+def _find_project(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleManifest]]:
     if not path.exists():
         raise ConfigError.of("there is no such file or folder", "check the path", file=str(path))
     reader = _READERS.get(path.name)
@@ -56,7 +55,7 @@ def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleMa
         return None, [(path, reader(path))]
     if path.is_file() and path.name != MANIFEST_FILE:
         raise ConfigError.of(
-            "this is no manifest",
+            "this is not a manifest",
             f"name a {MANIFEST_FILE}, a {CONTRACT_FILE}, a {INVENTORY_FILE} or a folder",
             file=str(path),
         )
@@ -74,7 +73,7 @@ def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleMa
 
 
 def _root_of(folder: Path, config: Config) -> Path:
-    """The workspace of a driver: where the folder of drivers stands that it is in."""
+    """Return the workspace of a driver: the parent of the drivers folder that contains it."""
     names = {Path(name).name for name in config.section(DriversConfig).folders}
     for parent in (folder, *folder.parents):
         if parent.name in names:
@@ -85,39 +84,39 @@ def _root_of(folder: Path, config: Config) -> Path:
 
 
 def _with_config(root: Path, config: Config) -> Config:
-    own = root / DEFAULT_NAME
-    return load_config(own) if own.is_file() else config
+    local_config = root / DEFAULT_NAME
+    return load_config(local_config) if local_config.is_file() else config
 
 
-_AT_ONCE: Final = 4
-_WITHOUT_CODE: Final = ("context_unused", "refresh_without_hook")
-"""What the linter can say only where it is known that there is no driver.py."""
+_MAX_CONCURRENT_SERVERS: Final = 4
+_CODE_CAUTIONS: Final = ("context_unused", "refresh_without_hook")
+"""Cautions that are valid only for drivers without a driver.py."""
 
 Paths = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[PATH]...",
         help="A DRIVER.md, TOOL.md or SECRETS.md, a driver's folder, or a workspace. "
-        "Default: everything of the config.",
+        "Default: all drivers of the config.",
         show_default=False,
     ),
 ]
 
 
 class ManifestReport(Struct):
-    """What was found out."""
+    """The problems and warnings of a check."""
 
     problems: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     drivers: int = 0
     contracts: int = 0
     unreachable: int = 0
-    """How many of the problems are servers that could not be reached."""
+    """Number of problems that are unreachable servers."""
 
-    shown: int = 0
-    """How many of them were told already."""
+    printed: int = 0
+    """Number of problems that were printed already."""
 
-    def wrong(
+    def add_problem(
         self,
         file: str,
         line: int,
@@ -125,14 +124,14 @@ class ManifestReport(Struct):
         hint: str = "",
         *,
         driver: str = "",
-        shown: bool = False,
+        printed: bool = False,
     ) -> None:
-        one = {"file": file, "line": line, "message": message, "hint": hint, "driver": driver}
-        # Those that were told already come first, and are not told again.
-        self.problems.insert(self.shown if shown else len(self.problems), one)
-        self.shown += shown
+        problem = {"file": file, "line": line, "message": message, "hint": hint, "driver": driver}
+        # Printed problems come first and are not printed again.
+        self.problems.insert(self.printed if printed else len(self.problems), problem)
+        self.printed += printed
 
-    def doubtful(self, file: str, line: int, message: str, code: str = "") -> None:
+    def add_warning(self, file: str, line: int, message: str, code: str = "") -> None:
         self.warnings.append({"file": file, "line": line, "message": message, "code": code})
 
 
@@ -141,17 +140,17 @@ def check(
     live: Annotated[
         bool,
         typer.Option(
-            "--live", help="Also start or reach each server, and hold it against its driver."
+            "--live", help="Also start or connect to each server and check it against its driver."
         ),
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as problems.")] = False,
     json: Json = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Check drivers and contracts: every problem with its place. Nothing is started unless --live.
+    """Check drivers and contracts, and list every problem with its place. Starts servers only with
+    --live.
 
-    Exit code 1 when something is wrong, 4 when with --live a server cannot be reached and nothing
-    else is wrong.
+    Exit code 1 if there are problems, 4 if with --live the only problems are unreachable servers.
 
     \b
     Examples:
@@ -161,41 +160,41 @@ def check(
     """
 
     report = ManifestReport()
-    for project, singles in find_projects(paths or [], config):
-        for file, reading in singles:
-            _single(report, file, reading)
+    for project, manifests in find_projects(paths or [], config):
+        for file, result in manifests:
+            _check_manifest(report, file, result)
         if project is not None:
-            _files(report, project)
-            _bindings(report, project)
-            _refusals(report, project, whole=not paths)
+            _check_files(report, project)
+            _check_bindings(report, project)
+            _check_rejections(report, project, is_complete=not paths)
             if live:
                 from interlock.terminal.event_loop import run
 
-                run(_servers(report, project, quiet=json))
-    _tell(report, json=json, strict=strict)
+                run(_check_servers(report, project, quiet=json))
+    _print_report(report, json=json, strict=strict)
     if report.problems or (strict and report.warnings):
         only_unreachable = report.unreachable == len(report.problems) and report.unreachable
         raise typer.Exit(output.UNREACHABLE if only_unreachable else output.FAILED)
 
 
-# -- what the files say
+# -- files
 
 
-def _single(report: ManifestReport, file: Path, reading: Any) -> None:
-    for problem in reading.problems:
-        report.wrong(problem.file, problem.line, problem.message, problem.hint)
-    for caution in reading.cautions:
-        report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
-    report.contracts += reading.value is not None and file.name == "TOOL.md"
+def _check_manifest(report: ManifestReport, file: Path, result: Any) -> None:
+    for problem in result.problems:
+        report.add_problem(problem.file, problem.line, problem.message, problem.hint)
+    for caution in result.cautions:
+        report.add_warning(caution.file, caution.line, caution.sentence, caution.code)
+    report.contracts += result.value is not None and file.name == "TOOL.md"
 
 
-def _files(report: ManifestReport, project: DriverProject) -> None:
+def _check_files(report: ManifestReport, project: DriverProject) -> None:
     workspace = project.workspace
     report.drivers += len(workspace.drivers)
     report.contracts += len(workspace.contracts)
     for problems in workspace.problems.values():
         for problem in problems:
-            report.wrong(
+            report.add_problem(
                 problem.file,
                 problem.line,
                 f"{problem.path}: {problem.message}" if problem.path else problem.message,
@@ -203,11 +202,11 @@ def _files(report: ManifestReport, project: DriverProject) -> None:
             )
     for cautions in workspace.cautions.values():
         for caution in cautions:
-            report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
+            report.add_warning(caution.file, caution.line, caution.sentence, caution.code)
 
 
-def _bindings(report: ManifestReport, project: DriverProject) -> None:
-    """Entries beside their contracts, without a server."""
+def _check_bindings(report: ManifestReport, project: DriverProject) -> None:
+    """Check the entries of drivers against their contracts, without servers."""
     from interlock.drivers.binding import check_entry
     from interlock.drivers.limits import override_warnings
     from interlock.manifests.lint import lint_bindings
@@ -217,32 +216,43 @@ def _bindings(report: ManifestReport, project: DriverProject) -> None:
         code = manifest.folder / "driver.py"
         if not code.is_file():
             for caution in lint_bindings(manifest, bindings, hooks=()):
-                if caution.code in _WITHOUT_CODE:
-                    report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
-        for bound in bindings:
-            # What a driver.py brings is known only to whoever runs it: then nothing is missing.
-            transforms = _transforms(bound.entry) if code.is_file() else ()
-            wrong = check_entry(
-                bound.contract, bound.entry, transforms=transforms, has_hook=code.is_file()
+                if caution.code in _CODE_CAUTIONS:
+                    report.add_warning(caution.file, caution.line, caution.sentence, caution.code)
+        for binding in bindings:
+            # The transformers of a driver.py are known only when it runs, so none counts as
+            # missing.
+            transforms = _transforms(binding.entry) if code.is_file() else ()
+            problems = check_entry(
+                binding.contract, binding.entry, transforms=transforms, has_hook=code.is_file()
             )
-            for sentence in wrong:
-                report.wrong(str(manifest.file), bound.entry.line, sentence, driver=manifest.id)
-            for sentence in override_warnings(bound.contract, manifest, bound.entry):
-                report.doubtful(str(manifest.file), bound.entry.line, sentence, "override")
+            for sentence in problems:
+                report.add_problem(
+                    str(manifest.file), binding.entry.line, sentence, driver=manifest.id
+                )
+            for sentence in override_warnings(binding.contract, manifest, binding.entry):
+                report.add_warning(str(manifest.file), binding.entry.line, sentence, "override")
 
 
-def _refusals(report: ManifestReport, project: DriverProject, *, whole: bool) -> None:
-    """What a node would not take, or never use. `whole`: all that the config names is here."""
+def _check_rejections(report: ManifestReport, project: DriverProject, *, is_complete: bool) -> None:
+    """Report what a node would reject or never use.
+
+    Args:
+        whole: the check covers the whole config.
+    """
     from interlock.core.config.problems import format_path
-    from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
+    from interlock.drivers.commands.rejections import (
+        find_missing_manifests,
+        find_rejections,
+        find_unknown_names,
+    )
 
-    for file, message, hint, driver in refused(project):
-        report.wrong(file, 0, message, hint, driver=driver)
-    if whole:
-        for place, message, hint in unknown_names(project):
-            report.wrong(format_path(place), 0, message, hint)
-        for file, message in without_manifest(project):
-            report.doubtful(file, 0, message, "no_manifest")
+    for file, message, hint, driver in find_rejections(project):
+        report.add_problem(file, 0, message, hint, driver=driver)
+    if is_complete:
+        for place, message, hint in find_unknown_names(project):
+            report.add_problem(format_path(place), 0, message, hint)
+        for file, message in find_missing_manifests(project):
+            report.add_warning(file, 0, message, "no_manifest")
 
 
 def _transforms(entry: Any) -> set[str]:
@@ -253,23 +263,23 @@ def _transforms(entry: Any) -> set[str]:
     }
 
 
-# -- what the servers say
+# -- servers
 
 
-async def _servers(report: ManifestReport, project: DriverProject, *, quiet: bool) -> None:
-    places = asyncio.Semaphore(_AT_ONCE)
+async def _check_servers(report: ManifestReport, project: DriverProject, *, quiet: bool) -> None:
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_SERVERS)
 
-    async def look(manifest: DriverManifest) -> None:
-        async with places:
-            await _one_server(report, project, manifest, quiet=quiet)
+    async def check_one(manifest: DriverManifest) -> None:
+        async with slots:
+            await _check_server(report, project, manifest, quiet=quiet)
 
     servers = [
         manifest for manifest in project.workspace.drivers.values() if manifest.server is not None
     ]
-    await asyncio.gather(*(look(manifest) for manifest in servers))
+    await asyncio.gather(*(check_one(manifest) for manifest in servers))
 
 
-async def _one_server(
+async def _check_server(
     report: ManifestReport, project: DriverProject, manifest: DriverManifest, *, quiet: bool
 ) -> None:
     from interlock.drivers.binding import check_listed
@@ -279,51 +289,56 @@ async def _one_server(
     file = str(manifest.file)
     has_code = (manifest.folder / "driver.py").is_file()
     try:
-        async with open_server(manifest, project) as there:
-            tools = there.tools()
-            about = there.server
+        async with open_server(manifest, project) as server:
+            tools = server.tools()
+            server_name = server.server
     except InterlockError as error:
         report.unreachable += 1
-        why = connection_error_text(manifest.id, error)
-        report.wrong(file, 0, why, driver=manifest.id, shown=not quiet)
+        reason = connection_error_text(manifest.id, error)
+        report.add_problem(file, 0, reason, driver=manifest.id, printed=not quiet)
         if not quiet:
-            _mark(False, f"{manifest.id}: {why}")
+            _print_result(False, f"{manifest.id}: {reason}")
         return
-    good = True
+    is_good = True
     for binding in project.workspace.bindings.get(manifest.key, ()):
-        found = check_listed(binding.contract, binding.entry, tools, has_hook=has_code)
-        for sentence in found.errors:
-            good = False
-            report.wrong(file, binding.entry.line, say.printable(sentence), driver=manifest.id)
-        for sentence in found.warnings:
-            report.doubtful(file, binding.entry.line, say.printable(sentence), "server")
-    for sentence in (*_undeclared(manifest, there.offer), *there.egress_notes()):
-        report.doubtful(file, 0, sentence, "server")
+        findings = check_listed(binding.contract, binding.entry, tools, has_hook=has_code)
+        for sentence in findings.errors:
+            is_good = False
+            report.add_problem(
+                file, binding.entry.line, say.printable(sentence), driver=manifest.id
+            )
+        for sentence in findings.warnings:
+            report.add_warning(file, binding.entry.line, say.printable(sentence), "server")
+    for sentence in (*_missing_prompts(manifest, server.offer), *server.egress_notes()):
+        report.add_warning(file, 0, sentence, "server")
     if not quiet:
-        for sentence in there.secret_notes():
+        for sentence in server.secret_notes():
             say.note(sentence)
         count = len(manifest.implements)
-        told = f"{count} of {count} contracts fit" if good else "its tools do not fit its contracts"
-        _mark(
-            good,
-            f"{manifest.id}: {told}, {output.sanitize(about) or 'a server without a name'}",
+        summary = (
+            f"{count} of {count} contracts fit"
+            if is_good
+            else "the server's tools do not fit the contracts"
+        )
+        _print_result(
+            is_good, f"{manifest.id}: {summary}, {say.printable(server_name) or 'unnamed server'}"
         )
 
 
-def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
-    """Prompts that a driver declares and its server does not have."""
-    from interlock.drivers.standalone import named
+def _missing_prompts(manifest: DriverManifest, offer: Any) -> Iterable[str]:
+    """Yield a message for each declared prompt that the server lacks."""
+    from interlock.drivers.standalone import named_definitions
 
-    offered = {prompt["name"] for prompt in named(offer.prompts)}
+    offered = {prompt["name"] for prompt in named_definitions(offer.prompts)}
     for prompt in manifest.prompts:
         if prompt.name not in offered:
             yield f"the server offers no prompt {prompt.name}"
 
 
-# -- telling
+# -- output
 
 
-def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
+def _print_report(report: ManifestReport, *, json: bool, strict: bool) -> None:
     ok = not report.problems and not (strict and report.warnings)
     if json:
         output.print_json(
@@ -336,15 +351,15 @@ def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
             }
         )
         return
-    for problem in report.problems[report.shown :]:
+    for problem in report.problems[report.printed :]:
         hint = f"; {problem['hint']}" if problem["hint"] else ""
         say.note(f"{_place(problem)}: {problem['message']}{hint}")
     for warning in report.warnings:
         say.note(f"Warning: {_place(warning)}: {warning['message']}")
     counts = [format_count(report.drivers, "driver"), format_count(report.contracts, "contract")]
-    found = [format_count(len(report.problems), "problem")] if report.problems else []
-    found += [format_count(len(report.warnings), "warning")] if report.warnings else []
-    print(f"{', '.join(counts)}: {', '.join(found) or 'all is well'}.")
+    totals = [format_count(len(report.problems), "problem")] if report.problems else []
+    totals += [format_count(len(report.warnings), "warning")] if report.warnings else []
+    print(f"{', '.join(counts)}: {', '.join(totals) or 'no problems'}.")
 
 
 def _place(entry: dict[str, Any]) -> str:
@@ -356,7 +371,7 @@ def _place(entry: dict[str, Any]) -> str:
     return f"{file}:{entry['line']}" if entry["line"] else file
 
 
-def _mark(good: bool, text: str) -> None:
+def _print_result(good: bool, text: str) -> None:
     from rich.text import Text
 
     mark = ("✓", "green") if good else ("✗", "red")

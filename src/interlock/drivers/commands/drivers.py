@@ -1,4 +1,4 @@
-"""`interlock drivers`: MCP servers declared as files, and the contracts that they serve."""
+"""`interlock drivers`: commands for MCP servers that are declared as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlock.drivers.commands.check import check
 from interlock.drivers.commands.list import explain, list_drivers
 from interlock.drivers.commands.new import new
 from interlock.drivers.commands.show import show
-from interlock.drivers.commands.test import try_examples
+from interlock.drivers.commands.test import run_tests
 from interlock.drivers.commands.trust import sign, verify
 
 drivers = typer.Typer(no_args_is_help=True)
@@ -19,11 +19,11 @@ drivers = typer.Typer(no_args_is_help=True)
 
 @drivers.callback()
 def _drivers() -> None:
-    """Make, check and try drivers: MCP servers declared as files.
+    """Create, check and test drivers: MCP servers that are declared as files.
 
-    A driver (.drivers/ID/DRIVER.md) says where an MCP server lives and which contracts it serves; a
-    contract (TOOL.md) says what a tool takes, gives and changes. Callers see contracts, and the
-    node chooses the driver.
+    A driver (.drivers/ID/DRIVER.md) declares where an MCP server is and which contracts it serves.
+    A contract (TOOL.md) declares what a tool takes, returns and changes. Callers see contracts, and
+    the node selects the driver.
     """
 
 
@@ -32,7 +32,7 @@ drivers.command()(check)
 drivers.command("list")(list_drivers)
 drivers.command()(show)
 drivers.command()(explain)
-drivers.command("test")(try_examples)
+drivers.command("test")(run_tests)
 drivers.command()(install)
 drivers.command()(login)
 drivers.command()(logout)
@@ -59,9 +59,9 @@ def schema(
 
     from interlock.manifests.schemas import MANIFEST_NAMES, manifest_schema
 
-    found = next((manifest_name for manifest_name in MANIFEST_NAMES if manifest_name == name), None)
-    if found is None:
+    kind = next((manifest_name for manifest_name in MANIFEST_NAMES if manifest_name == name), None)
+    if kind is None:
         raise typer.BadParameter(
-            f"there is no schema {name!r}; there are: {', '.join(MANIFEST_NAMES)}"
+            f"there is no schema {name!r}. Use one of {', '.join(MANIFEST_NAMES)}"
         )
-    print(json.dumps(manifest_schema(found), indent=2, ensure_ascii=False))
+    print(json.dumps(manifest_schema(kind), indent=2, ensure_ascii=False))

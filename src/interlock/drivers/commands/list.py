@@ -1,4 +1,4 @@
-"""`interlock drivers list` and `explain`: which drivers there are, and which serves what."""
+"""`interlock drivers list` and `explain`: the drivers, and which driver serves a contract."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import DriverProject
     from interlock.drivers.status import DriverStatus
 
-_MOST_NAMED: Final = 4
+_MAX_NAMES: Final = 4
 _STYLES: Final = {"refused": "red", "failing": "red", "unauthed": "yellow", "running": "green"}
 
 
 def list_drivers(
     json: Json = False, config: config_source.ConfigOption = None, node: NodeOption = None
 ) -> None:
-    """Show the drivers, how they stand, and the contracts that they serve.
+    """List the drivers, their state and the contracts that they serve.
 
-    A running node is asked: that of the config, or, where it was started with --listen, the one
-    that --node names. Without one, the files tell, and what is installed and which secrets there
-    are.
+    The state comes from the running node: that of the config, or, for a node started with --listen,
+    the one of --node. If no node runs, it comes from the files, the installed programs and the
+    available secrets.
 
     \b
     States:
-      running     its server is at work
-      ready       its server has the tools that it needs; it is started when it is needed
-      unverified  nobody has asked its server yet
-      unauthed    a secret is missing, or somebody has to sign in: interlock drivers login
-      failing     it is not installed, of the wrong version, or its server does not answer
-      refused     its files are invalid, or the config does not let it be used
+      running     the server runs
+      ready       the server has the required tools; it starts when needed
+      unverified  the server was not asked for its tools yet
+      unauthed    a secret or a sign-in is missing: interlock drivers login
+      failing     not installed, wrong version, or the server does not respond
+      refused     invalid files, or excluded by the config
 
-    A DRIVER.md that becomes invalid while the node runs is reported below its driver, whose last
+    A DRIVER.md that becomes invalid while the node runs is reported below its driver. The last
     valid version stays in use.
     """
     from interlock.drivers.commands.offline_status import statuses
     from interlock.terminal.event_loop import run
 
-    project, told, wrong = ask_node(config, node, quiet=json)
-    rows = run(statuses(project)) if told is None else told
-    served = _contracts(project, rows, wrong)
+    project, node_rows, problems = read_node(config, node, quiet=json)
+    rows = run(statuses(project)) if node_rows is None else node_rows
+    served = _list_contracts(project, rows, problems)
     if json:
-        output.print_json({"running": told is not None, "drivers": rows, "contracts": served})
+        say.as_json({"running": node_rows is not None, "drivers": rows, "contracts": served})
         return
     if not rows:
-        output.print_note(_none(project, node, asked=told is not None))
+        say.note(_no_drivers_message(project, node, from_node=node_rows is not None))
         return
     _print_drivers(rows)
     print()
     _print_contracts(served)
 
 
-def _none(project: DriverProject, node: str | None, *, asked: bool) -> str:
-    """What to say where there is no driver: a node may run by other files than those here."""
-    if not asked:
-        return "there is no driver here; `interlock drivers new` makes one."
-    says = f"the node at {node or project.config.listen} has no driver"
-    here = len(project.workspace.drivers)
-    if node is not None or not here:
-        return f"{says}; `interlock drivers new` makes one."
-    count = "one is" if here == 1 else f"{here} are"
+def _no_drivers_message(project: DriverProject, node: str | None, *, from_node: bool) -> str:
+    """Return the message if there are no drivers. The node may use other files than this folder."""
+    if not from_node:
+        return "no drivers here. Create one: `interlock drivers new`."
+    prefix = f"the node at {node or project.config.listen} has no driver"
+    local_count = len(project.workspace.drivers)
+    if node is not None or not local_count:
+        return f"{prefix}. Create one: `interlock drivers new`."
+    count = "1 is" if local_count == 1 else f"{local_count} are"
     return (
-        f"{says}, but {count} declared here: perhaps it runs by another config. "
-        "If yours was started with --listen, name it with --node."
+        f"{prefix}, but {count} declared here. It may use another config. "
+        "If your node was started with --listen, use --node."
     )
 
 
@@ -76,11 +76,11 @@ def explain(
     tool: Annotated[
         str, typer.Argument(metavar="TOOL", help="A contract: its id.", show_default=False)
     ],
-    words: Annotated[
+    pairs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="What the call would bring: some drivers do not take every input.",
+            help="Inputs of the call. Some drivers do not support every input.",
             show_default=False,
         ),
     ] = None,
@@ -90,9 +90,9 @@ def explain(
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Show which driver would serve a contract, and why not the others. Nothing is called.
+    """Show which driver would serve a call, and why not the others. Calls nothing.
 
-    Exit code 1 when no driver would.
+    Exit code 1 if no driver would serve it.
 
     \b
     Examples:
@@ -109,14 +109,16 @@ def explain(
     from interlock.terminal.call_arguments import ArgumentError, read_arguments
     from interlock.terminal.event_loop import run
 
-    project, told, _ = ask_node(config, node, quiet=json)
+    project, node_rows, _ = read_node(config, node, quiet=json)
     contract = project.contract(tool)
     try:
-        inputs = read_arguments(words or [], contract.inputs)
-    except ArgumentError as bad:
-        raise typer.BadParameter(str(bad)) from None
-    known = {row.id: row for row in told or []}
-    decision = run(decide(contract, project, inputs, pinned=pin, region=region, known=known))
+        inputs = read_arguments(pairs or [], contract.inputs)
+    except BadArgument as error:
+        raise typer.BadParameter(str(error)) from None
+    states = {row.id: row for row in node_rows or []}
+    decision = run(
+        decide(contract, project, inputs, pinned=pin, region=region, node_statuses=states)
+    )
     if json:
         row = resolved_row(
             decision, user_id="", workspace_id=workspace_id(project.base_dir), at=time.time()
@@ -127,52 +129,55 @@ def explain(
     else:
         for line in explained(decision):
             print(say.printable(line))
-        for row in told or []:
-            if row.state == "failing" and contract.key in {b.contract for b in row.bindings}:
+        for status in node_rows or []:
+            if status.state == "failing" and contract.key in {b.contract for b in status.bindings}:
                 say.note(
-                    f"Note: {row.id} failed when it was last tried: {say.printable(row.problem)}"
+                    f"Note: the last start of {status.id} failed: {say.printable(status.problem)}"
                 )
     if decision.selected is None:
         raise typer.Exit(output.FAILED)
 
 
-def ask_node(
+def read_node(
     config: Any, node: str | None, *, quiet: bool
 ) -> tuple[DriverProject, list[DriverStatus] | None, dict[str, str]]:
-    """The drivers by the files of the config that is found, what the running node says of them (the
-    config's own, or the one that is named), and why it does not offer contracts, by their keys.
-    `quiet`: nothing is noted beside."""
+    """Return the drivers by the files of the current config, their status in the running node (that
+    of the config, or of --node), and why contracts are not offered, by contract key.
+
+    Args:
+        quiet: print no notes.
+    """
     import msgspec
 
     from interlock.drivers.commands.workspace import open_project, project_of
     from interlock.drivers.status import ContractStatus, DriverStatus
 
-    meant = node_discovery.find_node(config, node)
-    if meant.config_error is not None:
-        raise meant.config_error
-    told = node_discovery.fetch_status(meant.socket)
-    if told is None and node is not None:
-        raise node_discovery.not_running_error(meant, selected_by_address=True)
-    # A node that was started with --listen runs by this config all the same.
-    project = project_of(meant.config, meant.base_dir) if meant.source else open_project(config)
-    if told is None:
-        hint = node_discovery.describe_other_nodes(meant)
+    target = running.meant(config, node)
+    if target.problem is not None:
+        raise target.problem
+    response = running.ask(target.socket)
+    if response is None and node is not None:
+        raise running.not_running(target, named=True)
+    # A node that was started with --listen uses this config too.
+    project = project_of(target.config, target.base_dir) if target.source else open_project(config)
+    if response is None:
+        hint = running.elsewhere(target)
         if not quiet:
-            output.print_note(
-                f"Note: no node answers at {meant.config.listen}, so this is what the files say"
+            say.note(
+                f"Note: no node at {target.config.listen}; showing the state of the files"
                 + (f"; {hint}" if hint else "")
             )
         return project, None, {}
 
-    status = msgspec.json.decode(told)
+    status = msgspec.json.decode(response)
     rows = status.get("drivers")
     contracts = msgspec.convert(status.get("contracts", []), list[ContractStatus])
-    wrong = {contract.key: contract.problem for contract in contracts if contract.problem}
-    return project, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
+    problems = {contract.key: contract.problem for contract in contracts if contract.problem}
+    return project, None if rows is None else msgspec.convert(rows, list[DriverStatus]), problems
 
 
-def _contracts(
-    project: DriverProject, rows: list[DriverStatus], wrong: dict[str, str]
+def _list_contracts(
+    project: DriverProject, rows: list[DriverStatus], problems: dict[str, str]
 ) -> list[dict[str, Any]]:
     serving: dict[str, list[str]] = {}
     for row in rows:
@@ -180,57 +185,57 @@ def _contracts(
             names = serving.setdefault(binding.contract, [])
             if row.state != "refused" and not binding.problems:
                 names.append(row.id)
-    found = []
+    contracts_served = []
     keys = sorted({*serving, *project.workspace.contracts})
     ids = [key.partition("@")[0] for key in keys]
     for key, id in zip(keys, ids, strict=True):
         contract = project.workspace.contracts.get(key)
-        found.append(
+        contracts_served.append(
             {
                 "contract": id if ids.count(id) == 1 else key,
                 "version": "" if contract is None else contract.version,
                 "drivers": serving.get(key, []),
-                **({"problem": wrong[key]} if key in wrong else {}),
+                **({"problem": problems[key]} if key in problems else {}),
             }
         )
-    return found
+    return contracts_served
 
 
 def _print_contracts(served: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     console = say.console()
-    widest = max((len(contract["contract"]) for contract in served), default=0)
+    width = max((len(contract["contract"]) for contract in served), default=0)
     for contract in served:
-        drivers = ", ".join(contract["drivers"]) or "nobody"
-        print(f"{contract['contract']:<{widest}}  {contract['version']:<8}  {drivers}")
+        drivers = ", ".join(contract["drivers"]) or "no driver"
+        print(f"{contract['contract']:<{width}}  {contract['version']:<8}  {drivers}")
         if "problem" in contract:
             text = f"    {say.printable(contract['problem'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
 
 
-def _shown(row: DriverStatus) -> str:
-    """A driver by its id; a file beside drivers that cannot be used by what it is."""
+def _row_label(row: DriverStatus) -> str:
+    """Return the label of a row: a driver's id, or for an invalid file its kind."""
     from interlock.drivers.commands.status_lines import entry_kind
 
-    # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    id, what = say.printable(row.id), entry_kind(row)
-    return id if what == "driver" else f"{id} ({what.removesuffix(' of')})"
+    # The id of an invalid file is the name of its folder, which is untrusted text.
+    id, kind = say.printable(row.id), entry_kind(row)
+    return id if kind == "driver" else f"{id} ({kind.removesuffix(' of')})"
 
 
 def _print_drivers(rows: list[DriverStatus]) -> None:
     from rich.text import Text
 
-    console = output.create_console()
-    id_width = max(len(_shown(row)) for row in rows)
+    console = say.console()
+    id_width = max(len(_row_label(row)) for row in rows)
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda row: row.id):
         names = [binding.contract.partition("@")[0] for binding in row.bindings]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        serves = ", ".join(names[:_MOST_NAMED]) + more
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        serves = ", ".join(names[:_MAX_NAMES]) + more
         console.print(
             Text.assemble(
-                f"{_shown(row):<{id_width}}  ",
+                f"{_row_label(row):<{id_width}}  ",
                 (f"{row.state:<{state_width}}", _STYLES.get(row.state, "")),
                 f"  {row.version:<8}  {serves}",
             ),

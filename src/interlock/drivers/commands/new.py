@@ -1,4 +1,4 @@
-"""`interlock drivers new`: connect to a server once, and write the files of a driver for it."""
+"""`interlock drivers new`: connect to a server once and write the files of a driver for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from interlock.drivers.binding import check_binding
 from interlock.drivers.commands.standalone_server import open_server
 from interlock.drivers.commands.workspace import DriverProject
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.standalone import named, objects
+from interlock.drivers.standalone import decode_objects, named_definitions
 from interlock.errors import CONFIG, InterlockError
 from interlock.manifests.driver_reader import MANIFEST_FILE, parse_driver
 from interlock.manifests.model import (
@@ -47,34 +47,34 @@ if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import DriverProject
 
 
-# -- Manifests as text: front matter that people can read and change, and words below it. Pure.
+# -- Manifests as text: readable front matter with a body below. Pure.
 
-_WIDTH: Final = 96
-_SHORT_LIST: Final = 72
-_TEXT: Final = "tag:yaml.org,2002:str"
+_YAML_WIDTH: Final = 96
+_MAX_INLINE_LIST: Final = 72
+_YAML_STRING: Final = "tag:yaml.org,2002:str"
 
 
 class _Dumper(PlainDumper):
-    """Block style, short lists on one line."""
+    """A YAML dumper with block style and short lists on one line."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        # Lists stand below their key, not beside it.
+        # Lists are indented below their key.
         super().increase_indent(flow, False)
 
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         plain = all(isinstance(item, str | int | float | bool) or item is None for item in data)
-        short = plain and sum(len(str(item)) + 2 for item in data) <= _SHORT_LIST
+        short = plain and sum(len(str(item)) + 2 for item in data) <= _MAX_INLINE_LIST
         flat = short and all("\n" not in str(item) for item in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flat)
 
     def represent_text(self, data: str) -> yaml.ScalarNode:
         lines = data.split("\n")
         if not all(line.isprintable() for line in lines):
-            # Whatever cannot be seen is written as an escape.
-            return self.represent_scalar(_TEXT, data, style='"')
+            # Non-printable characters are written as escapes.
+            return self.represent_scalar(_YAML_STRING, data, style='"')
         if len(lines) > 1 and not any(line != line.rstrip() for line in lines):
-            return self.represent_scalar(_TEXT, data, style="|")
-        return self.represent_scalar(_TEXT, data)
+            return self.represent_scalar(_YAML_STRING, data, style="|")
+        return self.represent_scalar(_YAML_STRING, data)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
@@ -82,49 +82,58 @@ _Dumper.add_representer(list, _Dumper.represent_list)
 
 
 def manifest_text(fields: Mapping[str, Any], body: str) -> str:
-    """A whole manifest: the fields between two lines, in their order, and the words below."""
+    """Return a manifest: the front matter with its fields in order, and the body."""
     text: str = yaml.dump(
-        dict(fields), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH, indent=2
+        dict(fields),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_YAML_WIDTH,
+        indent=2,
     )
     return f"---\n{text}---\n\n{body.strip()}\n"
 
 
-def one_line(text: str, most: int) -> str:
-    """A stranger's words on one line, without what cannot be seen, cut where they are too long."""
-    words = " ".join(text.split())
-    seen = "".join(character if character.isprintable() else "\ufffd" for character in words)
-    return seen if len(seen) <= most else seen[: most - 1].rstrip() + "…"
+def one_line(text: str, limit: int) -> str:
+    """Return untrusted text as one printable line of limited length."""
+    line = " ".join(text.split())
+    printable = "".join(character if character.isprintable() else "\ufffd" for character in line)
+    return printable if len(printable) <= limit else printable[: limit - 1].rstrip() + "…"
 
 
-def paragraphs(text: str, most: int) -> str:
-    """The same with its lines kept apart."""
-    lines = ["".join(character if character.isprintable() else "\ufffd" for character in line.expandtabs(4)).rstrip()
-             for line in text.splitlines()]  # fmt: skip
-    whole = "\n".join(lines).strip()
-    return whole if len(whole) <= most else whole[: most - 1].rstrip() + "…"
+def paragraphs(text: str, limit: int) -> str:
+    """Return untrusted text as printable lines of limited length."""
+    lines = [
+        "".join(
+            character if character.isprintable() else "\ufffd" for character in line.expandtabs(4)
+        ).rstrip()
+        for line in text.splitlines()
+    ]
+    joined = "\n".join(lines).strip()
+    return joined if len(joined) <= limit else joined[: limit - 1].rstrip() + "…"
 
 
-# -- The front matter and the words of a new DRIVER.md and SECRETS.md, from what a person said and
-# what a server listed. Pure.
+# -- The front matter and body of a new DRIVER.md and SECRETS.md, from the request and the server's
+# lists. Pure.
 
-_MOST_LISTED: Final = 100
-"""Prompts and resources beyond these are left for a person to add."""
-_PRIMARY: Final[dict[str, str]] = {
+_MAX_LISTED: Final = 100
+"""Maximum number of prompts and resources. More must be added by hand."""
+_REFERENCE_FIELDS: Final[dict[str, str]] = {
     "binary": "path",
     "npm": "package",
     "docker": "image",
     "remote": "url",
 }
-_WHAT: Final = {
-    "binary": "a program of this machine",
+_KIND_LABELS: Final = {
+    "binary": "a local program",
     "npm": "an npm package",
     "docker": "a container",
-    "remote": "a server elsewhere",
+    "remote": "a remote server",
 }
 
 
 class DriverRequest(Struct, frozen=True):
-    """What a person said of the driver that is to be made."""
+    """The request for a new driver."""
 
     id: str
     kind: ServerKind
@@ -134,17 +143,18 @@ class DriverRequest(Struct, frozen=True):
     egress: tuple[str, ...] = ()
     env: dict[str, str] = {}
     secrets: tuple[str, ...] = ()
-    """NAMEs; a started server gets each as a variable, a remote one the first as a bearer token."""
+    """Names of secrets. A started server gets each as a variable, a remote server the first as a
+    bearer token."""
     pip: str = ""
-    """The package from which the program of a binary server is installed."""
+    """The package that contains the program of a binary server."""
     port: int | None = None
 
     @property
-    def reaches(self) -> bool:
-        """Whether its server has a network."""
+    def has_network(self) -> bool:
+        """True if the server has network access."""
         return bool(self.egress) or self.kind == "remote"
 
-    def whole_env(self) -> dict[str, str]:
+    def full_env(self) -> dict[str, str]:
         placed = {name: f"${{secrets.{name}}}" for name in self.secrets}
         return {**self.env, **({} if self.kind == "remote" else placed)}
 
@@ -156,8 +166,8 @@ class DriverRequest(Struct, frozen=True):
         return [{"method": "pip", "package": self.pip}] if self.pip else []
 
     def manifest(self, folder: Any) -> DriverManifest:
-        """The same as a manifest that implements nothing yet: enough to reach the server."""
-        auth = RemoteAuth("bearer", self.secrets[0]) if self._shows_a_token else None
+        """Return a manifest without contracts, which is enough to connect to the server."""
+        auth = RemoteAuth("bearer", self.secrets[0]) if self._sends_token else None
         return DriverManifest(
             file=folder / "DRIVER.md",
             id=self.id,
@@ -169,10 +179,10 @@ class DriverRequest(Struct, frozen=True):
             server=ServerBlock(
                 kind=self.kind,
                 args=self.args,
-                env=self.whole_env(),
+                env=self.full_env(),
                 auth=auth,
                 port=self.port,
-                **{_PRIMARY[self.kind]: self.ref},
+                **{_REFERENCE_FIELDS[self.kind]: self.ref},
             ),
             transport=self.transport,
             egress=self.egress,
@@ -184,16 +194,16 @@ class DriverRequest(Struct, frozen=True):
         )
 
     @property
-    def _shows_a_token(self) -> bool:
+    def _sends_token(self) -> bool:
         return self.kind == "remote" and bool(self.secrets)
 
     def server_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"kind": self.kind, _PRIMARY[self.kind]: self.ref}
+        fields: dict[str, Any] = {"kind": self.kind, _REFERENCE_FIELDS[self.kind]: self.ref}
         if self.args:
             fields["args"] = list(self.args)
-        if self.kind != "remote" and self.whole_env():
-            fields["env"] = self.whole_env()
-        if self._shows_a_token:
+        if self.kind != "remote" and self.full_env():
+            fields["env"] = self.full_env()
+        if self._sends_token:
             fields["auth"] = {"type": "bearer", "secret": self.secrets[0]}
         if self.port is not None:
             fields["port"] = self.port
@@ -201,13 +211,13 @@ class DriverRequest(Struct, frozen=True):
 
 
 class ContractEntry(Struct, frozen=True):
-    """A contract that the new driver serves."""
+    """A contract entry of the new driver."""
 
     tool_name: str
     contract: str
-    """The path of its TOOL.md, or its id."""
+    """Path of the TOOL.md, or id of the contract."""
     version: str
-    """The contract's."""
+    """Version of the contract."""
     argument_mapping: dict[str, str] = {}
 
     def fields(self) -> dict[str, Any]:
@@ -219,60 +229,65 @@ class ContractEntry(Struct, frozen=True):
 
 
 def title_of(id: str) -> str:
-    """`sequential-thinking-mcp` → `Sequential thinking MCP`."""
+    """Return the title of a driver: `sequential-thinking-mcp` → `Sequential thinking MCP`."""
     words = id.removesuffix("-mcp").replace(".", " ").replace("-", " ")
     name = words[:1].upper() + words[1:]
     return one_line(f"{name} MCP" if id.endswith("-mcp") else name, 80)
 
 
 def driver_fields(
-    wish: DriverRequest,
+    request: DriverRequest,
     entries: Sequence[ContractEntry],
     *,
-    described: str,
+    description_text: str,
     prompts: Iterable[Mapping[str, Any]] = (),
     resources: Iterable[Mapping[str, Any]] = (),
     own_secrets: bool = True,
 ) -> dict[str, Any]:
-    """The front matter of its DRIVER.md. `prompts` and `resources` (also templates) as listed.
+    """Return the front matter of a DRIVER.md.
 
-    `own_secrets`: it has a SECRETS.md of its own.
+    Args:
+        prompts: the prompts that the server lists.
+        resources: the resources and templates that the server lists.
+        own_secrets: the driver has its own SECRETS.md.
     """
     fields: dict[str, Any] = {
-        "name": title_of(wish.id),
-        "id": wish.id,
-        "description": described,
+        "name": title_of(request.id),
+        "id": request.id,
+        "description": description_text,
         "version": "1.0.0",
         "kind": "mcp",
-        "server": wish.server_fields(),
-        "transport": wish.transport,
+        "server": request.server_fields(),
+        "transport": request.transport,
     }
-    if wish.install():
-        fields["install"] = wish.install()
-    if wish.secrets:
+    if request.install():
+        fields["install"] = request.install()
+    if request.secrets:
         inventory = {"ref": "./SECRETS.md"} if own_secrets else {}
-        fields["auth"] = {**inventory, "state": {"env": list(wish.secrets)}}
-    fields["network"] = {"egress": list(wish.egress)}
-    if wish.kind != "remote":
+        fields["auth"] = {**inventory, "state": {"env": list(request.secrets)}}
+    fields["network"] = {"egress": list(request.egress)}
+    if request.kind != "remote":
         fields["policy_tags"] = ["self-hosted"]
     fields["implements"] = [entry.fields() for entry in entries]
-    offered = [_prompt(prompt) for prompt in prompts if isinstance(prompt.get("name"), str)]
-    if offered:
-        fields["prompts"] = offered[:_MOST_LISTED]
-    found = [made for resource in resources if (made := _resource(resource))]
-    if found:
-        fields["resources"] = found[:_MOST_LISTED]
+    declared_prompts = [
+        _prompt_entry(prompt) for prompt in prompts if isinstance(prompt.get("name"), str)
+    ]
+    if declared_prompts:
+        fields["prompts"] = declared_prompts[:_MAX_LISTED]
+    declared_resources = [entry for resource in resources if (entry := _resource_entry(resource))]
+    if declared_resources:
+        fields["resources"] = declared_resources[:_MAX_LISTED]
     return fields
 
 
 def secrets_fields(driver: str, names: Iterable[str]) -> dict[str, Any]:
-    """The front matter of its SECRETS.md: names, never values."""
+    """Return the front matter of a SECRETS.md: names, never values."""
     return {
         "secrets": [
             {
                 "slug": name.lower().replace("_", "-"),
                 "name": name.replace("_", " ").capitalize(),
-                "description": f"What {driver} needs as {name}.",
+                "description": f"The value of {name} for {driver}.",
                 "kind": "opaque",
             }
             for name in names
@@ -280,90 +295,90 @@ def secrets_fields(driver: str, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def driver_words(wish: DriverRequest, server: str, revision: str) -> str:
-    """What stands below the front matter: for people, nothing reads it."""
-    where = f"{_WHAT[wish.kind]}, `{one_line(wish.ref, 200)}`"
-    lines = [f"# {title_of(wish.id)}", "", f"The server is {where}."]
+def driver_body(request: DriverRequest, server: str, revision: str) -> str:
+    """Return the body of a DRIVER.md, which is only for people."""
+    location = f"{_KIND_LABELS[request.kind]}, `{one_line(request.ref, 200)}`"
+    lines = [f"# {title_of(request.id)}", "", f"The server is {location}."]
     if server:
-        lines.append(f"It said that it is {one_line(server, 200)}, and spoke MCP {revision}.")
+        lines.append(f"It reports itself as {one_line(server, 200)} and uses MCP {revision}.")
     lines += [
         "",
-        "This file was drafted from what the server lists of itself. Before it is relied on:",
+        "This file is a draft, made from what the server declares. Before you use it:",
         "",
     ]
     lines += [
-        "- read what the contracts in `tools/` say that calls change, and how risky they are;",
-        "- add `examples` to the contracts, and run `interlock drivers test` with them;",
-        "- list under `network.egress` the hosts that the server really needs, and no others.",
+        "- check the effects and risk levels that the contracts in `tools/` declare;",
+        "- add `examples` to the contracts and run `interlock drivers test`;",
+        "- list under `network.egress` only the hosts that the server needs.",
     ]
     return "\n".join(lines)
 
 
-def contract_words(fields: Mapping[str, Any], notes: Sequence[str], driver: str) -> str:
-    """The same for a contract."""
-    lines = [f"# {fields['name']}", "", f"Drafted from the server of `{driver}`."]
+def contract_body(fields: Mapping[str, Any], notes: Sequence[str], driver: str) -> str:
+    """Return the body of a TOOL.md."""
+    lines = [f"# {fields['name']}", "", f"A draft, made from the server of `{driver}`."]
     if notes:
-        lines += ["", "Look at this:", "", *(f"- {note};" for note in notes)]
+        lines += ["", "Check:", "", *(f"- {note};" for note in notes)]
         lines[-1] = lines[-1][:-1] + "."
     return "\n".join(lines)
 
 
-def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt_entry(prompt: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"name": prompt["name"][:200], "integrate_as": "raw"}
-    return {**fields, **_described(prompt)}
+    return {**fields, **_description_field(prompt)}
 
 
-def _resource(resource: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resource_entry(resource: Mapping[str, Any]) -> dict[str, Any] | None:
     uri = resource.get("uriTemplate", resource.get("uri"))
     if not isinstance(uri, str) or not uri or len(uri) > 2000:
         return None
-    return {"uri_template": uri, "integrate_as": "raw", **_described(resource)}
+    return {"uri_template": uri, "integrate_as": "raw", **_description_field(resource)}
 
 
-def _described(offered: Mapping[str, Any]) -> dict[str, str]:
+def _description_field(offered: Mapping[str, Any]) -> dict[str, str]:
     text = offered.get("description")
     shown = one_line(text, 400) if isinstance(text, str) else ""
     return {"description": shown} if shown else {}
 
 
-# -- From what a server lists to drafts of contracts: their ids, schemas and effects. Pure.
+# -- Drafts of contracts from the server's tools: ids, schemas and effects. Pure.
 #
-# What a server says of itself goes into a draft that a person reads. Nothing of it is believed
-# here: a draft that cannot be read as a contract is the business of whoever writes it.
+# The declarations of a server are untrusted. They go into a draft that a person reads.
 
-MOST_ID: Final = 80
-_MOST_DESCRIPTION: Final = 2000
-_MOST_NAME: Final = 80
-_DEEPEST: Final = 20
-"""A schema that is nested deeper is left out: a manifest has a depth that it may have."""
-_NO_WORDS: Final = frozenset({"mcp", "server", "servers"})
-_NO_LABELS: Final = frozenset({"mcp", "api", "www"})
+MAX_ID_CHARACTERS: Final = 80
+_MAX_DESCRIPTION_CHARACTERS: Final = 2000
+_MAX_NAME_CHARACTERS: Final = 80
+_MAX_SCHEMA_DEPTH: Final = 20
+"""Schemas that are nested deeper are omitted, because a manifest has a limited depth."""
+_IGNORED_WORDS: Final = frozenset({"mcp", "server", "servers"})
+_IGNORED_LABELS: Final = frozenset({"mcp", "api", "www"})
 _SECOND_LEVEL: Final = frozenset({"co", "com", "org", "net", "ac", "gov"})
-_LITERAL: Final = frozenset({"enum", "const", "default", "examples", "example"})
-"""Members of a schema that hold values, not schemas."""
-_NAMED: Final = frozenset(
+_VALUE_KEYWORDS: Final = frozenset({"enum", "const", "default", "examples", "example"})
+"""Keywords that contain values, not schemas."""
+_SCHEMA_MAP_KEYWORDS: Final = frozenset(
     {"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"}
 )
-"""Members that hold schemas by names that mean nothing here."""
+"""Keywords that contain schemas by arbitrary names."""
 
 
 class ContractDraft(Struct, frozen=True):
-    """A contract for one tool of the server."""
+    """A draft of a contract for one tool of the server."""
 
     tool: str
-    """What the server calls it."""
+    """The server's name of the tool."""
     id: str
     fields: dict[str, Any]
-    """The front matter of its TOOL.md."""
+    """Front matter of the TOOL.md."""
     notes: tuple[str, ...] = ()
-    """What a person should look at."""
+    """Notes that a person should check."""
 
 
 # -- ids
 
 
 def driver_id(kind: str, ref: str) -> str:
-    """A driver's id by where its server comes from: `@scope/server-files@1` → `files-mcp`."""
+    """Return the id of a driver by the reference of its server: `@scope/server-files@1` →
+    `files-mcp`."""
     if kind == "remote":
         words = _host_words(ref)
     elif kind == "npm":
@@ -374,31 +389,32 @@ def driver_id(kind: str, ref: str) -> str:
         words = _words(last.partition(":")[0]) or _words(scopes[-1] if scopes else "")
     else:
         words = _words(re.sub(r"\.(?:py|js|mjs|sh|exe)$", "", ref.rpartition("/")[2]))
-    return "-".join([*words, "mcp"])[-MOST_ID:].lstrip("-.") if words else "server-mcp"
+    return "-".join([*words, "mcp"])[-MAX_ID_CHARACTERS:].lstrip("-.") if words else "server-mcp"
 
 
 def prefix_of(id: str) -> str:
-    """The namespace of a driver's contracts: its id without `-mcp`."""
+    """Return the namespace of a driver's contracts: its id without `-mcp`."""
     return id.removesuffix("-mcp") or id
 
 
 def contract_id(tool: str, prefix: str) -> str:
-    """`read_file` → `files.read-file`. A name that already begins with the prefix says it once."""
+    """Return the id of a contract: `read_file` → `files.read-file`. A prefix in the tool's name is
+    not repeated."""
     leaf = kebab(tool) or "tool"
     flat = kebab(prefix)
     if leaf.startswith(f"{flat}-"):
         leaf = leaf.removeprefix(f"{flat}-")
-    return f"{prefix}.{leaf}"[:MOST_ID].rstrip(".-")
+    return f"{prefix}.{leaf}"[:MAX_ID_CHARACTERS].rstrip(".-")
 
 
 def kebab(name: str) -> str:
-    """`readFile`, `read_file` → `read-file`."""
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
-    return re.sub(r"[^a-z0-9]+", "-", apart.lower()).strip("-")
+    """Convert a name to kebab case: `readFile`, `read_file` → `read-file`."""
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
+    return re.sub(r"[^a-z0-9]+", "-", separated.lower()).strip("-")
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in kebab(text).split("-") if word and word not in _NO_WORDS]
+    return [word for word in kebab(text).split("-") if word and word not in _IGNORED_WORDS]
 
 
 def _host_words(url: str) -> list[str]:
@@ -408,8 +424,8 @@ def _host_words(url: str) -> list[str]:
     labels = host.split(".")[:-1] or [host]
     if len(labels) > 1 and labels[-1] in _SECOND_LEVEL:
         labels.pop()
-    named = [label for label in labels if label not in _NO_LABELS]
-    return _words(named[-1] if named else labels[-1])
+    significant = [label for label in labels if label not in _IGNORED_LABELS]
+    return _words(significant[-1] if significant else labels[-1])
 
 
 # -- contracts
@@ -420,40 +436,55 @@ def draft_contracts(
     *,
     prefix: str,
     chosen: Mapping[str, str] | None = None,
-    reaches: bool = False,
+    has_network: bool = False,
 ) -> list[ContractDraft]:
-    """Contracts for these tools, in their order.
+    """Return contract drafts for tools, in their order.
 
-    `chosen`: only these, tool → id; an empty id is made up. `reaches`: the server has a network,
-    which is then what a tool changes.
+    Args:
+        chosen: draft only these tools: tool → id. An empty id is generated.
+        reaches: the server has network access, which is then what a tool changes.
     """
     drafts: list[ContractDraft] = []
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     for definition in definitions:
         tool = definition["name"]
         if chosen is not None and tool not in chosen:
             continue
-        wanted = (chosen or {}).get(tool) or contract_id(tool, prefix)
-        id, number = wanted, 2
-        while id in taken:
-            id, number = f"{wanted[: MOST_ID - 3]}-{number}", number + 1
-        taken.add(id)
-        drafts.append(draft_contract(definition, id, reaches=reaches))
+        base_id = (chosen or {}).get(tool) or contract_id(tool, prefix)
+        id, number = base_id, 2
+        while id in used_ids:
+            id, number = f"{base_id[: MAX_ID_CHARACTERS - 3]}-{number}", number + 1
+        used_ids.add(id)
+        drafts.append(draft_contract(definition, id, has_network=has_network))
     return drafts
 
 
 def draft_contract(
-    definition: Mapping[str, Any], id: str, *, reaches: bool = False, opened: bool = False
+    definition: Mapping[str, Any],
+    id: str,
+    *,
+    has_network: bool = False,
+    without_schemas: bool = False,
 ) -> ContractDraft:
-    """A contract for one tool. `opened`: without the server's schemas, which cannot be used."""
+    """Return a contract draft for one tool.
+
+    Args:
+        opened: omit the server's schemas because they cannot be used.
+    """
     tool: str = definition["name"]
     notes: list[str] = []
-    described = definition.get("description")
-    description = paragraphs(described, _MOST_DESCRIPTION) if isinstance(described, str) else ""
+    description_text = definition.get("description")
+    description = (
+        paragraphs(description_text, _MAX_DESCRIPTION_CHARACTERS)
+        if isinstance(description_text, str)
+        else ""
+    )
     if not description:
-        description = f"The tool {one_line(tool, 200)} of its server, which does not describe it."
-        notes.append("its server does not describe it")
-    inputs = _schema(definition.get("inputSchema"), notes, "inputs", opened=opened)
+        description = f"The tool {one_line(tool, 200)}. The server has no description of it."
+        notes.append("the server does not describe the tool")
+    inputs = _schema(
+        definition.get("inputSchema"), notes, "inputs", without_schemas=without_schemas
+    )
     outputs = definition.get("outputSchema")
     fields: dict[str, Any] = {
         "name": _name(definition, tool),
@@ -461,8 +492,8 @@ def draft_contract(
         "description": description,
         "version": "1.0.0",
         "inputs": inputs if inputs is not None else {"type": "object"},
-        "outputs": _outputs(outputs, notes, opened=opened),
-        **_effect(definition.get("annotations"), notes, reaches=reaches),
+        "outputs": _outputs(outputs, notes, without_schemas=without_schemas),
+        **_effect(definition.get("annotations"), notes, has_network=has_network),
     }
     return ContractDraft(tool, id, fields, tuple(notes))
 
@@ -470,105 +501,118 @@ def draft_contract(
 def _name(definition: Mapping[str, Any], tool: str) -> str:
     hints = definition.get("annotations")
     titles = (definition.get("title"), hints.get("title") if isinstance(hints, dict) else None)
-    said = next((title for title in titles if isinstance(title, str) and title.strip()), "")
-    return one_line(said or kebab(tool).replace("-", " ").capitalize() or tool, _MOST_NAME)
+    declared = next((title for title in titles if isinstance(title, str) and title.strip()), "")
+    return one_line(
+        declared or kebab(tool).replace("-", " ").capitalize() or tool, _MAX_NAME_CHARACTERS
+    )
 
 
-def _schema(said: Any, notes: list[str], what: str, *, opened: bool) -> dict[str, Any] | None:
-    if not isinstance(said, dict):
+def _schema(
+    declared: Any, notes: list[str], what: str, *, without_schemas: bool
+) -> dict[str, Any] | None:
+    if not isinstance(declared, dict):
         return None
-    if opened or _depth(said) > _DEEPEST:
-        notes.append(f"the server's schema of its {what} cannot be used here: write one")
+    if without_schemas or _depth(declared) > _MAX_SCHEMA_DEPTH:
+        notes.append(f"the server's schema of the {what} cannot be used: write one")
         return None
-    schema: dict[str, Any] = modern(said)
-    # A contract has one dialect, and an address of its own would lead out of the file.
-    for word in ("$schema", "$id"):
-        schema.pop(word, None)
+    schema: dict[str, Any] = convert_schema(declared)
+    # A contract has a fixed dialect, and an $id could refer outside of the file.
+    for keyword in ("$schema", "$id"):
+        schema.pop(keyword, None)
     return schema
 
 
-def _outputs(said: Any, notes: list[str], *, opened: bool) -> dict[str, Any]:
-    schema = _schema(said, notes, "outputs", opened=opened)
+def _outputs(declared: Any, notes: list[str], *, without_schemas: bool) -> dict[str, Any]:
+    schema = _schema(declared, notes, "outputs", without_schemas=without_schemas)
     if schema is not None:
         return schema
-    if not isinstance(said, dict):
-        notes.append("its server does not say what it answers: a text is assumed")
+    if not isinstance(declared, dict):
+        notes.append("the server declares no output schema: text is assumed")
         return {"type": "string"}
     return {"type": "object"}
 
 
-def _effect(said: Any, notes: list[str], *, reaches: bool) -> dict[str, Any]:
-    """What a tool says that it does, in the words of a contract."""
-    hints = said if isinstance(said, dict) else {}
+def _effect(declared: Any, notes: list[str], *, has_network: bool) -> dict[str, Any]:
+    """Return the effect fields of a contract, by the annotations of the tool."""
+    hints = declared if isinstance(declared, dict) else {}
     if hints.get("readOnlyHint") is True:
-        notes.append("its server says that it changes nothing")
+        notes.append("the server declares that the tool changes nothing")
         return {"idempotent": True, "mutates": [], "approval": "auto", "risk_level": 0}
     destructive = hints.get("destructiveHint")
     if destructive is None:
-        notes.append("its server does not say whether it can be undone")
+        notes.append("the server does not declare whether the tool is destructive")
     return {
         "idempotent": hints.get("idempotentHint") is True,
-        "mutates": ["network:*" if reaches else "workspace:*"],
+        "mutates": ["network:*" if has_network else "workspace:*"],
         "approval": "always" if destructive is True else "on-mutate",
         "risk_level": 3 if destructive is True else 1 if destructive is False else 2,
     }
 
 
-def modern(schema: Any) -> Any:
-    """A schema in the words of 2020-12, where older dialects have others for the same."""
+def convert_schema(schema: Any) -> Any:
+    """Convert a schema of an older dialect to JSON Schema 2020-12."""
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, Any] = {}
-    for word, value in schema.items():
-        if word in _LITERAL:
-            made[word] = value
-        elif word in _NAMED and isinstance(value, dict):
-            made[word] = {name: modern(item) for name, item in value.items()}
-        elif word == "items" and isinstance(value, list):
-            made["prefixItems"] = [modern(item) for item in value]
-        elif word == "additionalItems":
+    converted: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _VALUE_KEYWORDS:
+            converted[keyword] = value
+        elif keyword in _SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+            converted[keyword] = {name: convert_schema(item) for name, item in value.items()}
+        elif keyword == "items" and isinstance(value, list):
+            converted["prefixItems"] = [convert_schema(item) for item in value]
+        elif keyword == "additionalItems":
             if isinstance(schema.get("items"), list):
-                made["items"] = modern(value)
-        elif word == "dependencies" and isinstance(value, dict):
-            _dependencies(value, made)
+                converted["items"] = convert_schema(value)
+        elif keyword == "dependencies" and isinstance(value, dict):
+            _dependencies(value, converted)
         elif isinstance(value, list):
-            made[word] = [modern(item) for item in value]
+            converted[keyword] = [convert_schema(item) for item in value]
         else:
-            made[word] = modern(value)
-    return made
+            converted[keyword] = convert_schema(value)
+    return converted
 
 
-def _dependencies(said: Mapping[str, Any], made: dict[str, Any]) -> None:
-    names = {name: one for name, one in said.items() if isinstance(one, list)}
-    schemas = {name: modern(one) for name, one in said.items() if not isinstance(one, list)}
+def _dependencies(declared: Mapping[str, Any], converted: dict[str, Any]) -> None:
+    names = {name: value for name, value in declared.items() if isinstance(value, list)}
+    schemas = {
+        name: convert_schema(value)
+        for name, value in declared.items()
+        if not isinstance(value, list)
+    }
     if names:
-        made["dependentRequired"] = names
+        converted["dependentRequired"] = names
     if schemas:
-        made["dependentSchemas"] = schemas
+        converted["dependentSchemas"] = schemas
 
 
-def _depth(value: Any, most: int = 64) -> int:
-    if most == 0 or not isinstance(value, dict | list):
+def _depth(value: Any, limit: int = 64) -> int:
+    if limit == 0 or not isinstance(value, dict | list):
         return 1
     inside: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value
-    return 1 + max((_depth(item, most - 1) for item in inside), default=0)
+    return 1 + max((_depth(item, limit - 1) for item in inside), default=0)
 
 
-# -- how a contract and a tool are translated
+# -- mapping between a contract and a tool
 
 
 def argument_mapping(contract: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, str]:
-    """Contract input → the tool's argument, as far as their names leave no doubt.
+    """Return the argument mapping that is unambiguous by names: contract input → tool argument.
 
-    Both are JSON Schemas. Equal names need no word; of what is left over, one on either side is
-    taken for the other.
+    Equal names need no mapping. If one name remains on each side, they are mapped to each other.
     """
     inputs = _properties(contract)
     arguments = _properties(tool)
-    left = [name for name in inputs if name not in arguments]
-    wanted = [name for name in arguments if name not in inputs]
-    needed = [name for name in wanted if name in (tool.get("required") or ())]
-    return {left[0]: needed[0]} if len(left) == 1 and len(needed) == 1 else {}
+    unmapped_inputs = [name for name in inputs if name not in arguments]
+    unmapped_arguments = [name for name in arguments if name not in inputs]
+    required_arguments = [
+        name for name in unmapped_arguments if name in (tool.get("required") or ())
+    ]
+    return (
+        {unmapped_inputs[0]: required_arguments[0]}
+        if len(unmapped_inputs) == 1 and len(required_arguments) == 1
+        else {}
+    )
 
 
 def _properties(schema: Mapping[str, Any]) -> list[str]:
@@ -576,196 +620,209 @@ def _properties(schema: Mapping[str, Any]) -> list[str]:
     return list(properties) if isinstance(properties, dict) else []
 
 
-# -- The files of a new driver, from what a server lists: drafted, read back, and then written.
+# -- The files of a new driver: drafted from the server's lists, parsed again, then written.
 
 
 class DriverFiles(Struct):
-    """The files of a new driver, before they are written."""
+    """The files of a new driver before they are written."""
 
     folder: Path
     files: dict[Path, str] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By contract: what a person should look at."""
-    taken: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Contracts that were there already, and why the server's tool does not fit them yet."""
+    """Notes that a person should check, by contract."""
+    existing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Existing contracts, with the reasons why the server's tool does not fit them."""
     remarks: list[str] = field(default_factory=list)
-    """What happened while the server was asked."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Tools without a contract, and why."""
+    """Messages from the connection to the server."""
+    omitted: dict[str, str] = field(default_factory=dict)
+    """Tools without a contract, with the reasons."""
 
 
-async def make(
-    wish: DriverRequest,
+async def draft_files(
+    request: DriverRequest,
     project: DriverProject,
     folder: Path,
     chosen: dict[str, str] | None,
     *,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> DriverFiles:
-    """Connect to the server once, and draft the files. Raises InterlockError."""
-    manifest = wish.manifest(folder)
-    tell(f"connecting to {wish.ref}")
-    inventory = _inventory(wish, folder)
+    """Connect to the server once and draft the files. Raises InterlockError."""
+    manifest = request.manifest(folder)
+    report(f"connecting to {request.ref}")
+    inventory = _inventory(request, folder)
     async with open_server(
         manifest,
         project,
         inventory=inventory,
         may_install=True,
-        progress=lambda step, of, text: tell(f"[{step}/{of}] {text}"),
-        warn=output.print_note,
-    ) as there:
-        listed, offer = there.tools(), there.offer
-        about, revision = there.server, there.peer.revision
-    tell(f"{about or wish.ref}: {format_count(len(listed), 'tool')}")
-    made = DriverFiles(folder, remarks=[*there.secret_notes(), *there.egress_notes()])
-    _all_there(chosen, listed)
-    own = _own_secrets(wish, project, folder)
-    entries = [*_contracts(made, wish, project, list(listed.values()), chosen)]
+        progress=lambda step, of, text: report(f"[{step}/{of}] {text}"),
+        warn=say.note,
+    ) as server:
+        tools, offer = server.tools(), server.offer
+        server_name, revision = server.server, server.peer.revision
+    report(f"{server_name or request.ref}: {format_count(len(tools), 'tool')}")
+    driver_files = DriverFiles(folder, remarks=[*server.secret_notes(), *server.egress_notes()])
+    _require_tools(chosen, tools)
+    own_secrets = _own_secrets(request, project, folder)
+    entries = [*_draft_entries(driver_files, request, project, list(tools.values()), chosen)]
     if not entries:
-        raise _nothing(wish, made)
-    described = one_line(f"{about or wish.ref}, an MCP server ({wish.kind}).", 2000)
-    fields = driver_fields(
-        wish,
-        entries,
-        described=described,
-        prompts=named(offer.prompts),
-        resources=objects((*offer.resources, *offer.templates)),
-        own_secrets=bool(own),
+        raise _no_contract_error(request, driver_files)
+    description_text = one_line(
+        f"{server_name or request.ref}, an MCP server ({request.kind}).", 2000
     )
-    made.files[folder / "DRIVER.md"] = manifest_text(fields, driver_words(wish, about, revision))
-    if own:
-        words = f"# Secrets of {fields['name']}\n\nNames only: values stay where they are."
-        made.files[folder / "SECRETS.md"] = manifest_text(secrets_fields(wish.id, own), words)
-    _read_back(made, project)
-    return made
+    fields = driver_fields(
+        request,
+        entries,
+        described=description_text,
+        prompts=named_definitions(offer.prompts),
+        resources=decode_objects((*offer.resources, *offer.templates)),
+        own_secrets=bool(own_secrets),
+    )
+    driver_files.files[folder / "DRIVER.md"] = manifest_text(
+        fields, driver_body(request, server_name, revision)
+    )
+    if own_secrets:
+        body = f"# Secrets of {fields['name']}\n\nNames only. Values are never stored here."
+        driver_files.files[folder / "SECRETS.md"] = manifest_text(
+            secrets_fields(request.id, own_secrets), body
+        )
+    _validate(driver_files, project)
+    return driver_files
 
 
-def _own_secrets(wish: DriverRequest, project: DriverProject, folder: Path) -> list[str]:
-    """Those that no other inventory of the workspace lists: a secret is listed once."""
-    known = project.workspace.secrets.entries
-    elsewhere = {
+def _own_secrets(request: DriverRequest, project: DriverProject, folder: Path) -> list[str]:
+    """Return the secrets that no other inventory of the workspace lists. A secret is listed
+    once."""
+    entries = project.workspace.secrets.entries
+    listed_elsewhere = {
         name
         for name, slug in project.workspace.secret_names.items()
-        if known[slug].file.parent != folder.resolve()
+        if entries[slug].file.parent != folder.resolve()
     }
-    return [name for name in wish.secrets if name not in elsewhere]
+    return [name for name in request.secrets if name not in listed_elsewhere]
 
 
-def _inventory(wish: DriverRequest, folder: Path) -> SecretsInventory:
+def _inventory(request: DriverRequest, folder: Path) -> SecretsInventory:
     entries = {}
-    for name in wish.secrets:
+    for name in request.secrets:
         slug = name.lower().replace("_", "-")
         entries[slug] = SecretEntry(slug, name, name, folder / "SECRETS.md", env=name)
     return SecretsInventory(entries)
 
 
-def _all_there(chosen: dict[str, str] | None, listed: dict[str, Any]) -> None:
+def _require_tools(chosen: dict[str, str] | None, listed: dict[str, Any]) -> None:
     for name in chosen or ():
         if name not in listed:
-            close = difflib.get_close_matches(name, listed, n=1)
+            similar = difflib.get_close_matches(name, listed, n=1)
             hint = (
-                f"did you mean {close[0]!r}?" if close else f"it has {', '.join(listed) or 'none'}"
+                f"did you mean {similar[0]!r}?"
+                if similar
+                else f"it has {', '.join(listed) or 'no tools'}"
             )
             raise InterlockError(
                 CONFIG, f"the server has no tool {name!r}; {output.sanitize(hint)}"
             )
 
 
-def _nothing(wish: DriverRequest, made: DriverFiles) -> Exception:
-    why = "; ".join(f"{tool}: {reason}" for tool, reason in made.left_out.items())
-    told = f" ({output.sanitize(why)})" if why else ""
+def _no_contract_error(request: DriverRequest, driver_files: DriverFiles) -> Exception:
+    reasons = "; ".join(f"{tool}: {reason}" for tool, reason in driver_files.omitted.items())
+    details = f" ({say.printable(reasons)})" if reasons else ""
     return InterlockError(
-        CONFIG, f"{wish.ref} offers no tool that a contract can be made of{told}."
+        CONFIG, f"{request.ref} has no tool for which a contract can be created{details}."
     )
 
 
-def _contracts(
-    made: DriverFiles,
-    wish: DriverRequest,
+def _draft_entries(
+    driver_files: DriverFiles,
+    request: DriverRequest,
     project: DriverProject,
-    listed: list[dict[str, Any]],
+    definitions: list[dict[str, Any]],
     chosen: dict[str, str] | None,
 ) -> Iterator[ContractEntry]:
-    by_name = {definition["name"]: definition for definition in listed}
-    drafts = draft_contracts(listed, prefix=prefix_of(wish.id), chosen=chosen, reaches=wish.reaches)
+    by_name = {definition["name"]: definition for definition in definitions}
+    drafts = draft_contracts(
+        definitions, prefix=prefix_of(request.id), chosen=chosen, has_network=request.has_network
+    )
     for draft in drafts:
-        known = _known(project, draft.id)
-        if known is not None:
+        existing = _find_contract(project, draft.id)
+        if existing is not None:
             schema = by_name[draft.tool].get("inputSchema")
-            mapping = argument_mapping(known.inputs, schema if isinstance(schema, dict) else {})
-            entry = ContractEntry(draft.tool, known.id, known.version, mapping)
-            made.taken[known.id] = _misfits(entry, known, by_name[draft.tool])
+            mapping = argument_mapping(existing.inputs, schema if isinstance(schema, dict) else {})
+            entry = ContractEntry(draft.tool, existing.id, existing.version, mapping)
+            driver_files.existing[existing.id] = _find_misfits(entry, existing, by_name[draft.tool])
             yield entry
             continue
-        usable = _usable(draft, by_name[draft.tool], reaches=wish.reaches)
-        if isinstance(usable, str):
-            made.left_out[draft.tool] = usable
+        result = _parsable_draft(draft, by_name[draft.tool], has_network=request.has_network)
+        if isinstance(result, str):
+            driver_files.omitted[draft.tool] = result
             continue
-        place = f"tools/{usable.id}/TOOL.md"
-        words = contract_words(usable.fields, usable.notes, wish.id)
-        made.files[project.base_dir / place] = manifest_text(usable.fields, words)
-        made.notes[usable.id] = usable.notes
-        yield ContractEntry(draft.tool, f"./{place}", "1.0.0")
+        path = f"tools/{result.id}/TOOL.md"
+        body = contract_body(result.fields, result.notes, request.id)
+        driver_files.files[project.base_dir / path] = manifest_text(result.fields, body)
+        driver_files.notes[result.id] = result.notes
+        yield ContractEntry(draft.tool, f"./{path}", "1.0.0")
 
 
-def _misfits(
+def _find_misfits(
     entry: ContractEntry, contract: ToolContract, definition: dict[str, Any]
 ) -> tuple[str, ...]:
-    """Why a contract that was there already is not served by the tool as it is."""
+    """Return why an existing contract does not fit the tool."""
     mcp = McpBinding(entry.tool_name, entry.argument_mapping)
-    bound = ImplementedContract(contract.id, f"^{contract.version}", mcp=mcp)
-    return check_binding(contract, bound, definition).errors
+    implementation = ImplementedContract(contract.id, f"^{contract.version}", mcp=mcp)
+    return check_binding(contract, implementation, definition).errors
 
 
-def _known(project: DriverProject, id: str) -> ToolContract | None:
+def _find_contract(project: DriverProject, id: str) -> ToolContract | None:
     versions = project.workspace.versions(id)
     return max(versions, key=lambda contract: contract.major) if versions else None
 
 
-def _usable(
-    draft: ContractDraft, definition: dict[str, Any], *, reaches: bool
+def _parsable_draft(
+    draft: ContractDraft, definition: dict[str, Any], *, has_network: bool
 ) -> ContractDraft | str:
-    """The draft as it can be read back: if need be without the server's schemas. A sentence: why
-    not even so."""
+    """Return the draft in a form that can be parsed, if necessary without the server's schemas, or
+    the problem as a sentence."""
     file = Path("TOOL.md")
     if not parse_contract(manifest_text(draft.fields, ""), file).problems:
         return draft
-    opened = draft_contract(definition, draft.id, reaches=reaches, opened=True)
-    problems = parse_contract(manifest_text(opened.fields, ""), file).problems
-    return opened if not problems else problems[0].message
+    schemaless_draft = draft_contract(
+        definition, draft.id, has_network=has_network, without_schemas=True
+    )
+    problems = parse_contract(manifest_text(schemaless_draft.fields, ""), file).problems
+    return schemaless_draft if not problems else problems[0].message
 
 
-def _read_back(made: DriverFiles, project: DriverProject) -> None:
-    """What is to be written is what `drivers check` would accept. Raises ManifestError."""
+def _validate(driver_files: DriverFiles, project: DriverProject) -> None:
+    """Parse the drafts as `drivers check` would. Raises ManifestError."""
     readers: dict[str, Any] = {
         MANIFEST_FILE: lambda text, file: parse_driver(text, file, root=project.base_dir),
         INVENTORY_FILE: parse_inventory,
     }
-    for path, text in made.files.items():
+    for path, text in driver_files.files.items():
         if path.name in readers:
             readers[path.name](text, path).unwrap()
 
 
-def write(made: DriverFiles, force: bool) -> None:
-    there = [path for path in made.files if path.exists()]
-    if there and not force:
-        names = ", ".join(str(path) for path in there)
+def write(driver_files: DriverFiles, force: bool) -> None:
+    existing = [path for path in driver_files.files if path.exists()]
+    if existing and not force:
+        names = ", ".join(str(path) for path in existing)
         raise InterlockError(
-            CONFIG, f"nothing was written: {names} is there already; --force replaces it."
+            CONFIG, f"nothing was written: {names} already exists. Use --force to replace it."
         )
-    for path, text in made.files.items():
+    for path, text in driver_files.files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, path)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
         except OSError as error:
             reason = error.strerror or str(error)
             raise InterlockError(CONFIG, f"{path} cannot be written: {reason}.") from None
 
 
 _FIRST_CONFIG: Final = """\
-# `interlock up` runs the drivers of this folder (.drivers). Servers can be added beside them.
+# `interlock up` runs the drivers of this folder (.drivers). Servers can be added here too.
 drivers: {}
 """
 _KINDS: Final = ("npm", "binary", "docker", "remote")
@@ -786,23 +843,24 @@ def new(
     ],
     ref: Annotated[
         str,
-        typer.Argument(
-            metavar="REF", help="The package, program, image or URL.", show_default=False
-        ),
+        typer.Argument(metavar="REF", help="A package, program, image or URL.", show_default=False),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[-- ARG]...", help="What the server is started with.", show_default=False
-        ),
+        typer.Argument(metavar="[-- ARG]...", help="Arguments of the server.", show_default=False),
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Default: by REF, such as files-mcp.")
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Id of the driver. Default: derived from REF, such as files-mcp.",
+        ),
     ] = None,
     transport: Annotated[
         str | None,
         typer.Option(
-            "--transport", metavar="T", help="For a remote server: http (default) or sse."
+            "--transport", metavar="T", help="Transport of a remote server: http (default) or sse."
         ),
     ] = None,
     tools: Annotated[
@@ -810,30 +868,37 @@ def new(
         typer.Option(
             "--tools",
             metavar="TOOL[:CONTRACT],...",
-            help="Only these tools, under these ids: read_file:fs-read,write_file. Default: all.",
+            help="Include only these tools, optionally with contract ids: "
+            "read_file:fs-read,write_file. Default: all.",
         ),
     ] = None,
     egress: Annotated[
         list[str] | None,
-        typer.Option("--egress", metavar="HOST", help="A host that it may reach. May be repeated."),
+        typer.Option(
+            "--egress", metavar="HOST", help="A host that the server may reach. Repeatable."
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable, which is no secret."),
+        typer.Option(
+            "--env", "-e", metavar="NAME=VALUE", help="A variable that is not secret. Repeatable."
+        ),
     ] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
             "--secret",
             metavar="NAME",
-            help="A secret, by the name of the variable that has it now. A started server gets it "
-            "under that name, a remote one as a bearer token.",
+            help="A secret, by the name of the variable that contains it. A started server gets it "
+            "under that name, a remote server as a bearer token.",
         ),
     ] = None,
     pip: Annotated[
         str | None,
         typer.Option(
-            "--pip", metavar="PACKAGE", help="Where a binary's program is installed from."
+            "--pip",
+            metavar="PACKAGE",
+            help="The pip package that contains the program of a binary server.",
         ),
     ] = None,
     out: Annotated[
@@ -841,20 +906,20 @@ def new(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="The folder of drivers. Default: that of the config, else .drivers.",
+            help="The drivers folder. Default: that of the config, else .drivers.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Install the package without asking.")
     ] = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Make a driver for an MCP server: connect to it once, and write what it offers as files.
+    """Create a driver for an MCP server: connect to it once and write what it offers as files.
 
     Writes DRIVER.md (and SECRETS.md) into .drivers/ID, and a contract TOOL.md for every tool into
-    tools/. The server is confined to the hosts of --egress, also for this one time. What it says
-    of itself is a draft: read the contracts before you rely on them.
+    tools/. The server is confined to the hosts of --egress, also for this connection. The files are
+    drafts of what the server declares: read the contracts before you use them.
 
     \b
     Examples:
@@ -868,36 +933,37 @@ def new(
     from interlock.drivers.commands.workspace import project_of
     from interlock.terminal.event_loop import run
 
-    wish = _wish(kind, ref, args, id, transport, egress, env, secret, pip)
-    chosen = _chosen(tools)
-    source = config_source.find_source_or_none(config)
-    loaded, base_dir = config_source.load_or_default(source)
+    request = _build_request(kind, ref, args, id, transport, egress, env, secret, pip)
+    chosen = _parse_tools(tools)
+    source = where.source_if_any(config)
+    loaded, base_dir = where.load_or_default(source)
     folders = out if out is not None else base_dir / loaded.section(DriversConfig).folders[0]
-    folder = folders.absolute() / wish.id
+    folder = folders.absolute() / request.id
     if out is not None:
         base_dir = folders.absolute().parent
     project = project_of(loaded, base_dir)
-    _must_be_new(folder, project, force)
-    manifest = wish.manifest(folder)
+    _require_new_folder(folder, project, force)
+    manifest = request.manifest(folder)
     if manifest.install and not project.settings.allow_install:
         require_consent(manifest, yes=yes)
-    with _shown() as tell:
-        made = run(make(wish, project, folder, chosen, tell=tell))
+    with _progress_printer() as report:
+        driver_files = run(draft_files(request, project, folder, chosen, report=report))
     if source is None and out is None:
-        # Without a config `interlock up` would not know that there is something to run.
+        # `interlock up` needs a config to find the drivers.
         from interlock.core.config import DEFAULT_NAME
 
-        made.files.setdefault(base_dir / DEFAULT_NAME, _FIRST_CONFIG)
-    write(made, force)
-    _told(made, project)
-    # Everything was read before it was written; what only shows beside other files, shows now.
-    project_of(loaded, base_dir).manifest(wish.id)
+        driver_files.files.setdefault(base_dir / DEFAULT_NAME, _FIRST_CONFIG)
+    write(driver_files, force)
+    _print_summary(driver_files, project)
+    # The files were validated alone. This finds problems that appear only together with other
+    # files.
+    project_of(loaded, base_dir).manifest(request.id)
 
 
-# -- what is wished for
+# -- request
 
 
-def _wish(
+def _build_request(
     kind: str,
     ref: str,
     args: list[str] | None,
@@ -913,36 +979,38 @@ def _wish(
     from interlock.manifests.schemas import DRIVER
 
     if kind not in _KINDS:
-        raise typer.BadParameter(f"{kind!r} is no kind of server; write {', '.join(_KINDS)}.")
-    given = transport or _TRANSPORTS[kind][0]
-    if given not in _TRANSPORTS[kind]:
-        known = " or ".join(_TRANSPORTS[kind])
-        raise typer.BadParameter(f"a {kind} server is spoken to over {known}, not {given}.")
+        raise typer.BadParameter(
+            f"{kind!r} is not a kind of server. Use one of {', '.join(_KINDS)}."
+        )
+    selected = transport or _TRANSPORTS[kind][0]
+    if selected not in _TRANSPORTS[kind]:
+        supported = " or ".join(_TRANSPORTS[kind])
+        raise typer.BadParameter(f"a {kind} server uses the transport {supported}, not {selected}.")
     if kind == "remote" and (args or env):
         raise typer.BadParameter(
-            "a remote server is not started: it takes no arguments and no --env."
+            "a remote server is not started, so it takes no arguments and no --env."
         )
     if pip and kind != "binary":
-        raise typer.BadParameter("--pip is for a binary: the others come from elsewhere.")
+        raise typer.BadParameter("--pip is only for KIND binary.")
     hosts = list(egress or ())
     if kind == "remote" and not hosts:
-        # Without its own host it could not be reached at all.
+        # The host of the server itself must be reachable.
         hosts = [urlsplit(ref).netloc.rpartition("@")[2]]
-    variables = dict(_variable(variable) for variable in env or ())
+    variables = dict(_parse_variable(variable) for variable in env or ())
     for name in secret or ():
         if not _SECRET.fullmatch(name):
-            raise typer.BadParameter(
-                f"--secret wants a name in capital letters, and {name!r} is none."
-            )
-    chosen = id or driver_id(kind, ref)
-    declared = DRIVER["properties"]["id"]
-    if not re.fullmatch(declared["pattern"], chosen):
-        raise typer.BadParameter(f"{chosen!r} is no id of a driver; {declared['description']}.")
+            raise typer.BadParameter(f"--secret must be a name in capital letters. Found {name!r}.")
+    driver_id_text = id or driver_id(kind, ref)
+    id_schema = DRIVER["properties"]["id"]
+    if not re.fullmatch(id_schema["pattern"], driver_id_text):
+        raise typer.BadParameter(
+            f"{driver_id_text!r} is not a valid driver id: {id_schema['description']}."
+        )
     return DriverRequest(
-        id=chosen,
+        id=driver_id_text,
         kind=kind,  # type: ignore[arg-type]
         ref=ref,
-        transport=given,  # type: ignore[arg-type]
+        transport=selected,  # type: ignore[arg-type]
         args=tuple(args or ()),
         egress=tuple(hosts),
         env=variables,
@@ -951,70 +1019,65 @@ def _wish(
     )
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _parse_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
-        raise typer.BadParameter(f"--env wants NAME=VALUE, and {name!r} is not that.")
+        raise typer.BadParameter(f"--env must be NAME=VALUE. Found {name!r}.")
     return name, value
 
 
-def _chosen(tools: str | None) -> dict[str, str] | None:
-    """`read_file:fs-read,write_file` → tool → contract."""
+def _parse_tools(tools: str | None) -> dict[str, str] | None:
+    """Parse `read_file:fs-read,write_file` into tool → contract."""
     from interlock.manifests.schemas import TOOL
 
     if tools is None:
         return None
-    declared = TOOL["properties"]["id"]
-    found: dict[str, str] = {}
+    id_schema = TOOL["properties"]["id"]
+    contracts: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in tools.split(","))):
         name, _, contract = part.partition(":")
         if not name:
+            raise typer.BadParameter(f"--tools must be TOOL or TOOL:CONTRACT. Found {part!r}.")
+        if contract and not re.fullmatch(id_schema["pattern"], contract):
             raise typer.BadParameter(
-                f"--tools wants TOOL or TOOL:CONTRACT, and {part!r} is neither."
+                f"{contract!r} is not a valid contract id: {id_schema['description']}."
             )
-        if contract and not re.fullmatch(declared["pattern"], contract):
-            raise typer.BadParameter(
-                f"{contract!r} is no id of a contract; {declared['description']}."
-            )
-        found[name] = contract
-    return found
+        contracts[name] = contract
+    return contracts
 
 
-def _must_be_new(folder: Path, project: DriverProject, force: bool) -> None:
+def _require_new_folder(folder: Path, project: DriverProject, force: bool) -> None:
     from interlock.errors import CONFIG, InterlockError
 
     path = folder / "DRIVER.md"
     if path.exists() and not force:
         raise InterlockError(
-            CONFIG, f"{project.shown(path)} is there already; choose another --id, or say --force."
+            CONFIG,
+            f"{project.display_path(path)} already exists. Choose another --id, or use --force.",
         )
 
 
-def _told(made: DriverFiles, project: DriverProject) -> None:
-    for path in sorted(made.files):
-        print(project.shown(path))
-    for sentence in made.remarks:
-        output.print_note(sentence)
-    for id, misfits in made.taken.items():
-        output.print_note(f"{id} is a contract that was there already; the driver serves it.")
+def _print_summary(driver_files: DriverFiles, project: DriverProject) -> None:
+    for path in sorted(driver_files.files):
+        print(project.display_path(path))
+    for sentence in driver_files.remarks:
+        say.note(sentence)
+    for id, misfits in driver_files.existing.items():
+        say.note(f"{id} is an existing contract; the driver serves it.")
         for sentence in misfits:
-            output.print_note(f"Warning: it does not fit yet: {output.sanitize(sentence)}")
-    for tool, why in made.left_out.items():
-        output.print_note(
-            f"Warning: {output.sanitize(tool)} has no contract: {output.sanitize(why)}"
-        )
-    for id, notes in made.notes.items():
+            say.note(f"Warning: the tool does not fit it: {say.printable(sentence)}")
+    for tool, reason in driver_files.omitted.items():
+        say.note(f"Warning: {say.printable(tool)} has no contract: {say.printable(reason)}")
+    for id, notes in driver_files.notes.items():
         if notes:
-            output.print_note(f"{id}: {output.sanitize('; '.join(notes))}")
-    example = next(iter(made.notes), "") or next(iter(made.taken))
-    output.print_note(
-        f"Look at them, then: interlock drivers check --live && interlock drivers explain {example}"
-    )
+            say.note(f"{id}: {say.printable('; '.join(notes))}")
+    say.note(f"Check the files, then run: interlock drivers check --live && interlock drivers explain "
+             f"{next(iter(driver_files.notes), '') or next(iter(driver_files.existing))}")  # fmt: skip
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[str], None]]:
-    """What goes on, on a terminal in one line that changes, elsewhere a line each."""
+def _progress_printer() -> Iterator[Callable[[str], None]]:
+    """Show progress: one changing line on a terminal, a line per step elsewhere."""
     if not sys.stderr.isatty():
         yield lambda text: output.print_note(output.sanitize(text))
         return

@@ -1,5 +1,5 @@
-"""How drivers stand where no node runs that could say so: by their files, by what is installed, and
-by which secrets there are. Nothing is started."""
+"""The status of drivers without a running node: by their files, installed programs and available
+secrets. No server is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from interlock.manifests.model import DriverManifest, ToolContract
 
 
 async def condition_of(manifest: DriverManifest, project: DriverProject) -> DriverCondition:
-    """What is known of a driver."""
+    """Return the condition of a driver."""
     condition = DriverCondition(rejection=refusal(manifest, project.config, project.base_dir))
     auth = sign_in_of(manifest, project)
     condition.authed = await auth.read_state() is SignInState.AUTHED
@@ -38,7 +38,8 @@ async def condition_of(manifest: DriverManifest, project: DriverProject) -> Driv
 
 
 def _installed(manifest: DriverManifest, project: DriverProject) -> bool:
-    """Whether its program is there, as far as can be told without running anything."""
+    """Return whether the program is installed, as far as it can be known without running
+    anything."""
     server = manifest.server
     if server is None or server.kind == "remote" or not manifest.install:
         return True
@@ -48,16 +49,16 @@ def _installed(manifest: DriverManifest, project: DriverProject) -> bool:
     if server.kind == "binary":
         name = str(manifest.folder / server.path) if "/" in server.path else server.path
         return shutil.which(name) is not None
-    # Whether an image is there, only its engine knows.
+    # Only the container engine knows whether an image is installed.
     return server.kind == "docker" and shutil.which("docker") is not None
 
 
 async def statuses(project: DriverProject) -> list[DriverStatus]:
-    """Every driver, as a node would show it."""
-    found = []
+    """Return the status of every driver, as a node would show it."""
+    rows = []
     for manifest in project.workspace.drivers.values():
         condition = await condition_of(manifest, project)
-        found.append(
+        rows.append(
             DriverStatus(
                 id=manifest.id,
                 version=manifest.version,
@@ -78,7 +79,7 @@ async def statuses(project: DriverProject) -> list[DriverStatus]:
                 ],
             )
         )
-    return found + [
+    return rows + [
         DriverStatus.of_file(path, [str(problem) for problem in problems])
         for path, problems in project.workspace.problems.items()
     ]
@@ -99,57 +100,63 @@ async def decide(
     *,
     pinned: str | None,
     region: str | None,
-    known: dict[str, DriverStatus],
+    node_statuses: dict[str, DriverStatus],
 ) -> DriverChoice:
-    """Which driver a call with these inputs would go to. `known`: what a running node told."""
+    """Decide which driver a call would go to.
+
+    Args:
+        known: statuses from a running node, by driver id.
+    """
     candidates = []
     for key in project.workspace.serving.get(contract.key, ()):
         manifest = project.workspace.drivers[key]
-        bound = next(
+        binding = next(
             binding
             for binding in project.workspace.bindings[key]
             if binding.contract.key == contract.key
         )
         condition = await condition_of(manifest, project)
         has_code = (manifest.folder / "driver.py").is_file()
-        wrong = [] if has_code else check_entry(contract, bound.entry)
-        if wrong and not condition.rejection:
-            condition.rejection = " ".join(wrong)
-        _as_told(condition, known.get(manifest.id), contract.key)
-        candidates.append(Candidate(manifest, bound.entry, condition))
+        problems = [] if has_code else check_entry(contract, binding.entry)
+        if problems and not condition.rejection:
+            condition.rejection = " ".join(problems)
+        _apply_node_status(condition, node_statuses.get(manifest.id), contract.key)
+        candidates.append(Candidate(manifest, binding.entry, condition))
     return route(
         contract,
         candidates,
         list(inputs),
-        workspace=allowed(project.settings, region),
+        workspace=selection_policy(project.settings, region),
         machine=this_machine(project.base_dir),
         pinned=pinned,
         now=time.time(),
     )
 
 
-def _as_told(condition: DriverCondition, told: DriverStatus | None, contract: str) -> None:
-    """A running node knows better."""
-    if told is None:
+def _apply_node_status(
+    condition: DriverCondition, status: DriverStatus | None, contract: str
+) -> None:
+    """Apply the status of a running node, which is more precise."""
+    if status is None:
         return
-    condition.authed = told.state != "unauthed"
-    condition.auth_problem = "" if condition.authed else told.problem
+    condition.authed = status.state != "unauthed"
+    condition.auth_problem = "" if condition.authed else status.problem
     problems = [
         problem
-        for bound in told.bindings
+        for bound in status.bindings
         if bound.contract == contract
         for problem in bound.problems
     ]
-    if told.state == "refused":
-        condition.rejection = told.problem or "; ".join(problems) or condition.rejection
+    if status.state == "refused":
+        condition.rejection = status.problem or "; ".join(problems) or condition.rejection
     elif problems:
         condition.rejection = "; ".join(problems)
-    if told.state in ("running", "ready"):
+    if status.state in ("running", "ready"):
         condition.install_failed = ""
 
 
-def allowed(settings: DriversConfig, region: str | None = None) -> SelectionPolicy:
-    """Which drivers a node of this config may use."""
+def selection_policy(settings: DriversConfig, region: str | None = None) -> SelectionPolicy:
+    """Return the driver selection policy of a config."""
     policy = settings.policy
     return SelectionPolicy(
         region=settings.region if region is None else region,

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands of `interlock drivers` have in common."""
+"""Arguments and options that several `interlock drivers` commands share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DriversArgument = Annotated[
 ]
 Pin = Annotated[
     str | None,
-    typer.Option("--pin", metavar="ID", help="As if the call were pinned to this driver."),
+    typer.Option("--pin", metavar="ID", help="Assume that the call is pinned to this driver."),
 ]
 Region = Annotated[
     str | None,
-    typer.Option("--region", metavar="R", help="As if the node were in this region."),
+    typer.Option("--region", metavar="R", help="Assume that the node is in this region."),
 ]

@@ -1,6 +1,5 @@
-"""What a node would refuse or never use of the drivers of a config, found without starting one:
-signatures, egress, contracts that broke, pins and secrets that lead nowhere, folders that are not
-there."""
+"""Parts of a config that a node would reject or never use, found without starting a server:
+signatures, egress, incompatible contracts, unknown names in pins and secrets, missing folders."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import DriverProject
 
 ManifestRejection = tuple[str, str, str, str]
-"""The file, what is wrong, what to do, and the driver that it is about."""
+"""The file, the problem, the hint and the driver."""
 _DEFAULTS: Final = DriversConfig()
 
 
-def refused(project: DriverProject) -> Iterator[ManifestRejection]:
-    """Drivers and contracts that a node of this config would not take."""
+def find_rejections(project: DriverProject) -> Iterator[ManifestRejection]:
+    """Yield drivers and contracts that a node of this config would reject."""
     for manifest in project.workspace.drivers.values():
-        why = refusal(manifest, project.config, project.base_dir)
-        if why:
-            yield str(manifest.file), why, "", manifest.id
+        reason = refusal(manifest, project.config, project.base_dir)
+        if reason:
+            yield str(manifest.file), reason, "", manifest.id
     for broken in broken_contracts(project.config, project.base_dir, project.workspace).values():
         yield str(broken.contract.file), broken.sentence, "", ""
 
 
-def unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
-    """Places of the config that name something which the workspace does not have."""
+def find_unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield config entries that name something which the workspace does not have."""
     settings, workspace = project.settings, project.workspace
     contracts = {*workspace.contracts, *(contract.id for contract in workspace.contracts.values())}
     drivers = {*workspace.drivers, *(manifest.id for manifest in workspace.drivers.values())}
@@ -46,30 +45,30 @@ def unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
         if slug not in workspace.secrets.entries and slug not in workspace.secret_names:
             hint = "list it in a SECRETS.md, or remove it"
             yield ("drivers", "secrets", slug), f"no inventory lists the secret {slug}", hint
-    for name, given, usual in (
+    for name, configured, defaults in (
         ("folders", settings.folders, _DEFAULTS.folders),
         ("contracts", settings.contracts, _DEFAULTS.contracts),
     ):
-        for index, folder in enumerate(given):
-            if folder not in usual and not (project.base_dir / folder).is_dir():
+        for index, folder in enumerate(configured):
+            if folder not in defaults and not (project.base_dir / folder).is_dir():
                 yield ("drivers", name, index), f"there is no folder {folder}", "check the path"
 
 
-def without_manifest(project: DriverProject) -> Iterator[tuple[str, str]]:
-    """Folders among the drivers that hold none."""
+def find_missing_manifests(project: DriverProject) -> Iterator[tuple[str, str]]:
+    """Yield folders among the drivers without a manifest."""
     for folder in project.settings.folders:
         try:
-            inside = sorted(os.scandir(project.base_dir / folder), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(project.base_dir / folder), key=lambda entry: entry.name)
         except OSError:
             continue
-        for item in inside:
-            if not item.is_dir() or item.name.startswith("."):
+        for entry in entries:
+            if not entry.is_dir() or entry.name.startswith("."):
                 continue
-            names = os.listdir(item.path)
+            names = os.listdir(entry.path)
             if MANIFEST_FILE in names:
                 continue
-            alike = next((name for name in names if name.upper() == MANIFEST_FILE.upper()), "")
-            why = f"{alike} is not read: call it {MANIFEST_FILE}" if alike else (
-                f"there is no {MANIFEST_FILE} in it"
+            similar = next((name for name in names if name.upper() == MANIFEST_FILE.upper()), "")
+            message = f"{similar} is not read: rename it to {MANIFEST_FILE}" if similar else (
+                f"it contains no {MANIFEST_FILE}"
             )  # fmt: skip
-            yield item.path, why
+            yield entry.path, message

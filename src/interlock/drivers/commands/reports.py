@@ -1,4 +1,4 @@
-"""What drivers add to commands that belong to no feature."""
+"""Contributions of drivers to commands that belong to no feature."""
 
 from __future__ import annotations
 
@@ -34,25 +34,36 @@ class DriversReports(FeatureReports, ContractSource):
     def check(self, config: Config, source: ConfigSource) -> CheckReport:
         settings = config.section(DriversConfig)
         folders = any((source.base_dir / name).is_dir() for name in settings.folders)
-        named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
-        if not settings.enabled or not (folders or named):
+        is_configured = (
+            settings.pins or settings.secrets or settings.folders != type(settings)().folders
+        )
+        if not settings.enabled or not (folders or is_configured):
             return CheckReport()
         from interlock.core.config import Problem
-        from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
+        from interlock.drivers.commands.rejections import (
+            find_missing_manifests,
+            find_rejections,
+            find_unknown_names,
+        )
         from interlock.drivers.commands.workspace import project_of
         from interlock.primitives.text import format_count
         from interlock.terminal.config_source import locate_problems
 
         project = project_of(config, source.base_dir)
-        wrong = [
+        problems = [
             problem for problems in project.workspace.problems.values() for problem in problems
         ]
-        wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(project)]
-        wrong += locate_problems(unknown_names(project), source)
-        odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(project)]
+        problems += [
+            Problem(file, 0, 0, "", reason, hint)
+            for file, reason, hint, _ in find_rejections(project)
+        ]
+        problems += placed(find_unknown_names(project), source)
+        warnings = [
+            Problem(file, 0, 0, "", reason, "") for file, reason in find_missing_manifests(project)
+        ]
         drivers, contracts = len(project.workspace.drivers), len(project.workspace.contracts)
-        count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
-        return CheckReport(wrong, odd, count)
+        counts = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
+        return CheckReport(problems, warnings, counts)
 
     def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
         if not any((base_dir / name).is_dir() for name in config.section(DriversConfig).folders):

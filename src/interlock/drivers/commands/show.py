@@ -1,4 +1,4 @@
-"""`interlock drivers show`: what a driver says, and what would be started for it."""
+"""`interlock drivers show`: the content of a driver and the command that starts it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ def show(
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Show one driver: its server, the command that starts it, what it may reach, what it serves.
+    """Show one driver: its server, the command that starts it, its network and its contracts.
 
-    The state is that of the running node; without one, the files tell. Secrets are named, and
-    never shown. A container's command is shown also where there is no engine for it.
+    The state comes from the running node, or from the files if no node runs. Secrets are shown by
+    name only. The command of a container is shown even without a container engine.
 
     \b
     Example:
       interlock drivers show postgres-mcp
     """
-    from interlock.drivers.commands.list import ask_node
+    from interlock.drivers.commands.list import read_node
     from interlock.drivers.commands.offline_status import statuses
     from interlock.terminal.event_loop import run
 
-    project, rows, _ = ask_node(config, node, quiet=True)
+    project, rows, _ = read_node(config, node, quiet=True)
     manifest = project.manifest(driver)
-    known = [row for row in rows or () if row.file == str(manifest.file)]
-    status = next(row for row in known or run(statuses(project)) if row.file == str(manifest.file))
-    told = {
+    node_rows = [row for row in rows or () if row.file == str(manifest.file)]
+    status = next(
+        row for row in node_rows or run(statuses(project)) if row.file == str(manifest.file)
+    )
+    details = {
         "id": manifest.id,
         "version": manifest.version,
         "file": str(manifest.file),
@@ -59,13 +61,13 @@ def show(
         ],
     }
     if json:
-        output.print_json(told)
+        say.as_json(details)
     else:
-        _print(manifest, told, project)
+        _print(manifest, details, project)
 
 
 def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
-    """Where the server is, or the words that start it."""
+    """Return the location of the server, or its command line."""
     from interlock.drivers.installation import installed_bin
     from interlock.drivers.launch import server_command
     from interlock.drivers.standalone import installed_folder
@@ -86,7 +88,7 @@ def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
             )
             break
         except InterlockError as error:
-            # The command is of use all the same, to whoever wants to know what would be run.
+            # The command is shown although it would be rejected.
             refused = refused or error.message
     return {
         "server": server.kind,
@@ -96,26 +98,27 @@ def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
     }
 
 
-def _print(manifest: DriverManifest, told: dict[str, Any], project: DriverProject) -> None:
+def _print(manifest: DriverManifest, details: dict[str, Any], project: DriverProject) -> None:
     rows = [
-        ("file", project.shown(manifest.file)),
-        ("state", f"{told['state']}{': ' + told['problem'] if told['problem'] else ''}"),
-        ("server", told.get("url") or told["server"]),
-        ("command", shlex.join(told["command"])),
-        ("refused", told["refused"]),
-        ("variables", ", ".join(told.get("variables", ()))),
-        ("secrets", ", ".join(told["secrets"])),
-        ("egress", ", ".join(told["egress"]) or "no network"),
-        ("region", ", ".join(told["region"])),
-        ("tags", ", ".join(told["policy_tags"])),
+        ("file", project.display_path(manifest.file)),
+        ("state", f"{details['state']}{': ' + details['problem'] if details['problem'] else ''}"),
+        ("server", details.get("url") or details["server"]),
+        ("command", shlex.join(details["command"])),
+        ("refused", details["refused"]),
+        ("variables", ", ".join(details.get("variables", ()))),
+        ("secrets", ", ".join(details["secrets"])),
+        ("egress", ", ".join(details["egress"]) or "no network"),
+        ("region", ", ".join(details["region"])),
+        ("tags", ", ".join(details["policy_tags"])),
         ("install", ", ".join(str(step.get("package") or step.get("image") or step["method"])
-                              for step in told["install"])),
+                              for step in details["install"])),
     ]  # fmt: skip
     print(f"{manifest.name} {manifest.version} ({manifest.id})")
     for name, text in rows:
         if text:
             print(f"  {name:<10}{say.printable(text)}")
-    for contract in told["serves"]:
+    for contract in details["serves"]:
         print(
-            f"  serves    {contract['contract'].partition('@')[0]} by {say.printable(contract['tool'])}"
+            f"  serves    {contract['contract'].partition('@')[0]} "
+            f"by {say.printable(contract['tool'])}"
         )

@@ -1,5 +1,5 @@
-"""Reaching the server of one driver from the command line: by the same way as any other program
-without a node (`interlock.drivers.standalone`), told in words for print."""
+"""Connection to the server of one driver from the command line, with printable error messages (see
+`interlock.drivers.standalone`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def open_server(
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> AbstractAsyncContextManager[StandaloneServer]:
-    """The server of a driver, for as long as the block lasts. Entering it raises InterlockError.
+    """Start or connect to the server of a driver until the block ends. Entering it raises
+    InterlockError.
 
-    `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
+    Args:
+        inventory: secrets that are not in a file yet.
+        may_install: install the server even if the config does not allow it.
     """
     return standalone.open_server(
         manifest,
@@ -42,6 +45,6 @@ def open_server(
 
 
 def connection_error_text(id: str, error: InterlockError) -> str:
-    """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
-    own = isinstance(error, UpstreamLostError)
-    return output.sanitize(redact_about(id, error.message) if own else error.message)
+    """Return a printable message for a failed connection. The server's own text is untrusted."""
+    from_server = isinstance(error, UpstreamGoneError)
+    return say.printable(redact_about(id, error.message) if from_server else error.message)

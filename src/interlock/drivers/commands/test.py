@@ -1,5 +1,4 @@
-"""`interlock drivers test`: a contract's examples against the drivers that serve it, by their real
-servers and the real translation."""
+"""`interlock drivers test`: run the examples of contracts against the real servers of drivers."""
 
 from __future__ import annotations
 
@@ -19,41 +18,41 @@ if TYPE_CHECKING:
     from interlock.manifests.binding import EntryBinding
     from interlock.manifests.model import DriverManifest, Example
 
-_MOST_LINES: Final = 40
+_MAX_LINES: Final = 40
 _NO_EXAMPLES: Final = "it has no examples"
 OK, DIFFERS, FAILED, SKIPPED, UNREACHABLE = "ok", "differs", "failed", "skipped", "unreachable"
 
 
 class ExampleResult(Struct):
-    """One example at one driver."""
+    """The result of one example at one driver."""
 
     driver: str
     contract: str
     example: str
     outcome: str
-    told: str = ""
-    """Why it failed or was skipped."""
+    message: str = ""
+    """Reason of a failure or a skip."""
     difference: list[str] = field(default_factory=list)
     value: Any = None
 
 
-def try_examples(
+def run_tests(
     name: Annotated[
         str,
         typer.Argument(metavar="ID|TOOL", help="A driver, or a contract.", show_default=False),
     ],
     changes: Annotated[
         bool,
-        typer.Option("--changes", help="Also examples of contracts that change something."),
+        typer.Option("--changes", help="Also run examples of contracts that change something."),
     ] = False,
     json: Json = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Run the examples of contracts against the real servers of drivers, and report differences.
+    """Run the examples of contracts against the real servers of drivers, and show differences.
 
-    Of a driver every contract that it serves is tried, of a contract every driver that serves it:
-    examples hold for all of them. Exit code 1 when one does not, or when nothing was tried at all;
-    4 when a server cannot be reached.
+    For a driver, tests every contract that it serves. For a contract, tests every driver that
+    serves it. Exit code 1 if an example fails or nothing was tested, 4 if a server cannot be
+    reached.
 
     \b
     Examples:
@@ -64,34 +63,34 @@ def try_examples(
     from interlock.terminal.event_loop import run
 
     project = open_project(config)
-    found = run(_try_all(project, name, changes=changes))
+    results = run(_run_all(project, name, changes=changes))
     if json:
-        output.print_json(found)
+        say.as_json(results)
     else:
-        for result in found:
+        for result in results:
             _print(result)
-    outcomes = {result.outcome for result in found}
+    outcomes = {result.outcome for result in results}
     if outcomes & {DIFFERS, FAILED}:
         raise typer.Exit(output.FAILED)
     if UNREACHABLE in outcomes:
         raise typer.Exit(output.UNREACHABLE)
     if OK not in outcomes:
-        # Whoever relies on this in CI must not take silence for a yes.
-        output.print_problem(f"nothing of {output.sanitize(name)} was tried: {_missing(found)}.")
-        raise typer.Exit(output.FAILED)
+        # No test must not look like a success in CI.
+        say.problem(f"no example of {say.printable(name)} was run: {_advice(results)}.")
+        raise typer.Exit(say.FAILED)
 
 
-def _missing(found: list[ExampleResult]) -> str:
-    """What to do so that something is tried."""
-    if not found:
+def _advice(results: list[ExampleResult]) -> str:
+    """Return what to do if no example was run."""
+    if not results:
         return "no driver serves it"
-    if all(result.told == _NO_EXAMPLES for result in found):
-        return "write examples into its TOOL.md (name, input, output)"
-    return "say --changes to try what changes something, or write examples into a TOOL.md"
+    if all(result.message == _NO_EXAMPLES for result in results):
+        return "add examples to its TOOL.md (name, input, output)"
+    return "use --changes to run examples that change something, or add examples to a TOOL.md"
 
 
-async def _try_all(project: DriverProject, name: str, *, changes: bool) -> list[ExampleResult]:
-    found: list[ExampleResult] = []
+async def _run_all(project: DriverProject, name: str, *, changes: bool) -> list[ExampleResult]:
+    results: list[ExampleResult] = []
     if project.is_contract(name):
         contract = project.contract(name)
         keys = project.workspace.serving.get(contract.key, ())
@@ -99,15 +98,15 @@ async def _try_all(project: DriverProject, name: str, *, changes: bool) -> list[
             output.print_note(f"no driver serves {contract.id}.")
         for key in keys:
             manifest = project.workspace.drivers[key]
-            chosen = [b for b in project.workspace.bindings[key] if b.contract.key == contract.key]
-            found += await _try_driver(project, manifest, chosen, changes=changes)
-        return found
+            served = [b for b in project.workspace.bindings[key] if b.contract.key == contract.key]
+            results += await _run_driver(project, manifest, served, changes=changes)
+        return results
     manifest = project.manifest(name)
     bindings = project.workspace.bindings[manifest.key]
-    return await _try_driver(project, manifest, list(bindings), changes=changes)
+    return await _run_driver(project, manifest, list(bindings), changes=changes)
 
 
-async def _try_driver(
+async def _run_driver(
     project: DriverProject, manifest: DriverManifest, bindings: list[EntryBinding], *, changes: bool
 ) -> list[ExampleResult]:
     from interlock.drivers.binding import check_listed
@@ -115,45 +114,45 @@ async def _try_driver(
     from interlock.drivers.standalone import open_hooks
     from interlock.errors import InterlockError
 
-    found: list[ExampleResult] = []
-    waiting: list[EntryBinding] = []
+    results: list[ExampleResult] = []
+    runnable: list[EntryBinding] = []
     for binding in bindings:
         contract = binding.contract
         if not contract.examples:
-            found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
+            results.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
         elif contract.mutates and not changes:
-            why = "it changes something; --changes tries it all the same"
-            found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, why))
+            reason = "it changes something; use --changes to run it"
+            results.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, reason))
         else:
-            waiting.append(binding)
-    if not waiting:
-        return found
+            runnable.append(binding)
+    if not runnable:
+        return results
     try:
-        async with open_server(manifest, project, warn=output.print_note) as there:
-            tools = there.tools()
+        async with open_server(manifest, project, warn=say.note) as server:
+            tools = server.tools()
             async with open_hooks(manifest, project, warn=say.note) as hooks:
-                for binding in waiting:
-                    wrong = check_listed(binding.contract, binding.entry, tools).errors
-                    if wrong:
-                        told = say.printable(" ".join(wrong))
-                        found.append(
-                            ExampleResult(manifest.id, binding.contract.id, "", FAILED, told)
+                for binding in runnable:
+                    problems = check_listed(binding.contract, binding.entry, tools).errors
+                    if problems:
+                        message = say.printable(" ".join(problems))
+                        results.append(
+                            ExampleResult(manifest.id, binding.contract.id, "", FAILED, message)
                         )
                         continue
-                    found += await _try_examples(there, binding, hooks)
-        for sentence in (*there.secret_notes(), *there.egress_notes()):
+                    results += await _run_examples(server, binding, hooks)
+        for sentence in (*server.secret_notes(), *server.egress_notes()):
             say.note(sentence)
     except InterlockError as error:
-        found.append(
+        results.append(
             ExampleResult(
                 manifest.id, "", "", UNREACHABLE, connection_error_text(manifest.id, error)
             )
         )
-    return found
+    return results
 
 
-async def _try_examples(
-    there: StandaloneServer, binding: EntryBinding, hooks: Any
+async def _run_examples(
+    server: StandaloneServer, binding: EntryBinding, hooks: Any
 ) -> list[ExampleResult]:
     from interlock.drivers.driver import DriverBinding
     from interlock.drivers.translation import BoundEntry
@@ -165,55 +164,53 @@ async def _try_examples(
         BoundEntry(binding.contract, binding.entry, transforms=transforms),
     )
     return [
-        await _try_example(there, served, hooks, number, example)
+        await _run_example(server, served, hooks, number, example)
         for number, example in enumerate(binding.contract.examples, 1)
     ]
 
 
-async def _try_example(
-    there: StandaloneServer, served: Any, hooks: Any, number: int, example: Example
+async def _run_example(
+    server: StandaloneServer, served: Any, hooks: Any, number: int, example: Example
 ) -> ExampleResult:
     from interlock.drivers.limits import effective_timeout_ms
     from interlock.errors import InterlockError
 
     contract, entry = served.contract, served.entry
-    one = ExampleResult(there.manifest.id, contract.id, example.name or f"example {number}", OK)
-    timeout = effective_timeout_ms(contract, there.manifest, entry) / 1000
+    result = ExampleResult(server.manifest.id, contract.id, example.name or f"example {number}", OK)
+    timeout = effective_timeout_ms(contract, server.manifest, entry) / 1000
     try:
         served.bound.shape.check_inputs(example.input)
         if hooks is None:
             arguments = served.bound.arguments(example.input)
         else:
             arguments = await hooks.arguments(served, example.input, None, None)
-        result = await there.call(entry.mcp.tool_name, arguments, timeout=timeout)
+        tool_result = await server.call(entry.mcp.tool_name, arguments, timeout=timeout)
         if hooks is None:
-            one.value = served.bound.extract_value(result).value
+            result.value = served.bound.extract_value(tool_result).value
         else:
-            one.value = await hooks.extract_value(served, result, None)
+            result.value = await hooks.extract_value(served, tool_result, None)
     except InterlockError as error:
-        one.outcome, one.told = (
+        result.outcome, result.message = (
             FAILED,
-            output.sanitize(f"{error.failure.name}: {error.message}"),
+            say.printable(f"{error.failure.name}: {error.message}"),
         )
-        return one
+        return result
     except TimeoutError:
-        one.outcome, one.told = FAILED, f"it did not answer within {timeout:g} s"
-        return one
-    if example.has_output and one.value != example.output:
-        one.outcome = DIFFERS
-        one.difference = difference(example.output, one.value)
-    return one
+        result.outcome, result.message = FAILED, f"no response within {timeout:g} s"
+        return result
+    if example.has_output and result.value != example.output:
+        result.outcome = DIFFERS
+        result.difference = difference(example.output, result.value)
+    return result
 
 
-def difference(expected: Any, got: Any) -> list[str]:
-    """What is other than the example says, line by line."""
+def difference(expected: Any, actual: Any) -> list[str]:
+    """Return the differences between the expected and the actual value, line by line."""
     lines = list(
-        difflib.unified_diff(
-            _lines(expected), _lines(got), "as the example says", "as it is", lineterm=""
-        )
+        difflib.unified_diff(_lines(expected), _lines(actual), "expected", "actual", lineterm="")
     )
-    if len(lines) > _MOST_LINES:
-        return [*lines[:_MOST_LINES], f"… {len(lines) - _MOST_LINES} lines more"]
+    if len(lines) > _MAX_LINES:
+        return [*lines[:_MAX_LINES], f"… {len(lines) - _MAX_LINES} more lines"]
     return lines
 
 
@@ -228,13 +225,13 @@ def _print(result: ExampleResult) -> None:
     from rich.text import Text
 
     marks = {OK: ("✓", "green"), SKIPPED: ("–", "yellow")}
-    what = ": ".join(filter(None, (result.contract, result.example)))
-    told = f": {result.told}" if result.told else ""
-    shown = f" {result.driver}  {what}" if what else f" {result.driver}"
+    subject = ": ".join(filter(None, (result.contract, result.example)))
+    message = f": {result.message}" if result.message else ""
+    title = f" {result.driver}  {subject}" if subject else f" {result.driver}"
     outcome = "" if result.outcome in (OK, SKIPPED) else f" ({result.outcome})"
     console = say.console()
     console.print(
-        Text.assemble(marks.get(result.outcome, ("✗", "red")), f"{shown}{outcome}{told}"),
+        Text.assemble(marks.get(result.outcome, ("✗", "red")), f"{title}{outcome}{message}"),
         soft_wrap=True,
     )
     styles = {"-": "red", "+": "green", "@": "cyan"}

@@ -1,4 +1,4 @@
-"""`interlock drivers sign` and `verify`: vouch for a driver as it is, and see who did."""
+"""`interlock drivers sign` and `verify`: sign drivers and verify their signatures."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ def sign(
         typer.Option(
             "--key",
             metavar="PEM",
-            help="Your private key (Ed25519); a name is looked for where `interlock keys new` "
-            "puts keys.",
+            help="Your private key (Ed25519), or the name of a key that `interlock keys new` "
+            "created.",
         ),
     ],
     passphrase_file: Annotated[
         Path | None,
-        typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+        typer.Option(
+            "--passphrase-file",
+            metavar="FILE",
+            help="Read the passphrase from the first line of this file.",
+        ),
     ] = None,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Sign a driver as it is now: a node that trusts the key uses it, until a file of it changes.
+    """Sign a driver. A node that trusts the key uses the driver until one of its files changes.
 
-    What is signed are DRIVER.md, SECRETS.md, driver.py and server.json. The signature is written
-    beside them, into DRIVER.sig. Contracts are not signed: they can be several drivers'.
+    The signature covers DRIVER.md, SECRETS.md, driver.py and server.json and is written into
+    DRIVER.sig beside them. Contracts are not signed, because several drivers can share one.
 
     \b
     Example:
@@ -55,12 +59,12 @@ def sign(
     operator_key.warn_if_readable(path)
     private = operator_key.load_key(path, passphrase_file)
     try:
-        written = signed(folder, private)
+        signature_file = signed(folder, private)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InterlockError(CONFIG, f"{folder} cannot be signed: {reason}.") from None
-    print(f"{written}: signed by {key_id(private.public_key())}")
-    output.print_note("Nodes that have the public part of the key under drivers.trust will use it.")
+    print(f"{signature_file}: signed by {key_id(private.public_key())}")
+    say.note("Nodes with the public key under drivers.trust will use this driver.")
 
 
 def verify(
@@ -68,13 +72,13 @@ def verify(
     key: Annotated[
         list[Path] | None,
         typer.Option(
-            "--key", metavar="PEM", help="A public key that is believed, besides drivers.trust."
+            "--key", metavar="PEM", help="A public key to trust, in addition to drivers.trust."
         ),
     ] = None,
     json: Json = False,
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Show by whom drivers are signed, and whether they changed since. Exit code 1 if not all are.
+    """Show who signed drivers and whether they changed since. Exit code 1 unless all are valid.
 
     \b
     Examples:
@@ -86,43 +90,42 @@ def verify(
     from interlock.manifests.signatures import verify as verified
 
     project = open_project(config)
-    trusted = _trusted(project, key or [])
+    trusted = _trusted_keys(project, key or [])
     rows: list[dict[str, str | None]] = []
     for id in drivers or project.ids():
         try:
             rows.append({"driver": id, "signed_by": verified(project.folder_of(id), trusted)})
         except SignatureProblem as problem:
             rows.append({"driver": id, "signed_by": None, "problem": str(problem)})
-    bad = [row for row in rows if row["signed_by"] is None]
+    invalid = [row for row in rows if row["signed_by"] is None]
     if json:
         output.print_json(rows)
     else:
-        widest = max((len(str(row["driver"])) for row in rows), default=0)
+        width = max((len(str(row["driver"])) for row in rows), default=0)
         for row in rows:
-            told = f"signed by {row['signed_by']}" if row not in bad else row["problem"]
-            print(f"{row['driver']:<{widest}}  {output.sanitize(str(told))}")
+            result = f"signed by {row['signed_by']}" if row not in invalid else row["problem"]
+            print(f"{row['driver']:<{width}}  {say.printable(str(result))}")
         if not rows:
-            output.print_note("there is no driver here.")
-    if bad:
-        raise typer.Exit(output.FAILED)
+            say.note("no drivers here. Create one: interlock drivers new")
+    if invalid:
+        raise typer.Exit(say.FAILED)
 
 
-def _trusted(project: DriverProject, more: list[Path]) -> list[Ed25519PublicKey]:
-    """The keys that are believed. Raises InterlockError."""
+def _trusted_keys(project: DriverProject, options: list[Path]) -> list[Ed25519PublicKey]:
+    """Return the trusted keys. Raises InterlockError."""
     from interlock.errors import CONFIG, InterlockError
     from interlock.manifests.signatures import SignatureProblem, read_public_key
 
-    named = [project.base_dir / Path(path).expanduser() for path in project.settings.trust]
-    found = []
-    for path in [*named, *more]:
+    configured = [project.base_dir / Path(path).expanduser() for path in project.settings.trust]
+    keys = []
+    for path in [*configured, *options]:
         try:
-            found.append(read_public_key(path))
+            keys.append(read_public_key(path))
         except SignatureProblem as problem:
             raise InterlockError(CONFIG, str(problem)) from None
-    if not found:
+    if not keys:
         raise InterlockError(
             CONFIG,
-            "no key is believed here: name one under drivers.trust in interlock.yaml, or with "
-            "--key.",
+            "no trusted key. Add one to drivers.trust in interlock.yaml, or use --key.",
         )
-    return found
+    return keys

@@ -1,4 +1,4 @@
-"""The drivers and contracts of a config, as their files say, for the commands that look at them."""
+"""The drivers and contracts of a config, read from their files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from interlock.manifests.ranges import newest
 from interlock.manifests.workspace import Workspace, load_workspace
 from interlock.terminal import config_source
 
-_MOST_NAMED: Final = 12
+_MAX_NAMES: Final = 12
 
 
 class DriverProject(Struct, frozen=True):
-    """A config, and everything that its drivers' files say."""
+    """A config with the content of its driver files."""
 
     config: Config
     base_dir: Path
@@ -37,25 +37,29 @@ class DriverProject(Struct, frozen=True):
         return self.config.section(DriversConfig)
 
     def ids(self) -> list[str]:
-        """Every driver that can be used, `id@major` where there are two majors of it."""
+        """Return the ids of valid drivers, as `id@major` if there are several majors."""
         keys = sorted(self.workspace.drivers)
-        once = [key.partition("@")[0] for key in keys]
-        return [id if once.count(id) == 1 else key for id, key in zip(once, keys, strict=True)]
+        bare_ids = [key.partition("@")[0] for key in keys]
+        return [
+            id if bare_ids.count(id) == 1 else key for id, key in zip(bare_ids, keys, strict=True)
+        ]
 
     def manifest(self, id: str) -> DriverManifest:
-        """The driver that is meant: by its id (of several majors the newest) or `id@major`.
+        """Return the driver with an id (the newest of several majors) or `id@major`.
 
-        Raises InterlockError; for one whose file is wrong, with everything that is wrong with it.
+        Raises:
+            InterlockError: there is none, or its file is invalid. Contains all problems of the
+                file.
         """
-        found = self._drivers_of(id)
-        if found:
-            return found
+        driver = self._find_driver(id)
+        if driver:
+            return driver
         for path, problems in self.workspace.problems.items():
             if path.name == MANIFEST_FILE and path.parent.name == id:
                 raise ManifestError(problems)
         raise _unknown("driver", id, self.ids())
 
-    def _drivers_of(self, id: str) -> DriverManifest | None:
+    def _find_driver(self, id: str) -> DriverManifest | None:
         exact = self.workspace.drivers.get(id)
         if exact is not None:
             return exact
@@ -70,8 +74,8 @@ class DriverProject(Struct, frozen=True):
         return self.manifest(id).folder
 
     def contract(self, name: str) -> ToolContract:
-        """The contract that is meant: by its id (of several majors the oldest, which has the bare
-        name) or `id@major`. Raises InterlockError."""
+        """Return the contract with an id (the oldest of several majors, which has the bare name) or
+        `id@major`. Raises InterlockError."""
         contracts = self.workspace.contracts
         if name in contracts:
             return contracts[name]
@@ -83,20 +87,20 @@ class DriverProject(Struct, frozen=True):
     def is_contract(self, name: str) -> bool:
         return name in self.workspace.contracts or bool(self.workspace.versions(name))
 
-    def shown(self, path: Path) -> str:
-        """A path as a person here would write it."""
+    def display_path(self, path: Path) -> str:
+        """Return a path as a person in this folder would write it."""
         try:
             return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
         except OSError:
             return str(path)
 
 
-def open_project(given: Path | None) -> DriverProject:
-    """The drivers of the config that is found; without one, those of this folder.
+def open_project(config_path: Path | None) -> DriverProject:
+    """Return the drivers of the current config, or of this folder if there is no config.
 
-    Raises ConfigError when the config is wrong; manifests that are wrong are in the workspace.
+    Raises ConfigError if the config is invalid. Problems of manifests are in the workspace.
     """
-    config, base_dir = config_source.load_or_default(config_source.find_source_or_none(given))
+    config, base_dir = where.load_or_default(where.source_if_any(config_path))
     return project_of(config, base_dir)
 
 
@@ -105,7 +109,8 @@ def project_of(config: Config, base_dir: Path) -> DriverProject:
 
 
 def read_workspace(config: Config, base_dir: Path) -> Workspace:
-    """As a node of this config would: also held against the drivers that it accepted before."""
+    """Read the workspace as a node of this config would, including the comparison with accepted
+    drivers."""
     settings = config.section(DriversConfig)
     accepted = registered_drivers_path(config, os.environ, base_dir)
     return load_workspace(
@@ -116,14 +121,14 @@ def read_workspace(config: Config, base_dir: Path) -> Workspace:
     )
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> InterlockError:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        hint = f'did you mean "{close[0]}"?'
+def _unknown(kind: str, name: str, names_or_ids: Iterable[str]) -> InterlockError:
+    names = sorted(names_or_ids)
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if similar:
+        hint = f'did you mean "{similar[0]}"?'
     elif not names:
-        hint = f"there is no {what} here at all; `interlock drivers new` makes one."
+        hint = "this workspace has none. Create a driver: `interlock drivers new`."
     else:
-        more = ", …" if len(names) > _MOST_NAMED else ""
-        hint = f"there are: {', '.join(names[:_MOST_NAMED])}{more}"
-    return InterlockError(CONFIG, f"there is no {what} {name!r}; {hint}")
+        more = ", …" if len(names) > _MAX_NAMES else ""
+        hint = f"available: {', '.join(names[:_MAX_NAMES])}{more}"
+    return InterlockError(CONFIG, f"there is no {kind} {name!r}; {hint}")

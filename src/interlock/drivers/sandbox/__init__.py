@@ -1,1 +1,1 @@
-"""Where the servers of drivers may connect to, and how they are kept from everything else."""
+"""The sandbox of driver servers: which hosts they may connect to, and how this is enforced."""

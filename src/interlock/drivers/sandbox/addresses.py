@@ -1,7 +1,7 @@
-"""Whose an address is: another machine's, this machine's own, or its cloud's.
+"""The owner of an address: another machine, this machine, or its cloud.
 
-An IPv6 address that only carries an IPv4 one is read as that: there are many ways to write the
-same place. What the machine's own addresses are is looked up anew each time: they change.
+An IPv6 address that embeds an IPv4 address is treated as that address, because there are many ways
+to write the same address. The machine's own addresses are read each time, because they change.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Final
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 OwnNetworks = Callable[[], Sequence[Network]]
-"""What addresses this machine has."""
+"""Returns the addresses of this machine."""
 
 
 class AddressOwner(Enum):
-    """To whom an address leads."""
+    """The owner of an address."""
 
     OTHERS = "another machine"
     MACHINE = "this machine itself"
     LINK = "where clouds keep the credentials of their machines, or only this machine's link"
 
 
-# Not on the link by their numbers, but answered by the host of a virtual machine all the same.
+# Not link-local by their numbers, but answered by the host of a virtual machine.
 _METADATA: Final = frozenset(
     map(
         ip_address,
@@ -47,51 +47,51 @@ _LOCAL_ROUTE: Final = re.compile(r"/([0-9]+) host LOCAL")
 
 
 def own_networks(net: Path = Path("/proc/net")) -> list[Network]:
-    """What the kernel takes for this machine's own, of all its interfaces."""
-    found: list[Network] = []
+    """Return the networks that the kernel treats as local, of all interfaces."""
+    networks: list[Network] = []
     for address, routes in _LOCAL.findall(_text(net / "fib_trie")):
-        found += [ip_network(f"{address}/{bits}") for bits in _LOCAL_ROUTE.findall(routes)]
+        networks += [ip_network(f"{address}/{bits}") for bits in _LOCAL_ROUTE.findall(routes)]
     for line in _text(net / "if_inet6").splitlines():
-        found.append(ip_network(int(line.split()[0], 16).to_bytes(16, "big")))
-    return found
+        networks.append(ip_network(int(line.split()[0], 16).to_bytes(16, "big")))
+    return networks
 
 
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")
     except OSError:
-        return ""  # a kernel without this family
+        return ""  # The kernel does not support this address family.
 
 
-def plain(address: str) -> Address:
-    """The address that is meant: of one in another, the inner one."""
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and not (found.is_loopback or found.is_unspecified):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if inner is None and any(found in network for network in _LAST_32_BITS):
-            inner = IPv4Address(int(found) & 0xFFFFFFFF)
-        return inner or found
-    return found
+def inner_address(address: str) -> Address:
+    """Return the embedded IPv4 address of an IPv6 address, or the address itself."""
+    parsed = ip_address(address.partition("%")[0])
+    if isinstance(parsed, IPv6Address) and not (parsed.is_loopback or parsed.is_unspecified):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
+        if inner is None and any(parsed in network for network in _LAST_32_BITS):
+            inner = IPv4Address(int(parsed) & 0xFFFFFFFF)
+        return inner or parsed
+    return parsed
 
 
 def find_owner(address: str, own: OwnNetworks = own_networks) -> AddressOwner:
-    """To whom an address leads. Raises ValueError for what is none."""
+    """Return the owner of an address. Raises ValueError for an invalid address."""
     by_number = owner_by_number(address)
     if by_number is not AddressOwner.OTHERS:
         return by_number
-    found, written = plain(address), ip_address(address.partition("%")[0])
-    # One of another version is in no network.
-    mine = any(found in network or written in network for network in own())
-    return AddressOwner.MACHINE if mine else AddressOwner.OTHERS
+    effective, written = inner_address(address), ip_address(address.partition("%")[0])
+    # An address of the other IP version is in none of the networks.
+    is_own = any(effective in network or written in network for network in own())
+    return AddressOwner.MACHINE if is_own else AddressOwner.OTHERS
 
 
 def owner_by_number(address: str) -> AddressOwner:
-    """The same, as far as the number alone says it. Pure."""
-    found = plain(address)
-    if found.is_loopback or found.is_unspecified:
+    """Return the owner of an address as far as its number alone shows it. Pure."""
+    effective = inner_address(address)
+    if effective.is_loopback or effective.is_unspecified:
         return AddressOwner.MACHINE
-    if found.is_link_local or found.is_multicast or found in _METADATA:
+    if effective.is_link_local or effective.is_multicast or effective in _METADATA:
         return AddressOwner.LINK
-    if found == IPv4Address("255.255.255.255"):
+    if effective == IPv4Address("255.255.255.255"):
         return AddressOwner.LINK
     return AddressOwner.OTHERS

@@ -1,8 +1,8 @@
-"""A server that the node starts, kept from every network but the hosts that it may reach.
+"""The confinement of a server that the node starts: it reaches only the allowed hosts.
 
-`Confinement` changes a command so that it is run confined (`launcher.py` does that, from a plan),
-and is the other end of its ways out. It fails closed: where the machine cannot confine, opening one
-is refused, and a command whose confinement fails half-way never runs.
+`Confinement` changes a command so that it runs confined (`launcher.py` does this, from a plan) and
+provides the network access. It fails closed: if the machine cannot confine, opening is rejected,
+and a command whose confinement fails never runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interlock.drivers.sandbox.listener_handover import ListenerHandover
 from interlock.drivers.sandbox.name_resolution import (
     HostResolver,
     OwnAddresses,
-    reachable,
+    reachable_resolver,
     resolve_outside,
 )
 from interlock.drivers.sandbox.patterns import Egress, HostPort
@@ -38,43 +38,53 @@ from interlock.drivers.sandbox.proxy import Proxy
 from interlock.drivers.sandbox.self_test import confinement_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
 
-_LONGEST_SOCKET_PATH: Final = 100
-_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "WS_PROXY", "WSS_PROXY")
-_NO_PROXY: Final = "NO_PROXY"
-_GONE: Final = frozenset(("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK"))
-"""What names places that a confined server does not have."""
+_MAX_SOCKET_PATH: Final = 100
+_PROXY_VARIABLES: Final = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "FTP_PROXY",
+    "WS_PROXY",
+    "WSS_PROXY",
+)
+_NO_PROXY_VARIABLE: Final = "NO_PROXY"
+_REMOVED_VARIABLES: Final = frozenset(
+    ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK")
+)
+"""Variables that name paths which a confined server cannot see."""
 
 
 def confinement_error(key: str, problem: str) -> InterlockError:
-    """A server cannot be confined as its driver says, so it is not started."""
+    """Return the error for a server that cannot be confined as its driver declares. It is not
+    started."""
     return InterlockError(
         SANDBOX_UNAVAILABLE,
-        f"{key} is not started, because its network cannot be confined here: {problem}. "
-        "An operator who trusts it can set drivers.sandbox: advisory.",
+        f"{key} is not started, because its network cannot be confined on this machine: "
+        f"{problem}. To run it without confinement, set drivers.sandbox: advisory.",
     )
 
 
 class Confinement:
-    """The confinement of one server, for as many starts of it as there are."""
+    """The confinement of one server, for all of its starts."""
 
     def __init__(
         self,
         key: str,
         egress: Egress,
-        ways: EgressRoutes,
-        room: Path,
+        routes: EgressRoutes,
+        folder: Path,
         *,
         covered: Sequence[Path] = (),
     ) -> None:
         self._key = key
         self._covered = covered
         self._egress = egress
-        self._ways = ways
-        self._room = room
+        self._routes = routes
+        self._folder = folder
         self._plan = ""
-        self._door: ListenerHandover | None = None
+        self._handover: ListenerHandover | None = None
         self.covers: CoveredPaths | None = None
-        """What was covered when the server was last started."""
+        """The covered paths at the last start of the server."""
 
     @classmethod
     async def open(
@@ -92,198 +102,213 @@ class Confinement:
         clock: Callable[[], float] = time.monotonic,
         problem: Callable[[], str | None] = confinement_problem,
     ) -> Self:
-        """Get ready to start the server `key`.
+        """Open a confinement for the server `key`.
 
-        `hidden` it shall not see (the node's state), `read_only` not change (whatever says what it
-        may do). What of them is not there when it is started is made, an empty folder: otherwise
-        the server could make it. `local_egress`: other programs of this machine may be named, but
-        `never` says where the node itself listens. `on_refused` hears of places that it asked for
-        in vain. Raises InterlockError when it cannot be confined here, or `egress` is not one.
+        Args:
+            egress: the patterns of the driver's `network.egress`.
+            hidden: paths that the server cannot see, such as the node's state.
+            read_only: paths that the server cannot change, such as files that define its
+                permissions. Missing paths are created as empty folders at the start, because the
+                server could create them otherwise.
+            any_egress: the operator allows the whole network.
+            local_egress: the operator allows other programs of this machine.
+            never: addresses of the node, which are never reachable.
+            on_refused: called with each denied host and port.
+
+        Raises:
+            InterlockError: the server cannot be confined on this machine, or `egress` is invalid.
         """
         try:
             compiled = Egress.compile(egress, any_egress=any_egress, local_egress=local_egress)
-            ways = EgressRoutes.to(compiled)
+            routes = EgressRoutes.to(compiled)
         except ValueError as exc:
             raise InterlockError(CONFIG, f"{key}: {exc}.") from None
-        # In a thread: the first look takes a moment, and others are served meanwhile.
-        trouble = await asyncio.to_thread(problem)
-        if trouble is not None:
-            raise confinement_error(key, trouble)
-        room = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
-        one = cls(key, compiled, ways, room, covered=(*hidden, *read_only))
-        reach = reachable(resolve, never=never, local=local_egress)
-        refusals = EgressDenialLog(on_refused, clock=clock)
+        # In a thread: the first self-test takes a moment.
+        self_test_problem = await asyncio.to_thread(problem)
+        if self_test_problem is not None:
+            raise confinement_error(key, self_test_problem)
+        folder = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
+        confinement = cls(key, compiled, routes, folder, covered=(*hidden, *read_only))
+        resolver = reachable_resolver(resolve, never=never, local=local_egress)
+        denials = EgressDenialReporter(on_refused, clock=clock)
         try:
-            if not (compiled.nothing or compiled.everything):
-                one._door = ListenerHandover(
-                    room / "door",
-                    ways.listen,
-                    lambda: Proxy(key, compiled, ways, resolve=reach, refused=refusals.note),
+            if not (compiled.is_empty or compiled.everything):
+                confinement._handover = ListenerHandover(
+                    folder / "socket",
+                    routes.listen,
+                    lambda: Proxy(key, compiled, routes, resolve=resolver, on_refusal=denials.note),
                 )
-            one._plan = encode_plan(
-                room,
+            confinement._plan = encode_plan(
+                folder,
                 compiled,
-                ways,
-                door=None if one._door is None else room / "door",
+                routes,
+                listener_path=None if confinement._handover is None else folder / "socket",
                 hidden=hidden,
                 read_only=read_only,
             )
         except (OSError, ValueError) as exc:
-            await one.close()
+            await confinement.close()
             raise confinement_error(key, str(exc)) from None
-        return one
+        return confinement
 
     def argv(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` confined.
+        """Return the command that runs `argv` confined.
 
-        It has to be started by this process, with `environment`, by a thread that lives on (the
-        event loop's): the server ends with whom it was started by. Signals go to its group.
-        Raises InterlockError when something of the node's could be made by the server.
+        The command must be started by this process, with the variables of `environment`, in a
+        thread that does not exit (the event loop's): the server ends with the thread that started
+        it. Signals must go to its process group. Raises InterlockError if a path cannot be covered.
         """
-        for place in self._covered:
-            self._make_sure_of(place)
-        # Before they are covered: what is replaced from now on is noticed.
+        for path in self._covered:
+            self._ensure_exists(path)
+        # Recorded before they are covered, so that every later replacement is noticed.
         self.covers = CoveredPaths(self._covered)
         return command_line(self._key, argv)
 
-    def _make_sure_of(self, place: Path) -> None:
-        """That it is there: what is not there cannot be covered."""
+    def _ensure_exists(self, path: Path) -> None:
+        """Create a missing path: only existing paths can be covered."""
         try:
-            if not place.exists():
-                Path(os.path.realpath(place)).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                Path(os.path.realpath(path)).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
-            # Where this user may make nothing, its servers cannot either.
+            # If this user cannot create the path, its servers cannot either.
             if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                problem = f"{place} is not there and cannot be made ({exc.strerror})"
+                problem = f"{path} does not exist and cannot be created ({exc.strerror})"
                 raise confinement_error(self._key, problem) from None
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What to start it with, so that `env`, with the way out added, is the server's.
+        """Return the environment of the command, so that the server gets `env` and the proxy
+        variables.
 
-        The names are in disguise until then: what loads programs, and Python, heed many of them,
-        and a driver's author must not have a say before the server is confined.
+        Names have a prefix until the server starts. The dynamic loader and Python read many
+        variables, and a driver's author must not influence the process before it is confined.
         """
-        given = {**self._without_proxies(env), **self._proxies()}
-        disguised = {PLAN: self._plan}
-        disguised.update((ENVIRONMENT_PREFIX + name, value) for name, value in given.items())
+        variables = {**self._without_proxies(env), **self._proxies()}
+        prefixed = {PLAN: self._plan}
+        prefixed.update((ENVIRONMENT_PREFIX + name, value) for name, value in variables.items())
         if "LD_LIBRARY_PATH" in os.environ:
-            # The node's own: its Python may need it to start at all.
-            disguised["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        return disguised
+            # The node's own value: its Python may need it to start.
+            prefixed["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        return prefixed
 
     def _without_proxies(self, env: Mapping[str, str]) -> dict[str, str]:
         if self._egress.everything:
-            return {name: value for name, value in env.items() if name not in _GONE}
-        dropped = {*_PROXIES, _NO_PROXY}
+            return {name: value for name, value in env.items() if name not in _REMOVED_VARIABLES}
+        dropped = {*_PROXY_VARIABLES, _NO_PROXY_VARIABLE}
         return {
             name: value
             for name, value in env.items()
-            if name not in _GONE and name.upper() not in dropped
+            if name not in _REMOVED_VARIABLES and name.upper() not in dropped
         }
 
     def _proxies(self) -> dict[str, str]:
-        if self._door is None:
+        if self._handover is None:
             return {}
-        address = f"http://{LOOPBACK}:{self._ways.proxy_port}"
-        pairs = [(name, address) for name in _PROXIES[:3]]
-        pairs.append((_NO_PROXY, f"localhost,{LOOPBACK},{LOOPBACK6}"))
-        both = [(name.lower(), value) for name, value in pairs]
-        # Node.js looks at the others only when this is set.
-        return dict([*pairs, *both, ("NODE_USE_ENV_PROXY", "1")])
+        address = f"http://{LOOPBACK}:{self._routes.proxy_port}"
+        pairs = [(name, address) for name in _PROXY_VARIABLES[:3]]
+        pairs.append((_NO_PROXY_VARIABLE, f"localhost,{LOOPBACK},{LOOPBACK6}"))
+        lower_case = [(name.lower(), value) for name, value in pairs]
+        # Node.js reads the proxy variables only if this is set.
+        return dict([*pairs, *lower_case, ("NODE_USE_ENV_PROXY", "1")])
 
     async def close(self) -> None:
-        """No more ways out. The server itself ends with its link."""
-        if self._door is not None:
-            await self._door.close()
-        shutil.rmtree(self._room, ignore_errors=True)
+        """Close the network access and delete the private folder. The server ends with its own
+        connection."""
+        if self._handover is not None:
+            await self._handover.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _folder_for_sockets() -> str | None:
-    """Where temporary folders are, unless a socket's path there would be too long."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < _LONGEST_SOCKET_PATH - 30 else "/tmp"
+    """Return the parent of temporary folders, or /tmp if a socket path there would be too long."""
+    default = tempfile.gettempdir()
+    return default if len(os.fsencode(default)) < _MAX_SOCKET_PATH - 30 else "/tmp"
 
 
-# -- Whether what a confined server was kept from is still what it is kept from.
+# -- Monitoring of covered paths.
 #
-# A cover lies on a file or folder, not on its name. Whoever replaces one from outside (many editors
-# save that way) takes the cover with the old one, and what stands there now is a running server's
-# to change. Nobody can prevent that, so it is looked for: whoever finds it ends the server.
+# A cover belongs to a file or folder, not to its name. If a path is replaced from outside (many
+# editors save this way), the cover moves with the old file, and a running server can access the new
+# one. This cannot be prevented, so it is detected, and the server is stopped.
 
-_Identity = tuple[int, int]
+_FileIdentity = tuple[int, int]
 
 
 class CoveredPaths:
-    """Covered places as they were when a server was started."""
+    """The covered paths as they were when a server started."""
 
-    def __init__(self, places: Iterable[Path]) -> None:
-        self.places = frozenset(places)
-        names = {name for place in self.places for name in _on_the_way(place)}
-        self._marks = {name: mark for name in names if (mark := _identity(name)) is not None}
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.paths = frozenset(paths)
+        names = {name for path in self.paths for name in _parent_paths(path)}
+        self._identities = {
+            name: mark for name in names if (mark := _file_identity(name)) is not None
+        }
 
-    def lost(self) -> str:
-        """A place at which something else stands now. Empty: there is none."""
-        return next((name for name, mark in self._marks.items() if _identity(name) != mark), "")
+    def find_replaced(self) -> str:
+        """Return a path that was replaced. Empty: there is none."""
+        return next(
+            (name for name, mark in self._identities.items() if _file_identity(name) != mark), ""
+        )
 
 
-def _on_the_way(place: Path) -> Iterable[str]:
-    """Everything on the way to it, by its name and by its real one: each is held in its place."""
-    for path in {os.path.join(os.getcwd(), place), os.path.realpath(place)}:
-        parts = path.split("/")
+def _parent_paths(path: Path) -> Iterable[str]:
+    """Yield all parents of a path and the path, by its name and by its real name: each one is
+    pinned."""
+    for full_path in {os.path.join(os.getcwd(), path), os.path.realpath(path)}:
+        parts = full_path.split("/")
         for end in range(2, len(parts) + 1):
             yield "/".join(parts[:end])
 
 
-def _identity(name: str) -> _Identity | None:
+def _file_identity(name: str) -> _FileIdentity | None:
     try:
-        found = os.lstat(name)
+        status = os.lstat(name)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-# -- What a confined server was refused, told once and not a thousand times.
+# -- Denied connections of a confined server, reported with a rate limit.
 #
-# A server that is refused tries again, often at once and for ever. Whoever keeps the journal wants
-# to know that it tried, where to, and no more. No `Sampler`: a new place is always told, up to so
-# many places, and nothing is counted.
+# A server that is denied often retries at once and without a limit. The journal needs the attempt
+# and its target once. `Sampler` does not fit: a new place is always reported, up to a limit, and
+# nothing is counted.
 
-AGAIN: Final = 60.0
-"""Seconds after which the same place is told once more."""
-MOST: Final = 20
-"""Places told within that time. A server that scans a network fills no journal."""
+REPORT_INTERVAL_SECONDS: Final = 60.0
+"""Interval after which the same place is reported again."""
+MAX_REPORTED_PLACES: Final = 20
+"""Maximum places reported in that time, so that a network scan does not fill the journal."""
 
 EgressRefusalRecorder = Callable[[str, int], None]
 
 
-class EgressDenialLog:
-    """Tells each place once in a while."""
+class EgressDenialReporter:
+    """A reporter of denied connections. It reports each place at most once per interval."""
 
     def __init__(
         self,
-        tell: EgressRefusalRecorder | None,
+        report: EgressRefusalRecorder | None,
         *,
         clock: Callable[[], float],
-        again: float = AGAIN,
+        interval: float = REPORT_INTERVAL_SECONDS,
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._clock = clock
-        self._again = again
-        self._told: dict[HostPort, float] = {}
-        """When each was told last; the oldest first."""
+        self._interval = interval
+        self._reported_at: dict[HostPort, float] = {}
+        """Time of the last report of each place, oldest first."""
 
     def note(self, host: str, port: int) -> None:
-        """A connection to this place was refused."""
-        if self._tell is None:
+        """Report a denied connection."""
+        if self._report is None:
             return
         now = self._clock()
-        while self._told:
-            oldest = next(iter(self._told))
-            if now - self._told[oldest] < self._again:
+        while self._reported_at:
+            oldest = next(iter(self._reported_at))
+            if now - self._reported_at[oldest] < self._interval:
                 break
-            del self._told[oldest]
-        place = HostPort(host, port)
-        if place in self._told or len(self._told) >= MOST:
+            del self._reported_at[oldest]
+        address = HostPort(host, port)
+        if address in self._reported_at or len(self._reported_at) >= MAX_REPORTED_PLACES:
             return
-        self._told[place] = now
-        self._tell(host, port)
+        self._reported_at[address] = now
+        self._report(host, port)

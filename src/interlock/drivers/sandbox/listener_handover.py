@@ -1,9 +1,9 @@
-"""Where confined servers hand over the sockets that listen in their namespaces.
+"""The handover of listening sockets from confined servers to the node.
 
-A Unix socket in a folder that only the node's user can enter. The process that confines itself
-knocks before it does, makes its sockets inside, and sends them here: a socket belongs to the
-namespace that it was made in, whoever holds it. So nothing of the node's runs inside, and nothing
-from inside has to find a way out. The connection stays until the server has ended.
+The node listens on a Unix socket in a folder that only its user can enter. The launcher connects
+before it confines itself, creates its sockets inside, and sends them here. A socket stays in the
+namespace in which it was created, whoever holds it. So nothing of the node runs inside the sandbox,
+and nothing inside has to find a way out. The connection stays open until the server has ended.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Final
 from interlock.drivers.sandbox.patterns import HostPort
 from interlock.drivers.sandbox.proxy import Proxy
 
-_YES: Final = b"."
+_ACKNOWLEDGEMENT: Final = b"."
 _PEER: Final = struct.Struct("3i")
 _SENDING_SECONDS: Final = 60.0
 
 
 class ListenerHandover:
-    """Waits for servers, and gives each a proxy of its own."""
+    """A listener that gives each confined server a proxy of its own."""
 
     def __init__(self, path: Path, listen: list[HostPort], proxy: Callable[[], Proxy]) -> None:
         self._listen = listen
@@ -38,12 +38,12 @@ class ListenerHandover:
         except OSError:
             self._socket.close()
             raise
-        self._guests: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.create_task(self._accept())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accept_task = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
-        """Every server that is still there loses its way out."""
-        tasks = {self._accepting, *self._guests}
+        """Stop accepting and close the network access of all remaining servers."""
+        tasks = {self._accept_task, *self._tasks}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -52,78 +52,78 @@ class ListenerHandover:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            guest, _ = await loop.sock_accept(self._socket)
-            task = asyncio.create_task(self._serve(guest))
-            self._guests.add(task)
-            task.add_done_callback(self._guests.discard)
+            connection, _ = await loop.sock_accept(self._socket)
+            task = asyncio.create_task(self._handle(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, guest: socket.socket) -> None:
+    async def _handle(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         proxy = self._proxy()
         try:
-            guest.setblocking(False)
-            if not _is_ours(guest):
+            connection.setblocking(False)
+            if not _is_same_user(connection):
                 return
             async with asyncio.timeout(_SENDING_SECONDS):
-                listening = await _received(guest, len(self._listen))
-            if not _as_asked(listening, self._listen):
-                for listener in listening:
+                listeners = await _receive_sockets(connection, len(self._listen))
+            if not _are_expected(listeners, self._listen):
+                for listener in listeners:
                     listener.close()
                 return
-            await proxy.serve(listening)
-            await loop.sock_sendall(guest, _YES)
-            # Nothing more is said: this ends with the process that holds the other end.
-            await loop.sock_recv(guest, 1)
+            await proxy.serve(listeners)
+            await loop.sock_sendall(connection, _ACKNOWLEDGEMENT)
+            # No more data follows: this returns when the launcher exits.
+            await loop.sock_recv(connection, 1)
         except (OSError, TimeoutError):
-            # It left in the middle. Its own last words say why.
+            # The launcher exited early. Its stderr has the reason.
             return
         finally:
             await proxy.close()
-            guest.close()
+            connection.close()
 
 
-def _is_ours(guest: socket.socket) -> bool:
-    """Whether it is a process of the node's own user."""
-    found = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return bool(_PEER.unpack(found)[1] == os.geteuid())
+def _is_same_user(connection: socket.socket) -> bool:
+    """Return whether the peer is a process of the node's user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return bool(_PEER.unpack(credentials)[1] == os.geteuid())
 
 
-async def _received(guest: socket.socket, most: int) -> list[socket.socket]:
-    """The sockets that it sends with its first byte."""
+async def _receive_sockets(connection: socket.socket, limit: int) -> list[socket.socket]:
+    """Receive the sockets that the peer sends with its first byte."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
-    def now() -> None:
+    def on_readable() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(guest.fileno(), now)
+    loop.add_reader(connection.fileno(), on_readable)
     try:
         await readable
     finally:
-        loop.remove_reader(guest.fileno())
-    _, numbers, flags, _ = socket.recv_fds(guest, 1, most)
-    found: list[socket.socket] = []
+        loop.remove_reader(connection.fileno())
+    _, numbers, flags, _ = socket.recv_fds(connection, 1, limit)
+    sockets: list[socket.socket] = []
     try:
         if flags & socket.MSG_CTRUNC:
-            raise OSError("it sends more than it was asked for")
+            raise OSError("the launcher sent too many sockets")
         while numbers:
-            found.append(socket.socket(fileno=numbers[0]))
+            sockets.append(socket.socket(fileno=numbers[0]))
             del numbers[0]
     except OSError:
-        for listener in found:
+        for listener in sockets:
             listener.close()
         for number in numbers:
             os.close(number)
         raise
-    return found
+    return sockets
 
 
-def _as_asked(listening: list[socket.socket], asked: list[HostPort]) -> bool:
-    """Whether these are the sockets of the plan, and they listen."""
-    return len(listening) == len(asked) and all(
+def _are_expected(listeners: list[socket.socket], expected: list[HostPort]) -> bool:
+    """Return whether these are the listening sockets of the plan."""
+    return len(listeners) == len(expected) and all(
         listener.type == socket.SOCK_STREAM
         and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         and listener.getsockname()[:2] == tuple(place)
-        for listener, place in zip(listening, asked, strict=True)
+        for listener, place in zip(listeners, expected, strict=True)
     )

@@ -1,9 +1,9 @@
-"""From the name of an allowed host to the addresses to connect to.
+"""Resolution of allowed host names to addresses.
 
-A name is allowed because of what it is called, not of where its owner lets it point: one that
-leads to this machine, or to where clouds keep the credentials of their machines, leads nowhere.
-A place of this machine has to be named as such, with the operator's consent (`patterns.py`); and
-where the node itself listens, nothing leads.
+A name is allowed because of its text, not because of where its owner lets it point. A name that
+resolves to this machine, or to an address at which clouds keep machine credentials, is not
+resolved. Programs of this machine must be named as such, with the operator's consent
+(`patterns.py`). Addresses of the node itself are never returned.
 """
 
 from __future__ import annotations
@@ -16,64 +16,68 @@ from interlock.drivers.sandbox.addresses import (
     AddressOwner,
     OwnNetworks,
     find_owner,
+    inner_address,
     own_networks,
-    plain,
 )
 from interlock.drivers.sandbox.patterns import is_address, is_localhost
 
 HostResolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""A normal host and a port → the addresses to try, in this order. Raises OSError for none."""
+"""Resolves a normalized host and a port to addresses, in the order to try. Raises OSError if there
+are none."""
 OwnAddresses = Sequence[tuple[str, int]]
-"""Where the node itself listens: hosts and ports. Looked at anew for each connection."""
+"""Hosts and ports at which the node listens. Read again for each connection."""
 
 
 async def resolve_outside(host: str, port: int) -> list[str]:
-    """What the machine's own resolver says, without addresses that no name may lead to."""
+    """Resolve a host with the machine's resolver, without addresses that no name may resolve to."""
     if is_address(host):
         return [host]
     if is_localhost(host):
         return ["127.0.0.1", "::1"]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     outside = [address for address in addresses if is_outside(address)]
     if not outside:
-        raise OSError(f"{host} leads to {', '.join(addresses) or 'no address'}, which no name may")
+        raise OSError(
+            f"{host} resolves to {', '.join(addresses) or 'no address'}, which is not allowed"
+        )
     return outside
 
 
 def is_outside(address: str, own: OwnNetworks = own_networks) -> bool:
-    """Whether an address is of another machine that can be somewhere else."""
+    """Return whether an address belongs to another machine."""
     return find_owner(address, own) is AddressOwner.OTHERS
 
 
-def reachable(
+def reachable_resolver(
     resolve: HostResolver, *, never: OwnAddresses, local: bool, own: OwnNetworks = own_networks
 ) -> HostResolver:
-    """The same, without what a server may not reach whatever it names: the node that confines it,
-    and, unless `local`, addresses of this machine that are named by their number."""
+    """Return a resolver without addresses that a server must never reach: the node and, unless
+    `local`, literal addresses of this machine."""
 
-    async def found(host: str, port: int) -> list[str]:
+    async def resolve_reachable(host: str, port: int) -> list[str]:
         addresses = await resolve(host, port)
-        open_ = [
+        allowed = [
             address
             for address in addresses
             if not is_node(address, port, never, own)
             and (local or not is_address(host) or is_outside(host, own))
         ]
-        if not open_:
-            raise OSError(f"{host}:{port} is a place of this machine that no driver may reach")
-        return open_
+        if not allowed:
+            raise OSError(f"{host}:{port} is on this machine, which no driver may reach")
+        return allowed
 
-    return found
+    return resolve_reachable
 
 
 def is_node(address: str, port: int, never: OwnAddresses, own: OwnNetworks = own_networks) -> bool:
-    """Whether the node listens there. Its port is its own on every address of this machine."""
-    for host, its_port in never:
-        if port != its_port:
+    """Return whether the node listens at an address. Its port is reserved on every address of this
+    machine."""
+    for host, node_port in never:
+        if port != node_port:
             continue
         if find_owner(address, own) is AddressOwner.MACHINE:
             return True
-        if is_address(host) and plain(address) == plain(host):
+        if is_address(host) and inner_address(address) == inner_address(host):
             return True
     return False

@@ -1,9 +1,9 @@
-"""Where a server may connect to: the patterns of `network.egress`, compiled. Pure.
+"""The patterns of `network.egress`, compiled. Pure.
 
-A pattern is a host (`api.github.com`), everything below one (`*.github.com`, not `github.com`
-itself), or an address as it stands (`10.0.0.5`, `[2001:db8::1]`), each with `:port` or without,
-which means the ports of the web. `*` is the whole network, and `localhost` this machine: both need
-the operator's consent. Where clouds keep credentials no pattern leads.
+A pattern is a host (`api.github.com`), all subdomains of one (`*.github.com`, without
+`github.com`), or an address (`10.0.0.5`, `[2001:db8::1]`), each with an optional `:port`. The
+default is the web ports. `*` is the whole network and `localhost` is this machine: both need the
+operator's consent. No pattern allows the addresses at which clouds keep credentials.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from msgspec import Struct
 from interlock.drivers.sandbox.addresses import AddressOwner, owner_by_number
 
 WEB_PORTS: Final = (80, 443)
-"""What a pattern without a port means."""
+"""Ports of a pattern without a port."""
 EVERYTHING: Final = "*"
 
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
-_LONGEST_NAME: Final = 253
-_LARGEST_PORT: Final = 65535
+_MAX_NAME_CHARACTERS: Final = 253
+_MAX_PORT: Final = 65535
 
 
 class HostPort(NamedTuple):
-    """One host, as `normal_host` writes it, and one port of it."""
+    """A normalized host (`normal_host`) and a port."""
 
     host: str
     port: int
@@ -39,20 +39,27 @@ class HostPort(NamedTuple):
 
 
 class Egress(Struct, frozen=True):
-    """The places that may be connected to."""
+    """The hosts and ports that may be connected to."""
 
     places: tuple[HostPort, ...] = ()
-    """Named exactly, in the order of the patterns."""
+    """Exactly named places, in the order of the patterns."""
     below: frozenset[HostPort] = frozenset()
-    """Suffixes, each with its dot: whatever ends with one, and has something before it."""
+    """Suffixes with their leading dot. They match every name that ends with one and is longer."""
     everything: bool = False
 
     @classmethod
     def compile(
         cls, patterns: Iterable[str], *, any_egress: bool = False, local_egress: bool = False
     ) -> Self:
-        """Raises ValueError, with what to write instead, for what is no pattern, or needs a consent
-        that is not given: `any_egress` for the whole network, `local_egress` for this machine.
+        """Compile patterns.
+
+        Args:
+            any_egress: the operator allows the whole network.
+            local_egress: the operator allows this machine.
+
+        Raises:
+            ValueError: a pattern is invalid or needs a consent that is missing. The message says
+                what to write.
         """
         places: dict[HostPort, None] = {}
         below: set[HostPort] = set()
@@ -61,13 +68,13 @@ class Egress(Struct, frozen=True):
             if pattern == EVERYTHING:
                 if not any_egress:
                     raise ValueError(
-                        'egress "*" is the whole network, and this node does not allow it: name '
-                        "the hosts, or the operator sets drivers.any_egress: true"
+                        'egress "*" is the whole network, which this node does not allow: name '
+                        "the hosts, or set drivers.any_egress: true"
                     )
                 everything = True
                 continue
-            host, ports = _read(pattern)
-            _check_whose(pattern, host, local_egress=local_egress)
+            host, ports = _parse_pattern(pattern)
+            _check_owner(pattern, host, local_egress=local_egress)
             if host.startswith("*"):
                 below.update(HostPort(host[1:], port) for port in ports)
             else:
@@ -75,17 +82,17 @@ class Egress(Struct, frozen=True):
         return cls(tuple(places), frozenset(below), everything)
 
     @property
-    def nothing(self) -> bool:
-        """Whether there is no place at all."""
+    def is_empty(self) -> bool:
+        """Return whether no connection is allowed."""
         return not (self.places or self.below or self.everything)
 
     def allows(self, host: str, port: int) -> bool:
-        """Whether this place is one of them. A host that is none is nowhere."""
+        """Return whether a host and port are allowed. An invalid host is never allowed."""
         try:
             host = normal_host(host)
         except ValueError:
             return False
-        if not 0 < port <= _LARGEST_PORT:
+        if not 0 < port <= _MAX_PORT:
             return False
         if self.everything or HostPort(host, port) in self.places:
             return True
@@ -100,103 +107,105 @@ class Egress(Struct, frozen=True):
 
 
 def normal_host(host: str) -> str:
-    """A host in the one way to write it: lower case, no dot at its end, addresses as their own
-    standard has them, without brackets. Raises ValueError for what is no host.
-    """
+    """Normalize a host: lower case, no trailing dot, addresses in their canonical form, without
+    brackets. Raises ValueError for an invalid host."""
     if host.startswith("[") and host.endswith("]"):
         address = ip_address(host[1:-1])
         if address.version != 6:
-            raise ValueError(f"{host!r} is no IPv6 address")
-        return _plain(address)
+            raise ValueError(f"{host!r} is not an IPv6 address")
+        return _address_text(address)
     if ":" in host:
-        return _plain(IPv6Address(host))
+        return _address_text(IPv6Address(host))
     name = host.lower()
     name = name.removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):
-        # Resolvers take `127.1`, `0x7f.1` and `2130706433` for addresses: only one way to write
-        # an address is known here.
+        # Resolvers accept `127.1`, `0x7f.1` and `2130706433` as addresses. Only the canonical form
+        # is accepted here.
         return str(ip_address(name))
-    if len(name) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"{host!r} is no host name")
+    if len(name) > _MAX_NAME_CHARACTERS or not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError(f"{host!r} is not a valid host name")
     return name
 
 
 def is_address(host: str) -> bool:
-    """Whether a normal host is an address and no name."""
+    """Return whether a normalized host is an address."""
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 def is_localhost(host: str) -> bool:
-    """Whether a normal host is a name that every machine has for itself."""
+    """Return whether a normalized host is a name of the local machine."""
     return host == "localhost" or host.endswith(".localhost")
 
 
-def _check_whose(pattern: str, host: str, *, local_egress: bool) -> None:
-    """Raises ValueError for a place of this machine or of its cloud, as far as it can be seen."""
+def _check_owner(pattern: str, host: str, *, local_egress: bool) -> None:
+    """Raise ValueError if a host is this machine or a link-local or cloud address, as far as the
+    name or number shows it."""
     if is_localhost(host):
-        found = AddressOwner.MACHINE
+        owner = AddressOwner.MACHINE
     else:
-        found = owner_by_number(host) if is_address(host) else AddressOwner.OTHERS
-    if found is AddressOwner.LINK:
+        owner = owner_by_number(host) if is_address(host) else AddressOwner.OTHERS
+    if owner is AddressOwner.LINK:
         raise ValueError(
-            f"egress {pattern!r} is {found.value}, and no driver is let there: name another host"
+            f"egress {pattern!r} is {owner.value}, which no driver may reach: name another host"
         )
-    if found is AddressOwner.MACHINE and not local_egress:
+    if owner is AddressOwner.MACHINE and not local_egress:
         raise ValueError(
-            f"egress {pattern!r} is {found.value}, and this node does not let drivers reach the "
-            "other programs there: the operator sets drivers.local_egress: true"
+            f"egress {pattern!r} is {owner.value}, which this node does not allow: set "
+            "drivers.local_egress: true to allow other programs of this machine"
         )
 
 
-def _plain(address: object) -> str:
+def _address_text(address: object) -> str:
     text = str(address)
     if "%" in text:
-        raise ValueError("an address with a zone means something on one machine only")
+        raise ValueError("an address must not have a zone")
     return text
 
 
-def _read(pattern: str) -> tuple[str, tuple[int, ...]]:
-    """The host or `*.suffix` of a pattern, and its ports."""
+def _parse_pattern(pattern: str) -> tuple[str, tuple[int, ...]]:
+    """Parse a pattern into its host or `*.suffix`, and its ports."""
     try:
         if "://" in pattern:
-            raise ValueError("it is a URL; write its host alone")
+            raise ValueError("it is a URL; write only its host")
         if "/" in pattern:
-            raise ValueError("ranges of addresses and paths are not known here; name each host")
-        text, port = _split(pattern)
-        wild = text.startswith("*")
-        if wild and not text.startswith("*."):
-            raise ValueError('a "*" stands alone, or before a dot: "*.example.com"')
+            raise ValueError("address ranges and paths are not supported; name each host")
+        text, port = _split_port(pattern)
+        is_wildcard = text.startswith("*")
+        if is_wildcard and not text.startswith("*."):
+            raise ValueError('a "*" must stand alone or be followed by a dot: "*.example.com"')
         if "*" in text[1:]:
-            raise ValueError('a "*" can only be its first part: "*.example.com"')
-        host = normal_host(text[2:] if wild else text)
-        if wild and is_address(host):
-            raise ValueError('a "*" before an address means nothing')
-        if wild and "." not in host:
+            raise ValueError('a "*" is allowed only as the first label: "*.example.com"')
+        host = normal_host(text[2:] if is_wildcard else text)
+        if is_wildcard and is_address(host):
+            raise ValueError('a "*" before an address is not allowed')
+        if is_wildcard and "." not in host:
             raise ValueError(
-                f"everything below {host!r} is nobody's in particular; name at least two parts: "
-                f'"*.example.{host}"'
+                f"a wildcard for the top-level domain {host!r} is not allowed; name at least two "
+                f'labels: "*.example.{host}"'
             )
     except ValueError as exc:
-        raise ValueError(f"{pattern!r} is no egress pattern: {exc}") from None
-    return f"*.{host}" if wild else host, WEB_PORTS if port is None else (port,)
+        raise ValueError(f"{pattern!r} is not an egress pattern: {exc}") from None
+    return f"*.{host}" if is_wildcard else host, WEB_PORTS if port is None else (port,)
 
 
-def _split(pattern: str) -> tuple[str, int | None]:
+def _split_port(pattern: str) -> tuple[str, int | None]:
     if not pattern.isascii():
-        raise ValueError('write names of other alphabets as they are in DNS ("xn--...")')
+        raise ValueError('write international names in their DNS form ("xn--...")')
     if pattern.startswith("["):
         host, closed, rest = pattern.partition("]")
         if not closed or (rest and not rest.startswith(":")):
-            raise ValueError("brackets hold an address, and a colon and a port may come after them")
-        return f"{host}]", _port(rest[1:]) if rest else None
+            raise ValueError(
+                "brackets must contain an address, optionally followed by a colon and a port"
+            )
+        return f"{host}]", _parse_port(rest[1:]) if rest else None
     if pattern.count(":") == 1:
         host, _, port = pattern.partition(":")
-        return host, _port(port)
+        return host, _parse_port(port)
     return pattern, None
 
 
-def _port(text: str) -> int:
-    if not _PORT.fullmatch(text) or int(text) > _LARGEST_PORT:
-        raise ValueError(f"{text!r} is no port; it is a number from 1 to {_LARGEST_PORT}")
+def _parse_port(text: str) -> int:
+    if not _PORT.fullmatch(text) or int(text) > _MAX_PORT:
+        raise ValueError(f"{text!r} is not a port; use a number from 1 to {_MAX_PORT}")
     return int(text)

@@ -1,8 +1,8 @@
-"""Whether a remote server of a driver is where the driver may reach.
+"""The check that a remote server is inside the driver's egress.
 
-Nothing of a remote driver runs here, so its egress confines the node's own connection: the host of
-its URL has to be in it. An empty egress means no network, for a remote server as for any other;
-the refusal says what to write.
+Nothing of a remote driver runs on this machine, so its egress confines the node's own connection:
+the host of its URL must be allowed. An empty egress means no network, as for any other server. The
+error says what to write.
 """
 
 from __future__ import annotations
@@ -33,37 +33,42 @@ def check_remote(
     what: str = "its server",
     field: str = "server.url",
 ) -> None:
-    """Raises InterlockError unless what a manifest names at this URL may be connected to. `what` is
-    there, by which `field` of the manifest."""
+    """Raise InterlockError if the node must not connect to a URL of a manifest.
+
+    Args:
+        never: addresses of the node.
+        what: what is at the URL, for messages.
+        field: the field of the manifest that contains the URL, for messages.
+    """
     try:
-        found = parse_url(url)
-        host = normal_host(found.hostname or "")
+        url_parts = parts(url)
+        host = normal_host(url_parts.hostname or "")
         compiled = (
             egress
             if isinstance(egress, Egress)
             else Egress.compile(egress, any_egress=any_egress, local_egress=local_egress)
         )
     except ValueError as exc:
-        # What the URL holds besides its host may be a secret.
-        raise InterlockError(CONFIG, f"{key}: {field} or egress is wrong: {exc}.") from None
-    if found.scheme != "https" and not is_loopback(host):
+        # The URL is not shown: its other parts may contain a secret.
+        raise InterlockError(CONFIG, f"{key}: invalid {field} or network.egress: {exc}.") from None
+    if url_parts.scheme != "https" and not is_loopback(host):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} at {host} is to be reached over plain http, where anybody on the "
-            "way can read and change what is said. Use https.",
+            f"{key}: {what} at {host} uses http without TLS, so others can read and change "
+            "the traffic. Use https.",
         )
-    place = HostPort(host, found.port or (443 if found.scheme == "https" else 80))
-    own = LOOPBACK if is_localhost(host) else host
-    if is_address(own) and is_node(own, place.port, never):
+    place = HostPort(host, url_parts.port or (443 if url_parts.scheme == "https" else 80))
+    address = LOOPBACK if is_localhost(host) else host
+    if is_address(address) and is_node(address, place.port, never):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} is at {place}, where this node itself listens. A driver cannot be the "
-            "node that uses it.",
+            f"{key}: {what} is at {place}, an address of this node. A driver must not connect to the "
+            "node itself.",
         )
     if not compiled.allows(*place):
         pattern = host if place.port in (80, 443) and ":" not in host else str(place)
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} is at {place}, which is not in its network.egress. If it is meant "
-            f'to be reached, write egress: ["{pattern}"].',
+            f"{key}: {what} is at {place}, which is not in its network.egress. To allow it, write "
+            f'egress: ["{pattern}"].',
         )

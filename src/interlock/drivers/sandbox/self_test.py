@@ -1,7 +1,7 @@
-"""Whether this machine can confine a process: tried, not guessed.
+"""A self-test: whether this machine can confine a process.
 
-A process is confined the way a server is, and looks around: no way to another address, no rights,
-no sockets but those of its own loopback. What does not work here is told with what to do.
+A process is confined like a server and checks its surroundings: no route to another address, no
+capabilities, only sockets of its own loopback. A failure is reported with what to do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from interlock.drivers.sandbox.patterns import Egress
 from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, encode_plan
 from interlock.drivers.sandbox.socket_filter import socket_filter
 
-_SECONDS: Final = 20.0
-_LATE: Final = f"a process that was to be confined did not end within {_SECONDS:.0f} seconds"
-_FINE: Final = "confined"
-# In the tongue of the process that looks around. Every line that is not printed is an escape.
-_LOOK_AROUND: Final = f"""
+_TIMEOUT_SECONDS: Final = 20.0
+_TIMEOUT_PROBLEM: Final = (
+    f"the confined test process did not end within {_TIMEOUT_SECONDS:.0f} seconds"
+)
+_SUCCESS: Final = "confined"
+# The script of the test process. Every failed check is an escape.
+_TEST_SCRIPT: Final = f"""
 import _socket, errno, sys
 with open("/proc/self/status") as file:
     status = dict(line.split(":", 1) for line in file)
@@ -43,10 +45,10 @@ try:
     _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     sys.exit("it can make Unix sockets")
 except OSError:
-    print({_FINE!r})
+    print({_SUCCESS!r})
 """
 
-# What often forbids user namespaces: where that is set, the value that forbids, what to do.
+# Settings that often forbid user namespaces: the file, the value that forbids, what to do.
 _SWITCHES: Final = (
     (
         "kernel/apparmor_restrict_unprivileged_userns", "1",
@@ -67,13 +69,12 @@ _trying: Final = threading.Lock()
 
 
 def confinement_problem() -> str | None:
-    """Why a process cannot be confined on this machine; None when it can. Tried once, and again
-    only when the machine was too busy to tell.
-    """
+    """Return why a process cannot be confined on this machine, or None if it can. The test runs
+    once, and again only if the machine was too busy to tell."""
     with _trying:
         if not _known:
             problem = find_problem()
-            if problem == _LATE:
+            if problem == _TIMEOUT_PROBLEM:
                 return problem
             _known.append(problem)
         return _known[0]
@@ -86,35 +87,46 @@ def find_problem(
     machine: str | None = None,
     settings: Path = Path("/proc/sys"),
 ) -> str | None:
-    """The same, tried now, on a machine that may be described otherwise."""
+    """Run the test now and return its problem, or None.
+
+    Args:
+        attempt: runs the test process.
+        system: the operating system.
+        machine: the machine type. Default: this machine.
+        settings: the folder of the kernel settings.
+    """
     machine = platform.machine() if machine is None else machine
     if system != "linux":
-        return f"servers can be confined on Linux only, and this is {system}"
+        return f"servers can be confined only on Linux, this is {system}"
     if socket_filter(machine) is None:
-        return f"no filter on system calls is known for this machine ({machine})"
+        return f"there is no system call filter for this machine type ({machine})"
     try:
-        done = (attempt or _confine_one)()
+        result = (attempt or _confine_one)()
     except subprocess.TimeoutExpired:
-        return _LATE
+        return _TIMEOUT_PROBLEM
     except OSError as exc:
-        return f"a process that was to be confined could not be started: {exc.strerror}"
-    if done.returncode == 0 and done.stdout.strip() == _FINE:
+        return f"the confined test process could not be started: {exc.strerror}"
+    if result.returncode == 0 and result.stdout.strip() == _SUCCESS:
         return None
-    said = done.stderr.strip().splitlines()
-    why = said[-1] if said else f"a process that was to be confined ended with {done.returncode}"
-    return "; ".join([why.removeprefix("interlock: "), *_advice(settings)])
+    lines = result.stderr.strip().splitlines()
+    reason = (
+        lines[-1] if lines else f"the confined test process ended with status {result.returncode}"
+    )
+    return "; ".join([reason.removeprefix("interlock: "), *_advice(settings)])
 
 
 def _confine_one() -> subprocess.CompletedProcess[str]:
-    nowhere = Egress()
-    with tempfile.TemporaryDirectory(prefix="interlock-") as room:
-        plan = encode_plan(Path(room), nowhere, EgressRoutes(), door=None, hidden=(), read_only=())
+    egress = Egress()
+    with tempfile.TemporaryDirectory(prefix="interlock-") as folder:
+        plan = encode_plan(
+            Path(folder), egress, EgressRoutes(), listener_path=None, hidden=(), read_only=()
+        )
         return subprocess.run(
-            command_line("a process", [sys.executable, "-I", "-S", "-c", _LOOK_AROUND]),
+            command_line("a process", [sys.executable, "-I", "-S", "-c", _TEST_SCRIPT]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
             env={PLAN: plan},
             start_new_session=True,
@@ -122,16 +134,16 @@ def _confine_one() -> subprocess.CompletedProcess[str]:
 
 
 def _advice(settings: Path) -> list[str]:
-    found = []
+    advice = []
     for name, forbids, instruction in _SWITCHES:
         try:
             if (settings / name).read_text(encoding="ascii").strip() == forbids:
-                found.append(instruction)
+                advice.append(instruction)
         except OSError:
             continue  # this kernel has no such switch
-    if not found and Path("/.dockerenv").exists():
-        found.append(
-            "this is a container: it has to be allowed to make user namespaces "
+    if not advice and Path("/.dockerenv").exists():
+        advice.append(
+            "this is a container: allow it to create user namespaces "
             "(a seccomp profile with unshare and mount)"
         )
-    return found
+    return advice

@@ -22,7 +22,12 @@ from interlock.core.config import Config
 from interlock.core.upstreams.listing import list_offer
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.standalone import LIST_TIMEOUT_SECONDS, StandaloneServer, named, open_server
+from interlock.drivers.standalone import (
+    LIST_TIMEOUT_SECONDS,
+    StandaloneServer,
+    named_definitions,
+    open_server,
+)
 from interlock.manifests.definitions import DriverDefinition, manifest_of
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
 from interlock.manifests.model import DriverManifest
@@ -71,7 +76,7 @@ def connect_mcp_server(
 async def list_mcp_tools(server: StandaloneServer) -> list[dict[str, Any]]:
     """List the current tools of the server. Raises InterlockError."""
     offer = await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=frozenset({"tools"}))
-    return named(offer.tools)
+    return named_definitions(offer.tools)
 
 
 async def call_mcp_tool(
@@ -131,7 +136,9 @@ async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[
 
 async def _prompts(server: StandaloneServer) -> list[dict[str, Any]]:
     kinds = frozenset({"prompts"})
-    return named((await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds)).prompts)
+    return named_definitions(
+        (await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds)).prompts
+    )
 
 
 def _manifest(driver: DriverManifest | DriverDefinition | str | Path) -> DriverManifest:
