@@ -185,7 +185,7 @@ async def _in_the_end(node: Running, text: str) -> Any:
     for _ in range(5):
         try:
             return await node.call("text.echo", text=text)
-        except UpstreamGoneError:
+        except UpstreamLostError:
             await node.until(lambda: not health.is_failing, "its return")
     raise AssertionError("it is still gone")
 

@@ -123,8 +123,8 @@ def _compare_arguments(
             continue
         if sources:
             errors.append(
-                f"{id}: {name!r} requires {argument!r}, which comes only from {sources[0].source!r}, "
-                "an optional input of the contract."
+                f"{id}: {name!r} requires {argument!r}, which comes only from "
+                f"{sources[0].source!r}, an optional input of the contract."
             )
         elif inputs.certain:
             dropped = [
@@ -134,8 +134,8 @@ def _compare_arguments(
             ]
             detail = f": the driver drops {dropped[0]!r}" if dropped else ""
             errors.append(
-                f"{id}: {name!r} requires {argument!r}, but no input of the contract is mapped to it"
-                f"{detail}."
+                f"{id}: {name!r} requires {argument!r}, but no input of the contract is "
+                f"mapped to it{detail}."
             )
     for arrival in arrivals_of_inputs:
         argument_schema = tool.member(arrival.argument)
@@ -156,7 +156,8 @@ def _compare_arguments(
             continue
         if not argument_schema.types & input_schema.types:
             errors.append(
-                f"{id}: the input {arrival.source!r} is {_join_types(input_schema.types)}, but the argument "
+                f"{id}: the input {arrival.source!r} is {_join_types(input_schema.types)}, "
+                "but the argument "
                 f"{arrival.argument!r} of {name!r} is {_join_types(argument_schema.types)}."
             )
 
@@ -189,8 +190,8 @@ def _compare_output(
     if types & expected_types:
         return []
     return [
-        f"{id}: `result_extract` ({path.text}) finds {_join_types(types)} in the output of {name!r}, "
-        f"but the contract's outputs are {_join_types(expected_types)}."
+        f"{id}: `result_extract` ({path.text}) finds {_join_types(types)} in the output of "
+        f"{name!r}, but the contract's outputs are {_join_types(expected_types)}."
     ]
 
 

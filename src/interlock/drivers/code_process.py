@@ -356,7 +356,8 @@ class CodeProcess:
         if len(line) > MAX_MESSAGE_BYTES:
             raise InterlockError(
                 PAYLOAD_TOO_LARGE,
-                f"{hook} in {ENTRY} of {self._code.driver} takes at most {MAX_MESSAGE_BYTES} bytes.",
+                f"{hook} in {ENTRY} of {self._code.driver} takes at most {MAX_MESSAGE_BYTES} "
+                "bytes.",
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[HookResponse] = loop.create_future()

@@ -356,7 +356,7 @@ def this_machine(base_dir: Path) -> Machine:
     machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-        disk = shutil.disk_usage(base_dir).is_idle // 2**20
+        disk = shutil.disk_usage(base_dir).free // 2**20
     except (OSError, ValueError):
         memory = disk = 0
     return Machine(

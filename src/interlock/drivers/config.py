@@ -81,7 +81,8 @@ class DriversConfig(FeatureSection, frozen=True):
         list[Text],
         says(
             "Variables of the node's environment that every driver server inherits. Names or "
-            "patterns (LC_*), for values that are not secret, such as TZ or SSL_CERT_FILE. A server "
+            "patterns (LC_*), for values that are not secret, such as TZ or SSL_CERT_FILE. A "
+            "server "
             "always has PATH, HOME, LANG, TMPDIR and the variables that its driver declares. A "
             "variable that provides a driver secret is never inherited. A variable that this file "
             "uses elsewhere (${env:NAME}) is inherited only if listed by name, not by a pattern."
@@ -91,7 +92,8 @@ class DriversConfig(FeatureSection, frozen=True):
         dict[Text, list[Text]],
         says(
             "Limits a secret to certain drivers, in addition to its inventory: slug → driver ids. "
-            "A secret that is not listed here is available to all drivers that its inventory allows."
+            "A secret that is not listed here is available to all drivers that its inventory "
+            "allows."
         ),
     ] = field(default_factory=dict)
     roles: Annotated[

@@ -130,7 +130,7 @@ class ContractExchange:
         whatever the error says."""
         self._signed_in = False
         """True if the call was repeated after a new sign-in. This happens at most once."""
-        self.open = True
+        self.is_open = True
 
     # -- request
 
@@ -139,7 +139,7 @@ class ContractExchange:
         candidate = self._order[self._position]
         served = self._served
         self._dispatched = self._may_be_executed = False
-        self._dispatched_before = self._call.dispatched
+        self._dispatched_before = self._call.is_dispatched
         driver = self._driver = self._upstream.driver_of(served, candidate)
         binding = driver.bindings[served.contract.key]
         call = self._call
@@ -163,7 +163,7 @@ class ContractExchange:
             return
 
         def on_arguments(arguments: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             self._request = None
             try:
@@ -187,8 +187,8 @@ class ContractExchange:
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
         self._driver_call = Call(
-            verb=call.verb,
-            face=call.face,
+            method=call.method,
+            server=call.server,
             credentials=call.credentials,
             client=call.client,
             name=name,
@@ -210,15 +210,15 @@ class ContractExchange:
         driver.calls += 1
         child = self._driver_call
         self._request = driver.start(child, self, partial(self._before_send, binding))
-        if child.dispatched:
-            self._dispatched = call.dispatched = True
+        if child.is_dispatched:
+            self._dispatched = call.is_dispatched = True
 
     def _before_send(self, binding: DriverBinding) -> None:
         """Check the binding again when the server is ready, before the request is sent. Raises
         InterlockError."""
         _require_usable(binding)
         _require_allowed_level(self._call, binding)
-        self._dispatched = self._call.dispatched = True
+        self._dispatched = self._call.is_dispatched = True
 
     def _limit_deadline(self, end: float) -> None:
         """Limit the deadline of the call. Progress does not extend the contract's timeout."""
@@ -230,16 +230,16 @@ class ContractExchange:
     def _execute_code(self, driver: Driver, binding: DriverBinding) -> None:
         """Let driver.py serve the call."""
         driver.calls += 1
-        self._may_be_executed = self._call.dispatched = True
+        self._may_be_executed = self._call.is_dispatched = True
 
         def on_value(value: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._on_failure(error)
             else:
                 result = self._result({}, value)
-                self._finish(Outcome(result, Era.SESSION, glance_at(result)), None)
+                self._finish(Outcome(result, Era.SESSION, summarize_result(result)), None)
 
         self._request = CodeRequest(
             driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), on_value
@@ -249,12 +249,12 @@ class ContractExchange:
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         driver = self._driver
-        if call is not self._driver_call or driver is None or not self.open:
+        if call is not self._driver_call or driver is None or not self.is_open:
             return
         self._driver_call = None
-        self._dispatched = call.dispatched
+        self._dispatched = call.is_dispatched
         if error is not None:
-            if isinstance(error, UpstreamGoneError):
+            if isinstance(error, UpstreamLostError):
                 if driver.needs_sign_in(error):
                     self._sign_in(driver, error)
                     return
@@ -262,16 +262,16 @@ class ContractExchange:
             self._on_failure(error)
             return
         assert outcome is not None
-        self._may_be_executed = self._call.dispatched = True
+        self._may_be_executed = self._call.is_dispatched = True
         driver.on_response()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # An input request is passed to the caller. The caller's response is another call of the
             # contract, which goes to the same driver and no other.
             self._record_attempt(None)
-            self.open = False
+            self.is_open = False
             self._request = None
-            self._handler.settled(self._call, with_request_state(driver, outcome), None)
+            self._handler.on_result(self._call, with_request_state(driver, outcome), None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:
@@ -284,30 +284,30 @@ class ContractExchange:
             self._on_failure(failure)
             return
         encoded = self._result(result, value)
-        self._finish(Outcome(encoded, Era.SESSION, glance_at(encoded)), None)
+        self._finish(Outcome(encoded, Era.SESSION, summarize_result(encoded)), None)
 
     def _parse_with_code(self, driver: Driver, binding: DriverBinding, result: Any) -> None:
         """Let driver.py extract the contract's value."""
 
         def on_value(value: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._on_failure(error)
                 return
             encoded = self._result(result, value, parsed=True)
-            self._finish(Outcome(encoded, Era.SESSION, glance_at(encoded)), None)
+            self._finish(Outcome(encoded, Era.SESSION, summarize_result(encoded)), None)
 
         self._request = CodeRequest(
             driver.hooks.extract_value(binding, result, self._context), on_value
         )
 
-    def _sign_in(self, driver: Driver, rejection: UpstreamGoneError) -> None:
+    def _sign_in(self, driver: Driver, rejection: UpstreamLostError) -> None:
         """Repeat the call once after a new sign-in, because the server rejected the credentials."""
         self._dispatched = self._dispatched and rejection.status != _UNAUTHORIZED
 
         def on_sign_in(_: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._on_failure(error)
@@ -321,12 +321,14 @@ class ContractExchange:
 
         self._request = CodeRequest(driver.ensure_signed_in(), on_sign_in)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if self.open and call is self._driver_call:
-            self._handler.heard(self._call, method, params)
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if self.is_open and call is self._driver_call:
+            self._handler.on_notification(self._call, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        self._handler.asked(ask, self._call if call is self._driver_call else call, session)
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        self._handler.on_request(ask, self._call if call is self._driver_call else call, session)
 
     def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
         """Encode the contract's value as a tool result.
@@ -361,15 +363,15 @@ class ContractExchange:
         child = self._driver_call
         if child is not None:
             # Sending failed immediately.
-            self._dispatched = child.dispatched
+            self._dispatched = child.is_dispatched
         dispatched = self._may_be_executed or self._dispatched
-        self._call.dispatched = dispatched or self._dispatched_before
+        self._call.is_dispatched = dispatched or self._dispatched_before
         self._driver_call, self._request = None, None
         if error.failure is DEADLINE_EXCEEDED:
             self._fail(error)
             return
         assert self._attempts is not None
-        is_gone = isinstance(error, UpstreamGoneError)
+        is_gone = isinstance(error, UpstreamLostError)
         # An error in the call itself occurs with every driver.
         not_executed = not dispatched and (is_gone or error.failure.name in _DRIVER_FAILURES)
         delay = self._attempts.next_delay(
@@ -394,41 +396,41 @@ class ContractExchange:
         if not_executed:
             return True
         served = self._served
-        return isinstance(error, UpstreamGoneError) and is_repeatable(served.contract, served.level)
+        return isinstance(error, UpstreamLostError) and is_repeatable(served.contract, served.level)
 
     def _retry(self) -> None:
         self._retry_timer = None
-        if self.open:
+        if self.is_open:
             self.begin()
 
     def _fail(self, error: InterlockError) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self._set_call_upstream()
             self._record_call(ok=False)
             # Retries were decided here. A retry of the pipeline would send the contract's arguments
             # to a driver's server.
-            self._call.sent_again = True
+            self._call.is_retry = True
             outcome = self._tool_error(error)
-            self._handler.settled(self._call, outcome, error if outcome is None else None)
+            self._handler.on_result(self._call, outcome, error if outcome is None else None)
 
     def _tool_error(self, error: InterlockError) -> Outcome | None:
         """Encode an error of the tool itself as a result for the model. None: the tool did not
         fail."""
-        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamAnsweredError):
+        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamResponseError):
             return None
         details = {**(error.data or {}), "retryable": error.retryable}
-        encoded = tool_error(error.message, aip_code(error), details)
-        return Outcome(encoded, Era.SESSION, glance_at(encoded))
+        encoded = write_tool_error(error.message, aip_code(error), details)
+        return Outcome(encoded, Era.SESSION, summarize_result(encoded))
 
     def _finish(self, outcome: Outcome, error: InterlockError | None) -> None:
         self._record_attempt(None)
-        self.open = False
+        self.is_open = False
         # Break the reference cycle, so that both objects are freed at once.
         self._request = None
         self._set_call_upstream()
         self._record_call(ok=True)
-        self._handler.settled(self._call, outcome, error)
+        self._handler.on_result(self._call, outcome, error)
 
     def _record_attempt(self, error: InterlockError | None) -> None:
         assert self._driver is not None
@@ -439,7 +441,7 @@ class ContractExchange:
         )  # fmt: skip
 
     def _record_call(self, *, ok: bool) -> None:
-        duration = self._upstream.clock() - self._call.started
+        duration = self._upstream.clock() - self._call.started_at
         self._upstream.journal.record_call(
             self._call, self._served.contract, self._driver, self._inputs, duration, self._retries,
             ok=ok,
@@ -448,8 +450,8 @@ class ContractExchange:
     # -- request interface of the pipeline
 
     def abandon(self, reason: str) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             if self._request is not None:
                 self._record_attempt(InterlockError(CANCELLED, reason))
             self._set_call_upstream()
@@ -473,7 +475,7 @@ class ContractExchange:
             self._retry_timer.cancel()
             self._retry_timer = None
 
-    def hand_over(self, call: Call, handler: ResponseHandler) -> None:
+    def reassign(self, call: Call, handler: ResponseHandler) -> None:
         self._call, self._handler = call, handler
         self._dispatched_before = True
 
@@ -496,7 +498,7 @@ class CodeRequest(PendingRequestBase):
         over: called once, with the value or the error.
         """
         self._finish = over
-        self.open = True
+        self.is_open = True
         self._task = asyncio.get_running_loop().create_task(body)
         self._task.add_done_callback(self._done)
 
@@ -596,7 +598,7 @@ def with_request_state(driver: Driver, outcome: Outcome) -> Outcome:
 def read_request_state(call: Call) -> InputRequestState | None:
     """Read the request state of a call. None: the call has none. Raises InterlockError if the state
     is not valid."""
-    raw = None if call.extra is None else call.extra.get(REQUEST_STATE)
+    raw = None if call.extra_params is None else call.extra_params.get(REQUEST_STATE)
     if raw is None:
         return None
     try:
@@ -607,9 +609,9 @@ def read_request_state(call: Call) -> InputRequestState | None:
 
 def extra_params(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
     """Return the parameters beside the arguments: the server gets its own request state back."""
-    if request_state is None or call.extra is None:
-        return call.extra
-    params = {name: value for name, value in call.extra.items() if name != REQUEST_STATE}
+    if request_state is None or call.extra_params is None:
+        return call.extra_params
+    params = {name: value for name, value in call.extra_params.items() if name != REQUEST_STATE}
     if request_state.state is not None:
         params[REQUEST_STATE] = Raw(encode_value(request_state.state))
     return params or None

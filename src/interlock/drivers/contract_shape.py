@@ -153,8 +153,8 @@ def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _S
     if SchemaSize(schema).is_too_large:
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: `{keyword}` has more than {MAX_SCHEMA_PARTS} parts after its references "
-            "are followed. Use fewer or smaller references.",
+            f"{contract.id}: `{keyword}` has more than {MAX_SCHEMA_PARTS} parts after its "
+            "references are followed. Use fewer or smaller references.",
             {"contract": contract.id},
         )
     work = _work_of(schema)
@@ -166,8 +166,8 @@ def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _S
         )
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{contract.id}: checking a value against `{keyword}` may take too long: {work.problem}; "
-            f"{advice}.",
+            f"{contract.id}: checking a value against `{keyword}` may take too long: "
+            f"{work.problem}; {advice}.",
             {"contract": contract.id},
         )
     try:
@@ -220,7 +220,7 @@ def _input_error(
 
 def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[str, str]]:
     problems: list[dict[str, str]] = []
-    errors = errors_of(validator, schema, value, _MAX_PROBLEMS)
+    errors = collect_errors(validator, schema, value, _MAX_PROBLEMS)
     if errors is None:
         return [{"field": below[1:] or "inputs", "pointer": below, "problem": UNEXPLAINED}]
     for error in errors:

@@ -61,7 +61,7 @@ class ServedContract(Struct):
     deprecation: MajorDeprecation | None = None
     """Set if the major version of the contract is deprecated."""
     candidates: list[Candidate] = []
-    known_state: tuple[object, ...] | None = None
+    driver_state: tuple[object, ...] | None = None
     """The driver states from which the candidates were built."""
 
     @property
@@ -114,9 +114,13 @@ class ContractUpstream:
 
     def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
         served = self._find_served(call)
-        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        inputs = (
+            call.decoded_arguments
+            if call.decoded_arguments is not None
+            else decode_value(call.arguments)
+        )
         context = _context(call, served)
-        request_state = None if call.extra is None else read_request_state(call)
+        request_state = None if call.extra_params is None else read_request_state(call)
         decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
         if decision.selected is None:
             drivers = _drivers_without_sign_in(served, decision)
@@ -137,7 +141,11 @@ class ContractUpstream:
             except InterlockError as error:
                 required = required or error
         served = self._find_served(call)
-        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        inputs = (
+            call.decoded_arguments
+            if call.decoded_arguments is not None
+            else decode_value(call.arguments)
+        )
         request_state = read_request_state(call)
         decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
         if required is not None and decision.failure is AUTH_REQUIRED:
@@ -178,11 +186,11 @@ class ContractUpstream:
         """Select the driver for a call with these inputs. The choice includes the reasons against
         other drivers."""
         key = served.contract.key
-        inputs_of_decision = tuple(
+        driver_state = tuple(
             [self._decision_state(driver, driver.bindings[key]) for driver in served.drivers]
         )
-        if inputs_of_decision != served.state_of_drivers:
-            served.state_of_drivers = inputs_of_decision
+        if driver_state != served.driver_state:
+            served.driver_state = driver_state
             served.candidates = [_candidate(driver, key) for driver in served.drivers]
             self._decisions.invalidate(key)
         return self._decisions.decide(
@@ -262,7 +270,7 @@ def _require_unchanged(call: Call, served: ServedContract) -> None:
             CONFIRMATION_EXPIRED,
             f"{id} was not called: a driver that serves it changed since the approval. Call it "
             "again to request a new approval.",
-            {"confirmation_id": call.approval, "contract": id},
+            {"confirmation_id": call.approval_id, "contract": id},
         )
     if route.file_digest != served.contract.digest:
         raise InterlockError(

@@ -103,7 +103,8 @@ def unpack(archive: Path, name: str, target: Path) -> None:
                     remaining -= len(chunk)
                     if remaining < 0 or files > MAX_FILES:
                         raise DownloadError(
-                            f"the archive exceeds the limit of {MAX_UNPACKED_BYTES} bytes or {MAX_FILES} files"
+                            f"the archive exceeds the limit of {MAX_UNPACKED_BYTES} bytes or "
+                            f"{MAX_FILES} files"
                         )
                     file.write(chunk)
             path.chmod(0o700 if mode & stat.S_IXUSR else 0o600)

@@ -106,7 +106,7 @@ class Driver:
         self.hooks = hooks
         """Hooks of driver.py, if the code may run."""
         self.health: Health | None = None
-        self.needs_sign_in: Callable[[UpstreamGoneError], bool] = lambda _: False
+        self.needs_sign_in: Callable[[UpstreamLostError], bool] = lambda _: False
         """Called with each failed call. Returns True if an operator has to sign in again."""
         self.warnings: dict[str, None] = {}
         """Warnings for the operator, in the order of their first occurrence."""
@@ -146,7 +146,7 @@ class Driver:
             check: called when the server is ready, before the request is sent. It may raise
                 InterlockError.
         """
-        if call.verb in ABOUT_RESOURCES:
+        if call.method in RESOURCE_METHODS:
             self._uris.rewrite_request(call)
         self.requests += 1
         return self.server.start(call, handler, check)
@@ -158,20 +158,20 @@ class Driver:
     def session_key(self, call: Call) -> object | None:
         return None if self.supervisor is None else self.supervisor.session_key(call)
 
-    async def watch(self, uri: str, call: Call | None) -> None:
-        server_uri = self._uris.own(uri)
-        await (await self.server.ensure_running()).watch(server_uri, call)
+    async def subscribe(self, uri: str, call: Call | None) -> None:
+        server_uri = self._uris.server_uri(uri)
+        await (await self.server.ensure_running()).subscribe(server_uri, call)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
         if self.supervisor is not None:
-            await self.supervisor.unsubscribe(self._uris.own(uri), call)
+            await self.supervisor.unsubscribe(self._uris.server_uri(uri), call)
 
     def server_uris(self, uris: Iterable[str]) -> list[str]:
         """Return the server's URIs of watched resources."""
         result = []
         for uri in uris:
             try:
-                result.append(self._uris.own(uri))
+                result.append(self._uris.server_uri(uri))
             except InterlockError:
                 # The driver does not declare the resource any more.
                 continue

@@ -204,6 +204,7 @@ def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[
                 )
             elif missing:
                 reasons[confinement] = (
-                    f"{missing[0]} must be covered now, but was not covered when its server started."
+                    f"{missing[0]} must be covered now, but was not covered when its server "
+                    "started."
                 )
     return reasons

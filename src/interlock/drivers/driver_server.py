@@ -232,18 +232,18 @@ class DriverServer:
             if supervisor.attempts > max_attempts or (supervisor.attempts and permanent):
                 problem = supervisor.problem or "it does not become ready"
                 await self.end()
-                if error is not None and permanent and not isinstance(error, UpstreamGoneError):
+                if error is not None and permanent and not isinstance(error, UpstreamLostError):
                     raise error
-                status = error.status if isinstance(error, UpstreamGoneError) else 0
+                status = error.status if isinstance(error, UpstreamLostError) else 0
                 raise self._unavailable(problem, status)
             self._attempt_event.clear()
             await self._attempt_event.wait()
 
-    def _unavailable(self, reason: str, status: int = 0) -> UpstreamGoneError:
-        return UpstreamGoneError(
+    def _unavailable(self, reason: str, status: int = 0) -> UpstreamLostError:
+        return UpstreamLostError(
             UPSTREAM_UNAVAILABLE,
             f"The server of {self._driver.manifest.id} is not available: {reason}",
-            sent=False,
+            was_sent=False,
             status=status,
         )
 

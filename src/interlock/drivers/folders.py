@@ -108,7 +108,7 @@ class DriverFolders(FeatureComponent):
         contracts.on_ends = drivers.refresh
         return drivers
 
-    def listening_at(self, url: str) -> None:
+    def on_listening(self, url: str) -> None:
         """Set the node's own URL, which no driver may reach."""
         self._url = url
         if self._drivers is not None:

@@ -101,7 +101,7 @@ async def probe_server(
     except TimeoutError:
         raise ProbeError(f"{probe.url} did not answer within {timeout:g} s") from None
     except SignInProblem as error:
-        raise ProbeError(error.reason.rstrip(".")) from None
+        raise ProbeError(error.why.rstrip(".")) from None
     return response.status
 
 
@@ -148,7 +148,7 @@ class Health:
     @property
     def interval_seconds(self) -> float:
         """Seconds between two checks, which is also how long a failure counts."""
-        return DEFAULT_CHECK_SECONDS if self._check is None else self._check.interval_seconds
+        return DEFAULT_CHECK_SECONDS if self._check is None else self._check.every
 
     @property
     def is_failing(self) -> bool:
@@ -193,7 +193,7 @@ class Health:
             self.on_pass()
         return not problem
 
-    async def watch(self) -> None:
+    async def subscribe(self) -> None:
         """Run the check periodically until cancelled. Without a check return at once."""
         while self._check is not None:
             await self.check()

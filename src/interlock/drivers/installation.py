@@ -295,8 +295,8 @@ async def pip(site: InstallSite, settings: Mapping[str, Any]) -> None:
     if expected and not Path(package).is_absolute():
         download_folder = site.folder / "packed"
         await site.run_installer(
-            [*base, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(download_folder),
-             "--", package]
+            [*base, "download", "--no-deps", "--only-binary", ":all:", "--dest",
+             str(download_folder), "--", package]
         )  # fmt: skip
         package = str(_only_file(download_folder))
     if expected:

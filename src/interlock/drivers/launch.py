@@ -91,7 +91,8 @@ def server_config(
     if manifest.transport != "stdio":
         raise InterlockError(
             TOOL_UNAVAILABLE,
-            f"{manifest.id}: this node does not run containers with transport {manifest.transport}. "
+            f"{manifest.id}: this node does not run containers with transport "
+            f"{manifest.transport}. "
             "Use transport: stdio, or start the container yourself and use server.kind: remote.",
         )
     argv = server_command(manifest, workspace=workspace, installed=installed, confined=confined)
@@ -150,7 +151,7 @@ def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
 
 def is_permanent(error: InterlockError) -> bool:
     """Return whether a retry is useless because an operator has to fix something first."""
-    if isinstance(error, UpstreamGoneError) and error.status in _UNAUTHORIZED_STATUSES:
+    if isinstance(error, UpstreamLostError) and error.status in _UNAUTHORIZED_STATUSES:
         return True
     return error.failure.name in _PERMANENT
 
@@ -213,7 +214,7 @@ class DriverConnector(Connector):
         clock: Clock,
         secrets: SecretSource,
         confine: ConfinementFactory,
-        inherited_environment: Mapping[str, str] | None = None,
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
         secrets: provides the secrets at each connection attempt.
@@ -226,7 +227,7 @@ class DriverConnector(Connector):
         self._declared_config = server
         self._load_secrets = secrets
         self._confine = confine
-        self._inherited = dict(inherited_environment or {})
+        self._inherited = dict(inherited or {})
         self._container = manifest.server is not None and manifest.server.kind == "docker"
         self._resolved_config = server
         texts = {**server.env, **server.headers}.values()
@@ -246,7 +247,7 @@ class DriverConnector(Connector):
     ) -> UpstreamClient:
         self.last_error = None
         try:
-            return await self._connect(promises, session_first=session_first)
+            return await self._connect_with_secrets(promises, session_first=session_first)
         except InterlockError as error:
             self.last_error = error
             raise
@@ -254,12 +255,14 @@ class DriverConnector(Connector):
             # Keep no secret values here after they were passed on.
             self._resolved_config = self._declared_config
 
-    async def _connect(self, promises: bytes, *, session_first: bool) -> UpstreamClient:
+    async def _connect_with_secrets(
+        self, promises: bytes, *, session_first: bool
+    ) -> UpstreamClient:
         self._resolved_config = await self._resolve_secrets()
         session_first = session_first or self._pinned
         try:
             return await super().connect(promises, session_first=session_first)
-        except UpstreamGoneError as gone:
+        except UpstreamLostError as gone:
             if self._resolved_config.transport != "sse" or gone.status not in _CLIENT_ERRORS:
                 raise
             # The server has no legacy event stream. Most current servers use streamable HTTP.

@@ -28,7 +28,7 @@ from interlock.drivers.installation import (
     InstallFailure,
     install_fingerprint,
 )
-from interlock.drivers.installation import SIGN_IN_CHECK_SECONDS as INSTALL_CHECK_SECONDS
+from interlock.drivers.installation import RECHECK_SECONDS as INSTALL_CHECK_SECONDS
 from interlock.drivers.launch import DriverConnector, inherited_environment, marked, server_config
 from interlock.drivers.paths import driver_states_path, installed_drivers_path
 from interlock.drivers.processes import CommandRunner, confined_runner
@@ -197,7 +197,7 @@ class DriverLifecycle:
         state = self._sign_ins.get(driver)
         if state is None:
             manifest = driver.manifest
-            names = () if manifest.sign_in is None else manifest.sign_in.state_env
+            names = () if manifest.auth is None else manifest.auth.state_env
 
             async def missing() -> list[str]:
                 return await unresolved(
@@ -215,8 +215,9 @@ class DriverLifecycle:
                 store=self._states,
                 missing=missing,
                 refresh=create_refresher(
-                    manifest, run=self._command_runner(driver, "auth.refresh.cmd"), ask=self._probe_client(driver),
-                    env={}, hook=hook, warn=lambda text: driver.warn(text),
+                    manifest, run=self._command_runner(driver, "auth.refresh.cmd"),
+                    ask=self._probe_client(driver), env={}, hook=hook,
+                    warn=lambda text: driver.warn(text),
                 ),
                 warn=lambda text: driver.warn(text),
                 on_change=lambda now: self._auth_changed(driver, now),
@@ -328,7 +329,7 @@ class DriverLifecycle:
             on_offer=lambda supervisor: self._on_offer(driver, supervisor),
             on_withdrawn=lambda _: None,
             on_state=lambda _: self.on_change(driver),
-            on_updated=lambda supervisor, uri, whose: subscriptions.updated(
+            on_updated=lambda supervisor, uri, whose: subscriptions.on_resource_update(
                 supervisor.key, uri, whose
             ),
             watched=lambda key, whose: driver.server_uris(subscriptions.watched(key, whose)),
@@ -378,10 +379,10 @@ class DriverLifecycle:
         )
         if driver.manifest.health_check is not None:
             self._health_tasks[driver] = asyncio.get_running_loop().create_task(
-                health.watch(), name=f"health:{driver.key}"
+                health.subscribe(), name=f"health:{driver.key}"
             )
 
-    def _check_expiry(self, driver: Driver, error: UpstreamGoneError) -> bool:
+    def _check_expiry(self, driver: Driver, error: UpstreamLostError) -> bool:
         """Check whether a failed call means that the sign-in has expired."""
         is_expired = self.sign_in(driver).detect_expiry(
             http_status=error.status or None, exception=error

@@ -93,7 +93,7 @@ class CallAttempts:
     """A counter of the attempts of one call. After each failure it decides whether and when to
     retry."""
 
-    __slots__ = ("_made", "_repeatable", "_retry")
+    __slots__ = ("_count", "_repeatable", "_retry")
 
     def __init__(
         self,

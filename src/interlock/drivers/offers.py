@@ -125,11 +125,11 @@ class DeclaredUris:
 
     def rewrite_request(self, call: Call) -> None:
         """Replace the resource URI in a request by the server's own URI. Raises InterlockError."""
-        extra = call.extra or {}
+        extra = call.extra_params or {}
         uri = decode_value(extra["uri"]) if "uri" in extra else call.name
         server_uri = self.server_uri(str(uri))
         if server_uri != uri:
-            call.extra = {**extra, "uri": Raw(encode_value(server_uri))}
+            call.extra_params = {**extra, "uri": Raw(encode_value(server_uri))}
 
 
 def _reference_template(resource: DeclaredResource) -> bytes:

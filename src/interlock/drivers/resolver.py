@@ -430,7 +430,10 @@ def _lacking(requires: MachineRequirements, machine: Machine) -> str:
     if machine.disk_mb < requires.min_disk_mb:
         return f"it needs {requires.min_disk_mb} MB of disk, {machine.disk_mb} MB are free"
     if machine.memory_mb < requires.min_memory_mb:
-        return f"it needs {requires.min_memory_mb} MB of memory, the machine has {machine.memory_mb} MB"
+        return (
+            f"it needs {requires.min_memory_mb} MB of memory, the machine has "
+            f"{machine.memory_mb} MB"
+        )
     return ""
 
 
@@ -505,7 +508,8 @@ def _failure(
     if contradicting_pin is not None:
         return (
             errors.POLICY_VIOLATION,
-            f"This workspace pins {id} to {decision.pinned}. Remove the pin {contradicting_pin} from the call.",
+            f"This workspace pins {id} to {decision.pinned}. Remove the pin "
+            f"{contradicting_pin} from the call.",
         )
     row = _shared_reason(rejected)
     if row is errors.INPUT_UNSUPPORTED:
@@ -569,7 +573,7 @@ def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failu
     furthest = max(pinned, key=lambda rejection: rejection.phase)
     row = errors.PINNED_PROVIDER_UNAVAILABLE
     if furthest.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
-        row = errors.by_name(furthest.code)
+        row = errors.failure_by_name(furthest.code)
     return row, _with_period(f"{id} is pinned to {pin}, which cannot serve it: {furthest.reason}")
 
 

@@ -243,7 +243,10 @@ class _LoginSteps:
         if status == completion.http.expect_status:
             return ""
         expected = completion.http.expect_status
-        return f"completes_when.http: {completion.http.url} returned HTTP {status}, expected {expected}"
+        return (
+            f"completes_when.http: {completion.http.url} returned HTTP {status}, expected "
+            f"{expected}"
+        )
 
 
 async def _sign_in_with_callback(

@@ -58,7 +58,7 @@ class SignInTransition(NamedTuple):
 
     state: SignInState
     event: SignInEvent
-    then: SignInState
+    next_state: SignInState
 
 
 _S, _E = SignInState, SignInEvent
@@ -121,10 +121,10 @@ Refresher = Callable[[], Awaitable[None]]
 class RefreshError(Exception):
     """The reason why a refresh failed, as the rest of a sentence."""
 
-    def __init__(self, reason: str, *, passing: bool) -> None:
+    def __init__(self, reason: str, *, is_temporary: bool) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.is_temporary = passing
+        self.is_temporary = is_temporary
         """True if a retry may succeed: there was no response, or not in time."""
 
 
@@ -161,9 +161,9 @@ def create_refresher(
         except ProbeError as reason:
             raise RefreshError(f"auth.refresh.url: {reason}", is_temporary=True) from None
         if not 200 <= status < 300:
-            passing = status >= 500 or status == 429
+            is_temporary = status >= 500 or status == 429
             raise RefreshError(
-                f"auth.refresh.url: the response is HTTP {status}", is_temporary=passing
+                f"auth.refresh.url: the response is HTTP {status}", is_temporary=is_temporary
             )
 
     async def by_hook() -> None:
@@ -184,8 +184,8 @@ def create_refresher(
     if hook is not None:
         return by_hook
     warn(
-        f"{manifest.id}: the sign-in is never refreshed, because auth.refresh has no cmd and no url "
-        "and driver.py has no refresh hook"
+        f"{manifest.id}: the sign-in is never refreshed, because auth.refresh has no cmd and "
+        "no url and driver.py has no refresh hook"
     )
     return None
 

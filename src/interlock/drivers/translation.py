@@ -59,7 +59,7 @@ class BoundEntry:
     """A contract with the entry of a driver that serves it, prepared for calls."""
 
     __slots__ = (
-        "_arguments", "_drops", "_mapping", "_path", "_transforms", "entry", "is_transformed",
+        "_arguments", "_drops", "_mapping", "_path", "_transforms", "entry", "has_transforms",
         "shape",
     )  # fmt: skip
 
@@ -86,8 +86,8 @@ class BoundEntry:
                 if target.transform and target.transform not in transforms:
                     raise InterlockError(
                         EXECUTE_BINDING_MISMATCH,
-                        f"{contract.id}: driver.py has no transformer {target.transform!r}; add it, or remove "
-                        "it from `mapping`.",
+                        f"{contract.id}: driver.py has no transformer {target.transform!r}; "
+                        "add it, or remove it from `mapping`.",
                     )
         self._transforms = transforms
         self.has_transforms = any(

@@ -46,13 +46,18 @@ def install(
     project = open_project(config)
     manifest = project.manifest(driver)
     if not manifest.install:
-        say.note(f"{manifest.id} has no `install` steps: nothing to do.")
+        output.print_note(f"{manifest.id} has no `install` steps: nothing to do.")
         return
     require_consent(manifest, yes=yes or project.settings.allow_install)
     with show_progress(manifest.id) as progress:
         result = run(
             prepare_driver(
-                manifest, project, may_install=True, force=force, progress=progress, warn=say.note
+                manifest,
+                project,
+                may_install=True,
+                force=force,
+                progress=progress,
+                warn=output.print_note,
             )
         )
     version = f" {result.version}" if result.version else ""
@@ -69,7 +74,7 @@ def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
     for step in manifest.install:
         sources = [str(step.settings[key]) for key in ("package", "image", "url", "path")
                  if key in step.settings]  # fmt: skip
-        say.note(f"{step.method}: {say.printable(' '.join(sources))}")
+        output.print_note(f"{step.method}: {output.sanitize(' '.join(sources))}")
     if yes:
         return
     if not sys.stdin.isatty():
@@ -85,7 +90,9 @@ def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
 def show_progress(id: str) -> Iterator[Callable[[int, int, str], None]]:
     """Show a progress bar on a terminal, or lines elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda step, total, text: say.note(f"[{step}/{total}] {id}: {say.printable(text)}")
+        yield lambda step, total, text: output.print_note(
+            f"[{step}/{total}] {id}: {output.sanitize(text)}"
+        )
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.text import Text
@@ -94,7 +101,10 @@ def show_progress(id: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=output.create_console(stderr=True), transient=True) as bar:
         task = bar.add_task(id, total=None)
         yield lambda step, total, text: bar.update(
-            task, completed=step, total=total, description=str(Text(say.printable(f"{id}: {text}")))
+            task,
+            completed=step,
+            total=total,
+            description=str(Text(output.sanitize(f"{id}: {text}"))),
         )
 
 
@@ -124,15 +134,15 @@ def login(
 
         problem = run(condition_of(manifest, project)).auth_problem
         if problem:
-            say.note(problem)
-            raise typer.Exit(say.FAILED)
+            output.print_note(problem)
+            raise typer.Exit(output.FAILED)
         _note_no_login(manifest)
         return
     run(_sign_in(project, manifest, no_browser))
     print(f"Signed in with {manifest.id}.")
 
 
-def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
+def logout(driver: DriverArgument, config: config_source.ConfigOption = None) -> None:
     """Sign out of a driver. The driver is not used until an operator signs in again.
 
     Files that its login command has stored are removed only by its own logout.
@@ -156,9 +166,9 @@ def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
 def _note_no_login(manifest: DriverManifest) -> None:
     names = () if manifest.auth is None else manifest.auth.state_env
     if names:
-        say.note(f"{manifest.id} needs no sign-in, but these secrets: {', '.join(names)}.")
+        output.print_note(f"{manifest.id} needs no sign-in, but these secrets: {', '.join(names)}.")
     else:
-        say.note(f"{manifest.id} needs no sign-in.")
+        output.print_note(f"{manifest.id} needs no sign-in.")
 
 
 async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser: bool) -> None:
@@ -167,11 +177,15 @@ async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser:
     from interlock.drivers.standalone import sign_in_of
 
     async def show(url: str) -> None:
-        printable_url = say.printable(url)
+        printable_url = output.sanitize(url)
         if no_browser or not await asyncio.to_thread(_open_page, url):
-            say.note(f"Open this page to sign in with {manifest.id}:\n\n  {printable_url}\n")
+            output.print_note(
+                f"Open this page to sign in with {manifest.id}:\n\n  {printable_url}\n"
+            )
         else:
-            say.note(f"A page opens in your browser. If it does not, open:\n\n  {printable_url}\n")
+            output.print_note(
+                f"A page opens in your browser. If it does not, open:\n\n  {printable_url}\n"
+            )
 
     settings = project.config.section(DriversConfig)
     ask = declared_probe_client(

@@ -305,15 +305,15 @@ async def _check_server(
         for sentence in findings.errors:
             is_good = False
             report.add_problem(
-                file, binding.entry.line, say.printable(sentence), driver=manifest.id
+                file, binding.entry.line, output.sanitize(sentence), driver=manifest.id
             )
         for sentence in findings.warnings:
-            report.add_warning(file, binding.entry.line, say.printable(sentence), "server")
+            report.add_warning(file, binding.entry.line, output.sanitize(sentence), "server")
     for sentence in (*_missing_prompts(manifest, server.offer), *server.egress_notes()):
         report.add_warning(file, 0, sentence, "server")
     if not quiet:
         for sentence in server.secret_notes():
-            say.note(sentence)
+            output.print_note(sentence)
         count = len(manifest.implements)
         summary = (
             f"{count} of {count} contracts fit"
@@ -321,7 +321,7 @@ async def _check_server(
             else "the server's tools do not fit the contracts"
         )
         _print_result(
-            is_good, f"{manifest.id}: {summary}, {say.printable(server_name) or 'unnamed server'}"
+            is_good, f"{manifest.id}: {summary}, {output.sanitize(server_name) or 'unnamed server'}"
         )
 
 
@@ -353,9 +353,9 @@ def _print_report(report: ManifestReport, *, json: bool, strict: bool) -> None:
         return
     for problem in report.problems[report.printed :]:
         hint = f"; {problem['hint']}" if problem["hint"] else ""
-        say.note(f"{_place(problem)}: {problem['message']}{hint}")
+        output.print_note(f"{_place(problem)}: {problem['message']}{hint}")
     for warning in report.warnings:
-        say.note(f"Warning: {_place(warning)}: {warning['message']}")
+        output.print_note(f"Warning: {_place(warning)}: {warning['message']}")
     counts = [format_count(report.drivers, "driver"), format_count(report.contracts, "contract")]
     totals = [format_count(len(report.problems), "problem")] if report.problems else []
     totals += [format_count(len(report.warnings), "warning")] if report.warnings else []

@@ -47,10 +47,10 @@ def list_drivers(
     rows = run(statuses(project)) if node_rows is None else node_rows
     served = _list_contracts(project, rows, problems)
     if json:
-        say.as_json({"running": node_rows is not None, "drivers": rows, "contracts": served})
+        output.print_json({"running": node_rows is not None, "drivers": rows, "contracts": served})
         return
     if not rows:
-        say.note(_no_drivers_message(project, node, from_node=node_rows is not None))
+        output.print_note(_no_drivers_message(project, node, from_node=node_rows is not None))
         return
     _print_drivers(rows)
     print()
@@ -113,7 +113,7 @@ def explain(
     contract = project.contract(tool)
     try:
         inputs = read_arguments(pairs or [], contract.inputs)
-    except BadArgument as error:
+    except ArgumentError as error:
         raise typer.BadParameter(str(error)) from None
     states = {row.id: row for row in node_rows or []}
     decision = run(
@@ -128,11 +128,11 @@ def explain(
         output.print_json({**row, "order": order, "code": failure, "message": decision.message})
     else:
         for line in explained(decision):
-            print(say.printable(line))
+            print(output.sanitize(line))
         for status in node_rows or []:
             if status.state == "failing" and contract.key in {b.contract for b in status.bindings}:
-                say.note(
-                    f"Note: the last start of {status.id} failed: {say.printable(status.problem)}"
+                output.print_note(
+                    f"Note: the last start of {status.id} failed: {output.sanitize(status.problem)}"
                 )
     if decision.selected is None:
         raise typer.Exit(output.FAILED)
@@ -152,18 +152,18 @@ def read_node(
     from interlock.drivers.commands.workspace import open_project, project_of
     from interlock.drivers.status import ContractStatus, DriverStatus
 
-    target = running.meant(config, node)
-    if target.problem is not None:
-        raise target.problem
-    response = running.ask(target.socket)
+    target = node_discovery.find_node(config, node)
+    if target.config_error is not None:
+        raise target.config_error
+    response = node_discovery.fetch_status(target.socket)
     if response is None and node is not None:
-        raise running.not_running(target, named=True)
+        raise node_discovery.not_running_error(target, named=True)
     # A node that was started with --listen uses this config too.
     project = project_of(target.config, target.base_dir) if target.source else open_project(config)
     if response is None:
-        hint = running.elsewhere(target)
+        hint = node_discovery.describe_other_nodes(target)
         if not quiet:
-            say.note(
+            output.print_note(
                 f"Note: no node at {target.config.listen}; showing the state of the files"
                 + (f"; {hint}" if hint else "")
             )
@@ -204,13 +204,13 @@ def _list_contracts(
 def _print_contracts(served: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     width = max((len(contract["contract"]) for contract in served), default=0)
     for contract in served:
         drivers = ", ".join(contract["drivers"]) or "no driver"
         print(f"{contract['contract']:<{width}}  {contract['version']:<8}  {drivers}")
         if "problem" in contract:
-            text = f"    {say.printable(contract['problem'])}"
+            text = f"    {output.sanitize(contract['problem'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
 
 
@@ -219,14 +219,14 @@ def _row_label(row: DriverStatus) -> str:
     from interlock.drivers.commands.status_lines import entry_kind
 
     # The id of an invalid file is the name of its folder, which is untrusted text.
-    id, kind = say.printable(row.id), entry_kind(row)
+    id, kind = output.sanitize(row.id), entry_kind(row)
     return id if kind == "driver" else f"{id} ({kind.removesuffix(' of')})"
 
 
 def _print_drivers(rows: list[DriverStatus]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     id_width = max(len(_row_label(row)) for row in rows)
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda row: row.id):
@@ -251,5 +251,5 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
             *row.warnings,
             *(text for binding in row.bindings for text in binding.warnings),
         ):
-            text = f"    Warning: {say.printable(warning)}"
+            text = f"    Warning: {output.sanitize(warning)}"
             console.print(Text(text, style="yellow"), soft_wrap=True)

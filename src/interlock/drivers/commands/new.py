@@ -155,8 +155,8 @@ class DriverRequest(Struct, frozen=True):
         return bool(self.egress) or self.kind == "remote"
 
     def full_env(self) -> dict[str, str]:
-        placed = {name: f"${{secrets.{name}}}" for name in self.secrets}
-        return {**self.env, **({} if self.kind == "remote" else placed)}
+        locate_problems = {name: f"${{secrets.{name}}}" for name in self.secrets}
+        return {**self.env, **({} if self.kind == "remote" else locate_problems)}
 
     def install(self) -> list[dict[str, Any]]:
         if self.kind == "npm":
@@ -656,7 +656,7 @@ async def draft_files(
         inventory=inventory,
         may_install=True,
         progress=lambda step, of, text: report(f"[{step}/{of}] {text}"),
-        warn=say.note,
+        warn=output.print_note,
     ) as server:
         tools, offer = server.tools(), server.offer
         server_name, revision = server.server, server.peer.revision
@@ -673,7 +673,7 @@ async def draft_files(
     fields = driver_fields(
         request,
         entries,
-        described=description_text,
+        description_text=description_text,
         prompts=named_definitions(offer.prompts),
         resources=decode_objects((*offer.resources, *offer.templates)),
         own_secrets=bool(own_secrets),
@@ -726,7 +726,7 @@ def _require_tools(chosen: dict[str, str] | None, listed: dict[str, Any]) -> Non
 
 def _no_contract_error(request: DriverRequest, driver_files: DriverFiles) -> Exception:
     reasons = "; ".join(f"{tool}: {reason}" for tool, reason in driver_files.omitted.items())
-    details = f" ({say.printable(reasons)})" if reasons else ""
+    details = f" ({output.sanitize(reasons)})" if reasons else ""
     return InterlockError(
         CONFIG, f"{request.ref} has no tool for which a contract can be created{details}."
     )
@@ -935,8 +935,8 @@ def new(
 
     request = _build_request(kind, ref, args, id, transport, egress, env, secret, pip)
     chosen = _parse_tools(tools)
-    source = where.source_if_any(config)
-    loaded, base_dir = where.load_or_default(source)
+    source = config_source.find_source_or_none(config)
+    loaded, base_dir = config_source.load_or_default(source)
     folders = out if out is not None else base_dir / loaded.section(DriversConfig).folders[0]
     folder = folders.absolute() / request.id
     if out is not None:
@@ -1061,18 +1061,23 @@ def _print_summary(driver_files: DriverFiles, project: DriverProject) -> None:
     for path in sorted(driver_files.files):
         print(project.display_path(path))
     for sentence in driver_files.remarks:
-        say.note(sentence)
+        output.print_note(sentence)
     for id, misfits in driver_files.existing.items():
-        say.note(f"{id} is an existing contract; the driver serves it.")
+        output.print_note(f"{id} is an existing contract; the driver serves it.")
         for sentence in misfits:
-            say.note(f"Warning: the tool does not fit it: {say.printable(sentence)}")
+            output.print_note(f"Warning: the tool does not fit it: {output.sanitize(sentence)}")
     for tool, reason in driver_files.omitted.items():
-        say.note(f"Warning: {say.printable(tool)} has no contract: {say.printable(reason)}")
+        output.print_note(
+            f"Warning: {output.sanitize(tool)} has no contract: {output.sanitize(reason)}"
+        )
     for id, notes in driver_files.notes.items():
         if notes:
-            say.note(f"{id}: {say.printable('; '.join(notes))}")
-    say.note(f"Check the files, then run: interlock drivers check --live && interlock drivers explain "
-             f"{next(iter(driver_files.notes), '') or next(iter(driver_files.existing))}")  # fmt: skip
+            output.print_note(f"{id}: {output.sanitize('; '.join(notes))}")
+    contract = next(iter(driver_files.notes), "") or next(iter(driver_files.existing))
+    output.print_note(
+        "Check the files, then run: interlock drivers check --live && "
+        f"interlock drivers explain {contract}"
+    )
 
 
 @contextmanager

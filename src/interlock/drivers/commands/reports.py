@@ -57,7 +57,7 @@ class DriversReports(FeatureReports, ContractSource):
             Problem(file, 0, 0, "", reason, hint)
             for file, reason, hint, _ in find_rejections(project)
         ]
-        problems += placed(find_unknown_names(project), source)
+        problems += locate_problems(find_unknown_names(project), source)
         warnings = [
             Problem(file, 0, 0, "", reason, "") for file, reason in find_missing_manifests(project)
         ]

@@ -61,7 +61,7 @@ def show(
         ],
     }
     if json:
-        say.as_json(details)
+        output.print_json(details)
     else:
         _print(manifest, details, project)
 
@@ -116,9 +116,9 @@ def _print(manifest: DriverManifest, details: dict[str, Any], project: DriverPro
     print(f"{manifest.name} {manifest.version} ({manifest.id})")
     for name, text in rows:
         if text:
-            print(f"  {name:<10}{say.printable(text)}")
+            print(f"  {name:<10}{output.sanitize(text)}")
     for contract in details["serves"]:
         print(
             f"  serves    {contract['contract'].partition('@')[0]} "
-            f"by {say.printable(contract['tool'])}"
+            f"by {output.sanitize(contract['tool'])}"
         )

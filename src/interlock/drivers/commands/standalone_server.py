@@ -46,5 +46,5 @@ def open_server(
 
 def connection_error_text(id: str, error: InterlockError) -> str:
     """Return a printable message for a failed connection. The server's own text is untrusted."""
-    from_server = isinstance(error, UpstreamGoneError)
-    return say.printable(redact_about(id, error.message) if from_server else error.message)
+    from_server = isinstance(error, UpstreamLostError)
+    return output.sanitize(redact_about(id, error.message) if from_server else error.message)

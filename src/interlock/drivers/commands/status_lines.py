@@ -75,7 +75,7 @@ def _row_line(row: DriverStatus) -> str:
     reason = f": {_printable_problem(row, problems[0])}{suffix}" if problems else ""
     state = "needs sign-in" if row.state == "unauthed" else row.state
     # The id of an invalid file is the name of its folder, which is untrusted text.
-    return f"{entry_kind(row)} {say.printable(row.id)} ({state}){reason}"
+    return f"{entry_kind(row)} {output.sanitize(row.id)} ({state}){reason}"
 
 
 def _partial_line(row: DriverStatus) -> str:
@@ -90,4 +90,4 @@ def _binding_problems(row: DriverStatus) -> list[str]:
 
 
 def _printable_problem(row: DriverStatus, problem: str) -> str:
-    return say.printable(redact_about(row.id, problem))
+    return output.sanitize(redact_about(row.id, problem))

@@ -65,7 +65,7 @@ def run_tests(
     project = open_project(config)
     results = run(_run_all(project, name, changes=changes))
     if json:
-        say.as_json(results)
+        output.print_json(results)
     else:
         for result in results:
             _print(result)
@@ -76,8 +76,8 @@ def run_tests(
         raise typer.Exit(output.UNREACHABLE)
     if OK not in outcomes:
         # No test must not look like a success in CI.
-        say.problem(f"no example of {say.printable(name)} was run: {_advice(results)}.")
-        raise typer.Exit(say.FAILED)
+        output.print_problem(f"no example of {output.sanitize(name)} was run: {_advice(results)}.")
+        raise typer.Exit(output.FAILED)
 
 
 def _advice(results: list[ExampleResult]) -> str:
@@ -128,20 +128,20 @@ async def _run_driver(
     if not runnable:
         return results
     try:
-        async with open_server(manifest, project, warn=say.note) as server:
+        async with open_server(manifest, project, warn=output.print_note) as server:
             tools = server.tools()
-            async with open_hooks(manifest, project, warn=say.note) as hooks:
+            async with open_hooks(manifest, project, warn=output.print_note) as hooks:
                 for binding in runnable:
                     problems = check_listed(binding.contract, binding.entry, tools).errors
                     if problems:
-                        message = say.printable(" ".join(problems))
+                        message = output.sanitize(" ".join(problems))
                         results.append(
                             ExampleResult(manifest.id, binding.contract.id, "", FAILED, message)
                         )
                         continue
                     results += await _run_examples(server, binding, hooks)
         for sentence in (*server.secret_notes(), *server.egress_notes()):
-            say.note(sentence)
+            output.print_note(sentence)
     except InterlockError as error:
         results.append(
             ExampleResult(
@@ -192,7 +192,7 @@ async def _run_example(
     except InterlockError as error:
         result.outcome, result.message = (
             FAILED,
-            say.printable(f"{error.failure.name}: {error.message}"),
+            output.sanitize(f"{error.failure.name}: {error.message}"),
         )
         return result
     except TimeoutError:
@@ -229,7 +229,7 @@ def _print(result: ExampleResult) -> None:
     message = f": {result.message}" if result.message else ""
     title = f" {result.driver}  {subject}" if subject else f" {result.driver}"
     outcome = "" if result.outcome in (OK, SKIPPED) else f" ({result.outcome})"
-    console = say.console()
+    console = output.create_console()
     console.print(
         Text.assemble(marks.get(result.outcome, ("✗", "red")), f"{title}{outcome}{message}"),
         soft_wrap=True,

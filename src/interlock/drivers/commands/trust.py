@@ -64,7 +64,7 @@ def sign(
         reason = error.strerror or str(error)
         raise InterlockError(CONFIG, f"{folder} cannot be signed: {reason}.") from None
     print(f"{signature_file}: signed by {key_id(private.public_key())}")
-    say.note("Nodes with the public key under drivers.trust will use this driver.")
+    output.print_note("Nodes with the public key under drivers.trust will use this driver.")
 
 
 def verify(
@@ -104,11 +104,11 @@ def verify(
         width = max((len(str(row["driver"])) for row in rows), default=0)
         for row in rows:
             result = f"signed by {row['signed_by']}" if row not in invalid else row["problem"]
-            print(f"{row['driver']:<{width}}  {say.printable(str(result))}")
+            print(f"{row['driver']:<{width}}  {output.sanitize(str(result))}")
         if not rows:
-            say.note("no drivers here. Create one: interlock drivers new")
+            output.print_note("no drivers here. Create one: interlock drivers new")
     if invalid:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def _trusted_keys(project: DriverProject, options: list[Path]) -> list[Ed25519PublicKey]:

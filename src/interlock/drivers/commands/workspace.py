@@ -100,7 +100,7 @@ def open_project(config_path: Path | None) -> DriverProject:
 
     Raises ConfigError if the config is invalid. Problems of manifests are in the workspace.
     """
-    config, base_dir = where.load_or_default(where.source_if_any(config_path))
+    config, base_dir = config_source.load_or_default(config_source.find_source_or_none(config_path))
     return project_of(config, base_dir)
 
 

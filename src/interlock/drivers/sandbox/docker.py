@@ -100,7 +100,8 @@ def env_problem(names: Iterable[str]) -> str:
             return "server.env contains an invalid variable name."
         if _RESERVED.fullmatch(name):
             return (
-                f"server.env contains {name}, which the client of the container engine reads itself, "
+                f"server.env contains {name}, which the client of the container engine reads "
+                "itself, "
                 "so it cannot be passed to a container. Use another name, or set it in the image."
             )
     return ""

@@ -92,7 +92,8 @@ _libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 def main() -> NoReturn:
     if PLAN not in os.environ:
         _write_stderr(
-            "interlock: the launcher needs a plan in its environment; it is started by the node only"
+            "interlock: the launcher needs a plan in its environment; it is started by the "
+            "node only"
         )
         os._exit(EXIT_CANNOT_RUN)
     plan = marshal.loads(bytes.fromhex(os.environ[PLAN]))

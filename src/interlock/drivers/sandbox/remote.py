@@ -62,8 +62,8 @@ def check_remote(
     if is_address(address) and is_node(address, place.port, never):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} is at {place}, an address of this node. A driver must not connect to the "
-            "node itself.",
+            f"{key}: {what} is at {place}, an address of this node. A driver must not "
+            "connect to the node itself.",
         )
     if not compiled.allows(*place):
         pattern = host if place.port in (80, 443) and ":" not in host else str(place)

@@ -53,7 +53,8 @@ _MACHINES: Final = {
     "x86_64": _Machine(
         0xC000003E,
         {
-            **_COMMON_CALLS, "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "add_key": 248,
+            **_COMMON_CALLS,
+            "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "add_key": 248,
             "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298,
             "bpf": 321, "userfaultfd": 323,
         },
@@ -61,7 +62,8 @@ _MACHINES: Final = {
     "aarch64": _Machine(
         0xC00000B7,
         {
-            **_COMMON_CALLS, "ioctl": 29, "unshare": 97, "socket": 198, "socketpair": 199, "add_key": 217,
+            **_COMMON_CALLS,
+            "ioctl": 29, "unshare": 97, "socket": 198, "socketpair": 199, "add_key": 217,
             "request_key": 218, "keyctl": 219, "clone": 220, "perf_event_open": 241, "bpf": 280,
             "userfaultfd": 282,
         },
