@@ -27,7 +27,7 @@ def test_all_is_well(world: World) -> None:
     driver(world, server={"kind": "binary", "path": "files"})
     done = world.run_here("drivers", "check")
     assert done.returncode == 0
-    assert done.stdout == "1 driver, 1 contract: all is well.\n"
+    assert done.stdout == "1 driver, 1 contract: no problems.\n"
     assert done.stderr == ""
 
 
@@ -84,7 +84,7 @@ def test_warnings_count_when_they_are_to(world: World) -> None:
     assert done.returncode == 0
     assert "Warning: .drivers/odd/DRIVER.md" in done.stderr
     assert "-mcp" in done.stderr
-    assert "timeout_override_ms 5000 is more than the contract allows" in done.stderr
+    assert "timeout_override_ms 5000 exceeds timeout_ms of the contract" in done.stderr
     assert world.run_here("drivers", "check", "--strict").returncode == 1
 
 
@@ -99,7 +99,7 @@ def test_a_server_is_held_against_its_driver(world: World) -> None:
     assert world.run_here("drivers", "check").returncode == 0
     done = world.run_here("drivers", "check", "--live")
     assert done.returncode == 1
-    assert "✗ files-mcp: its tools do not fit its contracts, stand-in 3.2.1" in done.stdout
+    assert "✗ files-mcp: the server's tools do not fit the contracts, stand-in 3.2.1" in done.stdout
     assert "the server has no tool 'read_fil'. Did you mean 'read_file'?" in done.stderr
     assert "the server offers no prompt nothing" in done.stderr
     told = checked(world, "--live")
@@ -140,7 +140,7 @@ def test_paths_are_what_a_person_would_name(world: World) -> None:
     (world.cwd / "README.md").write_text("x")
     other = world.run_here("drivers", "check", "README.md")
     assert other.returncode == 3
-    assert "this is no manifest" in other.stderr
+    assert "this is not a manifest" in other.stderr
 
 
 def test_a_value_in_an_inventory_is_refused_and_not_repeated(world: World) -> None:

@@ -71,7 +71,7 @@ def test_how_drivers_stand_by_their_files(world: World) -> None:
     assert "hush" not in text
     [row] = [line for line in text.splitlines() if line.startswith("fs-read ")]
     assert set(row.split("  ")[-1].strip().split(", ")) == {"files-mcp", "keyed-mcp", "absent-mcp"}
-    assert "db-query  1.0.0     nobody" in text
+    assert "db-query  1.0.0     no driver" in text
 
 
 @pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
@@ -130,14 +130,14 @@ def test_what_would_be_started_is_shown_also_without_an_engine(world: World) -> 
     driver(world, "box-mcp", server=docker, auth=auth, network={"egress": ["db.example.com"]})
     text = drivers(world, "show", "box-mcp")
     assert "docker run -i --rm -e DB example/db:1 --quick" in text
-    assert "no choice of hosts" in text
+    assert "cannot limit a container to certain hosts" in text
 
 
 def test_a_driver_that_is_not_there(world: World) -> None:
     contract(world)
     driver(world)
     assert 'did you mean "files-mcp"' in drivers(world, "show", "file-mcp", code=3)
-    assert "there are: files-mcp" in drivers(world, "show", "zzz", code=3)
+    assert "available: files-mcp" in drivers(world, "show", "zzz", code=3)
     driver(world, "bad-mcp", kind="nonsense")
     assert "DRIVER.md:" in drivers(world, "show", "bad-mcp", code=3)
 
@@ -178,7 +178,7 @@ def test_why_a_driver_is_chosen(two: World) -> None:
         assert told["order"] == ["cheap-mcp@1", "dear-mcp@1"]
     text = drivers(two, "explain", "fs-read", "path=x", "head=3")
     assert "fs-read goes to dear-mcp@1." in text
-    assert "not cheap-mcp@1: it does not take head" in text
+    assert "not cheap-mcp@1: it does not support the input head" in text
     pinned = chosen(two, "path=x", "--pin", "dear-mcp")
     assert pinned["selected"]["provider_id"] == "dear-mcp@1"
     assert chosen(two, "path=x", "--region", "us")["order"] == ["dear-mcp@1"]
@@ -276,7 +276,7 @@ def test_a_wrong_signature_is_found_by_check(world: World) -> None:
 def test_keys_that_are_none(world: World) -> None:
     contract(world)
     driver(world)
-    assert "no key is believed here" in drivers(world, "verify", code=3)
+    assert "no trusted key" in drivers(world, "verify", code=3)
     (world.cwd / "bad.pem").write_text("nothing")
     assert "no private key" in drivers(world, "sign", "files-mcp", "--key", "bad.pem", code=3)
     assert "cannot be read" in drivers(world, "sign", "files-mcp", "--key", "none.pem", code=3)
@@ -348,7 +348,7 @@ def test_signing_in_by_a_command(world: World) -> None:
 def test_drivers_that_nobody_signs_in_with(world: World) -> None:
     contract(world)
     driver(world)
-    assert "needs nobody" in world.run_here("drivers", "login", "files-mcp").stderr
+    assert "needs no sign-in" in world.run_here("drivers", "login", "files-mcp").stderr
     driver(world, "keyed-mcp", auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}})
     secrets(world, "keyed-mcp", "a-key")
     assert "A_KEY" in world.run_here("drivers", "login", "keyed-mcp").stderr

@@ -84,7 +84,7 @@ def test_effects_and_schemas_are_those_of_the_server(world: World) -> None:
 def test_everything_is_taken_over_prompts_and_resources_too(world: World) -> None:
     said = new(world)
     assert len(list((world.cwd / "tools").iterdir())) == len(TOOLS)
-    assert "its server says that it changes nothing" in said
+    assert "the server declares that the tool changes nothing" in said
     driver = front_matter((world.cwd / ".drivers/files-mcp/DRIVER.md").read_text())
     assert driver["prompts"] == [
         {"name": "greet", "integrate_as": "raw", "description": "A greeting."}
@@ -103,7 +103,7 @@ def test_what_is_there_is_not_overwritten(world: World) -> None:
         "drivers", "new", "binary", sys.executable, "--id", "files-mcp", "--", STAND_IN
     )
     assert again.returncode == 3
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert path.read_text() == "mine"
     # A contract that is there is served as it is, and not written anew.
     (world.cwd / "tools/fs-read/TOOL.md").touch()
@@ -134,13 +134,13 @@ def test_a_contract_that_is_there_is_bound_with_a_mapping(world: World) -> None:
         outputs={"type": "object"},
     )
     said = new(world, "--force", "--tools", "query:db-other")
-    assert "Warning: it does not fit yet: db-other: 'query' requires 'query'" in said
+    assert "Warning: the tool does not fit it: db-other: 'query' requires 'query'" in said
 
 
 def test_a_secret_is_named_and_never_written(world: World) -> None:
     said = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
                STAND_IN_TOKEN="hush-hush-hush")  # fmt: skip
-    assert "files-mcp was given stand-in-token" in said
+    assert "files-mcp received the secrets stand-in-token" in said
     files = [path.read_text() for path in world.cwd.rglob("*.md")]
     assert not any("hush" in text for text in [said, *files])
     listed = front_matter((world.cwd / ".drivers/files-mcp/SECRETS.md").read_text())
@@ -177,15 +177,15 @@ def test_a_remote_server(world: World, transport: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["pip", "x"], 2, "is no kind of server"),
+        (["pip", "x"], 2, "is not a kind of server"),
         (["npm", "x", "--transport", "http"], 2, "over stdio"),
         (["remote", "http://127.0.0.1:1/", "--env", "A=b"], 2, "is not started"),
-        (["npm", "x", "--pip", "y"], 2, "--pip is for a binary"),
+        (["npm", "x", "--pip", "y"], 2, "--pip is only for KIND binary"),
         (["binary", "x", "--env", "novalue"], 2, "NAME=VALUE"),
         (["binary", "x", "--secret", "lower"], 2, "capital letters"),
-        (["binary", "x", "--id", "Bad_Id"], 2, "is no id of a driver"),
+        (["binary", "x", "--id", "Bad_Id"], 2, "is not a valid driver id"),
         (["binary", "x", "--tools", ":y"], 2, "TOOL:CONTRACT"),
-        (["binary", "x", "--tools", "a:B!"], 2, "is no id of a contract"),
+        (["binary", "x", "--tools", "a:B!"], 2, "is not a valid contract id"),
         (["npm", "x"], 2, "--yes"),
         (["binary", "./not-there"], 4, "was not found"),
         (["remote", "http://127.0.0.1:1/mcp"], 3, "drivers.local_egress"),

@@ -63,7 +63,7 @@ def test_a_folder_without_a_manifest_is_doubted(world: World) -> None:
     for command in (("drivers", "check"), ("check",)):
         done = world.run_here(*command)
         assert done.returncode == 0
-        assert "driver.md is not read: call it DRIVER.md" in done.stderr
+        assert "driver.md is not read: rename it to DRIVER.md" in done.stderr
         assert "there is no DRIVER.md in it" in done.stderr
 
 

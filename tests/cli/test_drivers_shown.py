@@ -71,7 +71,7 @@ def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: World) -> No
     world.up()
     settled(world, files="ready", keyed="unauthed", absent="failing", broken="refused")
     shown = " ".join(world.run_here("status").stdout.split())
-    assert "4 drivers: 1 ready, 1 waiting for a sign-in or a secret, 1 failing, 1 refused" in shown
+    assert "4 drivers: 1 ready, 1 needs a sign-in or a secret, 1 failing, 1 refused" in shown
     assert f"driver keyed-mcp (waiting): {LACKING}" in shown
     assert f"driver absent-mcp (failing): {ABSENT}" in shown
     assert "driver broken-mcp (refused): " in shown
@@ -197,7 +197,7 @@ def test_the_screen_tells_of_drivers(world: World) -> None:
     driver(world)
     keyed(world)
     with screen(world, COLUMNS="200") as one:
-        counted = b"2 drivers: 1 ready, 1 waiting for a sign-in or a secret"
+        counted = b"2 drivers: 1 ready, 1 needs a sign-in or a secret"
         waiting = b"driver keyed-mcp (waiting): keyed-mcp is"
         wait_until("the view", lambda: one.sees(counted, waiting))
         assert one.interrupt() == 0
@@ -219,7 +219,7 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
         status("f", "failing", "\x1b[2Jgone"),
     ]
     assert driver_rows.summary(drivers) == (
-        "6 drivers: 1 running, 1 ready, 1 not asked yet, 1 waiting for a sign-in or a secret, "
+        "6 drivers: 1 running, 1 ready, 1 not verified, 1 needs a sign-in or a secret, "
         "1 failing, 1 refused"
     )
     lines = [
@@ -248,7 +248,7 @@ def test_what_an_operator_should_look_at_is_in_the_list(world: World) -> None:
     [warning] = [
         line for line in world.run_here("drivers", "list").stdout.splitlines() if "pii-safe" in line
     ]
-    assert warning.startswith("    Warning: driver files-mcp: it says that it is 'pii-safe'")
+    assert warning.startswith("    Warning: driver files-mcp: it claims the tag 'pii-safe'")
 
 
 # -- which node is asked
@@ -262,7 +262,7 @@ def test_a_node_at_another_address_is_found(world: World, command: list[str]) ->
            auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}})  # fmt: skip
     secrets(world, "files-mcp", "a-key")
     nobody = world.run_here("drivers", *command)
-    assert "so this is what the files say" in nobody.stderr
+    assert "showing the state of the files" in nobody.stderr
     assert "--node" not in nobody.stderr
     there = str(world.port)
     world.up("--listen", there, A_KEY="hush-hush")
@@ -303,7 +303,7 @@ def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> No
     world.config({})
     world.up()
     none = world.run_here("drivers", "list")
-    assert f"the node at 127.0.0.1:{world.port} has no driver; `interlock drivers" in none.stderr
+    assert f"the node at 127.0.0.1:{world.port} has no driver. Create one: `interlock drivers" in none.stderr
     done = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
     assert done.returncode == 0
     assert f"the node at 127.0.0.1:{world.port} has no driver, but one is declared" in done.stderr

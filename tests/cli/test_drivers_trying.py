@@ -84,11 +84,11 @@ def test_what_fails_is_told_with_its_code(greeting: World) -> None:
     driver(greeting)
     [one] = tried(greeting, "files-mcp", code=1)
     assert one["outcome"] == "failed"
-    assert one["told"].startswith("upstream_error: ")
+    assert one["message"].startswith("upstream_error: ")
     # An example that is none of the contract's own, and an answer that does not fit it.
     contract(greeting, examples=[{"input": {}}])
     [one] = tried(greeting, "files-mcp", code=1)
-    assert one["told"].startswith("invalid_arguments: ")
+    assert one["message"].startswith("invalid_arguments: ")
     contract(greeting, examples=examples(greeting)[1:], outputs={"type": "array"})
     driver(greeting, implements=[entry(mcp={"result_extract": "$"})])
     [one] = tried(greeting, "files-mcp", code=1)
@@ -99,7 +99,7 @@ def test_a_tool_that_is_not_there(greeting: World) -> None:
     contract(greeting, examples=examples(greeting))
     driver(greeting, implements=[entry(tool="read_fil")])
     [one] = tried(greeting, "files-mcp", code=1)
-    assert "Did you mean 'read_file'?" in one["told"]
+    assert "Did you mean 'read_file'?" in one["message"]
 
 
 def test_what_changes_something_is_tried_only_when_it_is_wanted(greeting: World) -> None:
@@ -132,7 +132,7 @@ def test_nothing_to_try_and_nobody_to_ask(greeting: World) -> None:
     driver(greeting)
     done = greeting.run_here("drivers", "test", "files-mcp")
     assert done.returncode == 1
-    assert "nothing of files-mcp was tried: write examples" in done.stderr
+    assert "no example of files-mcp was run: add examples" in done.stderr
     contract(greeting, examples=examples(greeting))
     driver(greeting, server={"kind": "binary", "path": "not-there"})
     [one] = tried(greeting, "files-mcp", code=4)
@@ -159,7 +159,7 @@ def test_translations_by_code_are_the_real_ones(greeting: World) -> None:
 def test_long_differences_are_cut() -> None:
     lines = difference({str(n): n for n in range(200)}, {str(n): n + 1 for n in range(200)})
     assert len(lines) == 41
-    assert "lines more" in lines[-1]
+    assert "more lines" in lines[-1]
     assert difference("a\x1bb", "c") == [
         "--- as the example says", "+++ as it is", "@@ -1 +1 @@", "-a\ufffdb", "+c",
     ]  # fmt: skip

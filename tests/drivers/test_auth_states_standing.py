@@ -106,7 +106,7 @@ def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
         world.missing = ["B_KEY"]
         error = await refused(state)
         assert state.state is SignInState.UNAUTHED
-        assert "it has no B_KEY" in error.message
+        assert "missing: B_KEY" in error.message
         assert "A_KEY" not in error.message
         world.missing = []
         await state.ensure_ready()
@@ -124,7 +124,7 @@ def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
 def test_places_that_it_needs(world: World) -> None:
     async def main() -> None:
         state = world.state(Auth(state_paths=("token.json",)))
-        assert "it has no token.json" in (await refused(state)).message
+        assert "missing: token.json" in (await refused(state)).message
         (world.folder / "token.json").touch()
         await state.ensure_ready()
 
@@ -349,8 +349,8 @@ def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3600.0
-        refresh.fails = RefreshError("it ended with status 1", is_temporary=False)
-        assert "it ended with status 1" in (await refused(state)).message
+        refresh.fails = RefreshError("exit status 1", is_temporary=False)
+        assert "exit status 1" in (await refused(state)).message
         assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
@@ -423,7 +423,7 @@ def test_a_command_refreshes(tmp_path: Path) -> None:
         done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
         await done()
         assert (tmp_path / "refreshed").exists()
-        with pytest.raises(RefreshError, match=r"auth.refresh.cmd: it ended with status 1") as bad:
+        with pytest.raises(RefreshError, match=r"auth.refresh.cmd: exit status 1") as bad:
             await refreshes(with_refresh(tmp_path, cmd="false"), [])()
         assert not bad.value.is_temporary
 
@@ -470,7 +470,7 @@ def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
         assert "t0ken" not in str(bad.value)
         # Without a hook nothing refreshes it, which is said.
         assert refreshes(manifest, warned) is None
-        assert "tiny-mcp: auth.refresh has neither a cmd nor a url" in warned[0]
+        assert "tiny-mcp: the sign-in is never refreshed" in warned[0]
         assert refreshes(driver(tmp_path, auth=Auth(login=LOGIN)), warned) is None
         assert len(warned) == 1
 

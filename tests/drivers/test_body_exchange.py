@@ -33,7 +33,7 @@ def test_a_body_tells_once_what_it_came_to() -> None:
         exchange.abandon("late")
         assert told == ["done"]
         exchange = CodeRequest(wrong(), over)
-        while exchange.open:  # noqa: ASYNC110 - nobody announces it
+        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
         assert told == ["done", "auth_required"]
 

@@ -74,7 +74,7 @@ class EndsOnceReady(CodeProcess):
         ready = await super()._start()
         assert ready.process is not None
         ready.process.signal_group(signal.SIGKILL)
-        await until(lambda: ready.over)
+        await until(lambda: ready.has_ended)
         return ready
 
 

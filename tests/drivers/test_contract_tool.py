@@ -167,7 +167,7 @@ def test_the_smallest_timeout_counts(
     warnings = [one for one in override_warnings(*asked) if "timeout_override_ms" in one]
     assert len(warnings) == len(widened)
     if widened:
-        assert "5000 is more than the contract allows; 1000 is used" in warnings[0]
+        assert "5000 exceeds timeout_ms of the contract; 1000 is used" in warnings[0]
 
 
 def test_a_connection_that_is_less_patient_than_the_contract_is_told() -> None:
@@ -204,7 +204,7 @@ def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> 
     retry = said.pop("by_entry", None)
     attempts = CallAttempts(contract(**said), driver(), entry(retry=retry))
     sent = 1
-    while attempts.again(error, executed=executed) is not None:
+    while attempts.next_delay(error, executed=executed) is not None:
         sent += 1
     assert attempts.made == sent
     return sent
@@ -231,7 +231,7 @@ def test_the_pauses_between_tries() -> None:
     def pauses(retry: Retry) -> list[float]:
         attempts = CallAttempts(contract(retry=retry), driver(), entry())
         found = []
-        while (pause := attempts.again(LATER)) is not None:
+        while (pause := attempts.next_delay(LATER)) is not None:
             found.append(pause)
         return found
 

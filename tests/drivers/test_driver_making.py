@@ -48,7 +48,7 @@ def test_a_contract_that_cannot_be_used_is_told(
                     config=workspace.config(strict=strict),
                     base_dir=tmp_path,
                     allowed=drivers.contracts.workspace,
-                    around=drivers.lifecycle,
+                    host=drivers.lifecycle,
                     shape_of=shape_of,
                     inspect=lambda code: None,
                 )

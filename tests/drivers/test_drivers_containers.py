@@ -94,7 +94,7 @@ def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: st
         async with running(workspace, workspace.config(verify="start")) as node:
             status = node.status()
             assert status.state == "refused"
-            assert f"server.env names {name}, which the client" in status.problem
+            assert f"server.env contains {name}, which the client" in status.problem
             assert node.tools == []
             assert not await node.driver().wait_until_ready(10)
         assert not planted.exists()
@@ -110,6 +110,6 @@ def test_without_an_engine_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv("PATH", str(tmp_path))
         async with running(workspace) as node:
             assert not await node.driver().wait_until_ready(10)
-            assert "no docker on this node's PATH" in node.status().problem
+            assert "docker is not on the node's PATH" in node.status().problem
 
     run(body)

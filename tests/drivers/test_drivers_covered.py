@@ -192,7 +192,7 @@ def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) 
     async def body() -> None:
         async with running(workspace) as node:
             await started(node)
-            around = node.drivers.lifecycle.confinements._around
+            around = node.drivers.lifecycle.confinements._active
             (confinement,) = around
             ending = asyncio.ensure_future(node.driver("note-mcp").server.end())
             await asyncio.sleep(0)

@@ -200,7 +200,7 @@ def test_an_operator_may_let_it_run_all_the_same(
                 told = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
                 assert told == {"got": GREETING}
                 warnings = node.status("dial-mcp").warnings
-                assert any("whole network" in one for one in warnings)
+                assert any("without network confinement" in one for one in warnings)
 
     run(body)
 

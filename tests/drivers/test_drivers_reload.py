@@ -268,7 +268,7 @@ def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> Non
             file.unlink()
             error = await waiting
             assert error.failure.name == "upstream_unavailable"
-            assert "no more" in error.message
+            assert "was removed" in error.message
 
     run(body)
 

@@ -149,7 +149,7 @@ def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
                 one.key: end for one in contracts if one.major == 1
             }
             node.drivers.refresh()
-            await node.until(lambda: publisher._later is not None, "the timer")
+            await node.until(lambda: publisher._end_timer is not None, "the timer")
             assert "v1.text.echo" in node.tools
             await node.until(lambda: "v1.text.echo" not in node.tools, "the end")
 

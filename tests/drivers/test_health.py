@@ -114,7 +114,7 @@ def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
             probe = HttpProbe(one.status(status), method=method, expect_status=204)
             found, health = checked(tmp_path, HealthCheck("http", http=probe))
             assert found is fine
-            assert fine or f"answered HTTP {status}, not 204" in health.reason
+            assert fine or f"returned HTTP {status}, expected 204" in health.reason
     nobody = HttpProbe(one.status(200))
     assert not checked(tmp_path, HealthCheck("http", http=nobody))[0]
     found, health = checked(tmp_path, HealthCheck("http"))
@@ -228,7 +228,7 @@ def test_the_time_for_an_answer(tmp_path: Path) -> None:
 
         world.health._ping = hangs
         assert not await within(world.health.check())
-        assert world.health.reason == "it did not answer within 100 ms"
+        assert world.health.reason == "no response within 100 ms"
         cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
         world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
         assert not await within(world.health.check())

@@ -131,13 +131,13 @@ def test_where_the_command_fails_the_package_knows(tmp_path: Path) -> None:
     async def main() -> None:
         crash = shlex.join(["sh", "-c", "echo Node.js v18.20.4 >&2; exit 1"])
         manifest = driver(tmp_path, version_check=VersionCheck(crash, r"v(\S+)", ">=0.5"))
-        assert await check_version(manifest, otherwise=lambda: "0.6.2") == "0.6.2"
+        assert await check_version(manifest, fallback_version=lambda: "0.6.2") == "0.6.2"
         # Without anybody who knows, what it said is believed.
         assert await check_version(manifest) == "18.20.4"
         # What the program itself says comes first when it ran well.
-        assert await check_version(says(tmp_path, "v0.7"), otherwise=lambda: "0.6.2") == "0.7.0"
+        assert await check_version(says(tmp_path, "v0.7"), fallback_version=lambda: "0.6.2") == "0.7.0"
         silent = driver(tmp_path, version_check=VersionCheck("true", r"v(\S+)", ">=0.5"))
-        assert await check_version(silent, otherwise=lambda: "0.6.2") == "0.6.2"
+        assert await check_version(silent, fallback_version=lambda: "0.6.2") == "0.6.2"
 
     on_loop(main)
 
@@ -156,7 +156,7 @@ def test_a_command_that_hangs(tmp_path: Path) -> None:
             check = VersionCheck(line, r"v(\S+)", "*", timeout_ms=300)
             telling = asyncio.ensure_future(told_by(pipe))
             error = await wrong(driver(tmp_path, version_check=check))
-            assert "it did not end in time" in error.message
+            assert "it did not end within its timeout" in error.message
             await death(await within(telling))
         assert VersionCheck("x", "y", "z").timeout_ms == 5000
 

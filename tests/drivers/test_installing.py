@@ -139,7 +139,7 @@ def test_no_way_works(world: World) -> None:
         assert error.failure is INSTALL_FAILED
         assert "vendored: there is no ./not-there in the driver's folder" in error.message
         assert "vendored: ../../outside is outside the driver's folder" in error.message
-        assert "vendored: it says no path" in error.message
+        assert "vendored: `path` is missing" in error.message
         assert read_marker(world.folder) is None
 
     on_loop(main)
@@ -152,7 +152,7 @@ def test_ways_that_are_not_known_are_skipped(world: World) -> None:
         manifest = world.driver(("brew", {"formula": "tiny"}), ("vendored", {"path": "./tool"}))
         assert (await world.prepare(manifest)).installed_now
         (warning,) = world.warned
-        assert "install method 'brew' is not known here, and skipped" in warning
+        assert "unknown install method 'brew' is skipped" in warning
         assert "npm, pip, docker, vendored, download" in warning
         error = await world.failed(world.driver(("brew", {}), ("apt", {})), force=True)
         assert error.failure is INSTALL_FAILED
@@ -166,7 +166,7 @@ def test_a_file_that_is_not_the_one_that_was_meant(world: World) -> None:
     async def main() -> None:
         digest = vendored(world)
         error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": NOWHERE})))
-        assert f"tool is refused: its SHA-256 is {digest}, not {NOWHERE}" in error.message
+        assert f"tool is rejected: its SHA-256 is {digest}, expected {NOWHERE}" in error.message
         error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": "abc"})))
         assert "not 64 hexadecimal digits" in error.message
         given = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}

@@ -57,7 +57,7 @@ def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> Non
         assert not (await world.prepare(manifest, allowed=False)).installed_now
         bad = world.driver(("npm", {**step, "sha256": NOWHERE}), version_check=CHECK)
         error = await world.failed(bad, force=True)
-        assert "tiny.tgz is refused" in error.message
+        assert "tiny.tgz is rejected" in error.message
         assert installed_bin(bad, world.folder) is None
 
     on_loop(main)
@@ -213,7 +213,7 @@ def test_what_npm_says_of_a_package_that_is_not_there(
         with empty_registry() as url:
             monkeypatch.setenv("npm_config_registry", url)
             error = await world.failed(world.driver(("npm", step)))
-        begun = "Cannot install tiny-mcp: npm: it ended with status 1: E404: Not Found"
+        begun = "Cannot install tiny-mcp: npm: exit status 1: E404: Not Found"
         assert error.message.startswith(begun)
         assert "tiny-server" in error.message[len(begun) :]
         assert error.message.endswith("When that is mended: `interlock drivers install tiny-mcp`.")

@@ -94,7 +94,7 @@ def test_pip_installs_a_wheel_into_an_environment_of_its_own(
             world.driver(("pip", {"package": "tiny-server", "version": "0.6.0"}), server=BINARY)
         )
         assert error.failure is INSTALL_FAILED
-        assert "pip: it ended with status 1" in error.message
+        assert "pip: exit status 1" in error.message
         assert "tiny-server==0.6.0" in error.message
 
     on_loop(main)
@@ -176,7 +176,7 @@ def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None:
         bad = world.driver(("download", {"url": url, "sha256": NOWHERE}), server=BINARY)
         error = await world.failed(bad)
         assert error.failure is INSTALL_FAILED
-        assert f"its SHA-256 is {sha256(SCRIPT)}, not {NOWHERE}" in error.message
+        assert f"its SHA-256 is {sha256(SCRIPT)}, expected {NOWHERE}" in error.message
         # Nothing of it stays.
         assert [path for path in world.folder.rglob("*") if path.is_file()] == []
         step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
@@ -284,12 +284,12 @@ def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "archive"
     path.write_bytes(archive("zip", {f"f{number}": b"0" * 1000 for number in range(10)}))
     monkeypatch.setattr(installing_download, "MAX_UNPACKED_BYTES", 9_999)
-    with pytest.raises(DownloadError, match="more than anybody could want"):
+    with pytest.raises(DownloadError, match="exceeds the limit"):
         unpack(path, "x.zip", tmp_path / "one")
     monkeypatch.setattr(installing_download, "MAX_UNPACKED_BYTES", 10_000)
     unpack(path, "x.zip", tmp_path / "two")
     monkeypatch.setattr(installing_download, "MAX_FILES", 9)
-    with pytest.raises(DownloadError, match="more than anybody could want"):
+    with pytest.raises(DownloadError, match="exceeds the limit"):
         unpack(path, "x.zip", tmp_path / "three")
 
 

@@ -82,7 +82,7 @@ def test_a_kind_of_reference_has_a_template_of_its_own() -> None:
 )
 def test_declared_uris_pass_in_the_servers_words(uri: str, own: str) -> None:
     uris = DeclaredUris(manifest(resources=(FILES,)), None, os.path.realpath)
-    assert uris.own(uri) == own
+    assert uris.server_uri(uri) == own
 
 
 @pytest.mark.spec("DR-32.security-3")
@@ -91,7 +91,7 @@ def test_what_is_not_declared_or_leads_out_is_refused(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "way-out").symlink_to(tmp_path)
     uris = DeclaredUris(manifest(resources=(FILES,)), (str(inside),), os.path.realpath)
-    assert uris.own(f"file://{inside}/a") == f"file://{inside}/a"
+    assert uris.server_uri(f"file://{inside}/a") == f"file://{inside}/a"
     for uri, code in (
         ("memo://today", "unknown_resource"),
         ("other_kind:file:///a", "unknown_resource"),
@@ -101,5 +101,5 @@ def test_what_is_not_declared_or_leads_out_is_refused(tmp_path: Path) -> None:
         (f"file://{inside}/way-out/a", "policy_violation"),
     ):
         with pytest.raises(InterlockError) as told:
-            uris.own(uri)
+            uris.server_uri(uri)
         assert told.value.failure.name == code, uri

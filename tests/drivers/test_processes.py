@@ -51,7 +51,7 @@ def test_status_and_both_outputs(loop: str) -> None:
         assert (one.status, one.out, one.err) == (3, "out\n", "err\n")
         assert one.exited_with(3)
         assert not one.exited_with(0)
-        assert one.ending == "it ended with status 3"
+        assert one.ending == "exit status 3"
         assert one.last_line == "err"
 
     on_loop(main, loop=loop)
@@ -164,7 +164,7 @@ def test_when_its_time_is_up_everything_it_started_ends() -> None:
     async def main() -> None:
         one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
         assert one.timed_out
-        assert one.ending == "it did not end in time"
+        assert one.ending == "it did not end within its timeout"
         await death(int(one.out))
 
     on_loop(main)
@@ -281,7 +281,7 @@ def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch)
     async def main() -> None:
         one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
         assert one.status == EXIT_NOT_RUN
-        assert "no terminal" in one.start_error
+        assert "needs a terminal" in one.start_error
 
     monkeypatch.setattr(os, "isatty", lambda fd: False)
     on_loop(main)

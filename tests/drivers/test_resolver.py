@@ -136,11 +136,11 @@ def test_a_failed_check_counts_for_one_period() -> None:
 @pytest.mark.parametrize(
     ("requires", "words"),
     [
-        (MachineRequirements(os=("windows",)), "runs on windows, and this is linux"),
+        (MachineRequirements(os=("windows",)), "requires windows, this machine is linux"),
         (MachineRequirements(os=("darwin", "windows")), "runs on darwin or windows"),
-        (MachineRequirements(arch=("arm64",)), "runs on arm64, and this is x64"),
+        (MachineRequirements(arch=("arm64",)), "requires arm64, this machine is x64"),
         (MachineRequirements(min_disk_mb=10_001), "10001 MB of disk, and 10000 are free"),
-        (MachineRequirements(min_memory_mb=4_001), "4001 MB of memory, and there are 4000"),
+        (MachineRequirements(min_memory_mb=4_001), "4001 MB of memory, the machine has 4000"),
     ],
 )
 def test_a_driver_for_other_machines_is_dropped_as_not_able(
@@ -181,7 +181,7 @@ def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
         ]
 
     assert [decision.failure for decision in ask()] == [errors.AUTH_REQUIRED] * 3
-    assert "sign in to files-mcp" in ask()[0].message
+    assert "interlock drivers login files-mcp" in ask()[0].message
     condition.auth_problem = "files-mcp is not signed in. Run `interlock drivers login files-mcp`."
     assert {decision.message for decision in ask()} == {condition.auth_problem}
     assert {decision.rejected[0].reason for decision in ask()} == {condition.auth_problem}

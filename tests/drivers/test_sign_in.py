@@ -48,7 +48,7 @@ def test_a_command_that_ends_well(tmp_path: Path) -> None:
         await sign_in(with_login(tmp_path, cmd="touch signed-in"), open_url=no_page)
         assert (tmp_path / "signed-in").exists()
         error = await failed(with_login(tmp_path, cmd="false"))
-        assert "auth.login.cmd: it ended with status 1" in error.message
+        assert "auth.login.cmd: exit status 1" in error.message
         await failed(with_login(tmp_path, cmd="no-such-program"))
 
     on_loop(main)
@@ -91,7 +91,7 @@ def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
                 await state.sign_in(lambda m=manifest: sign_in(m, open_url=no_page))
                 assert state.authed
             else:
-                with pytest.raises(InterlockError, match=f"HTTP {status}, not 200") as error:
+                with pytest.raises(InterlockError, match=f"HTTP {status}, expected 200") as error:
                     await state.sign_in(lambda m=manifest: sign_in(m, open_url=no_page))
                 assert error.value.failure is AUTH_FAILED
                 assert not state.authed
@@ -123,7 +123,7 @@ def test_an_interactive_command_gets_the_terminal(tmp_path: Path) -> None:
         manifest = with_login(tmp_path, cmd="gh auth login", interactive=True)
         # There is none in a test, and a human who cannot be asked is not waited for.
         error = await failed(manifest)
-        assert "no terminal" in error.message
+        assert "needs a terminal" in error.message
 
     on_loop(main)
 
@@ -132,7 +132,7 @@ def test_a_driver_without_a_login(tmp_path: Path) -> None:
     async def main() -> None:
         for auth in (None, Auth(), Auth(login=Login())):
             error = await failed(driver(tmp_path, auth=auth))
-            assert "says no login" in error.message
+            assert "has no login" in error.message
 
     on_loop(main)
 
@@ -182,7 +182,7 @@ def test_there_and_back_and_complete(tmp_path: Path) -> None:
                 await within(sign_in(manifest, open_url=human, on_callback=on_callback))
             else:
                 error = await failed(manifest, open_url=human, on_callback=on_callback)
-                assert "answered HTTP 403, not 200" in error.message
+                assert "returned HTTP 403, expected 200" in error.message
                 assert "c0de" not in error.message
             assert human.statuses == [200]
             assert human.shown[0].startswith(PAGE)
@@ -207,7 +207,7 @@ def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
     async def main() -> None:
         manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
         told = await failed(manifest, open_url=Human(f"error={error}"))
-        assert f"it was refused in the browser ({shown})" in told.message
+        assert f"the login page reported an error ({shown})" in told.message
 
     on_loop(main)
 
@@ -219,7 +219,7 @@ def test_nobody_comes_back(tmp_path: Path) -> None:
 
         manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
         error = await failed(manifest, open_url=ignored, timeout=0.01)
-        assert "nobody came back" in error.message
+        assert "the browser did not return" in error.message
 
     on_loop(main)
 
@@ -250,7 +250,7 @@ def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
         error = await failed(
             manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0
         )
-        assert "not complete within 10 s" in error.message
+        assert "not completed within 10 s" in error.message
         assert "HTTP 401" in error.message
         assert sum(naps.taken) == 10.0
 
@@ -260,7 +260,7 @@ def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
 def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path) -> None:
     async def main() -> None:
         error = await failed(with_login(tmp_path, url=PAGE))
-        assert "neither requires_callback_url nor completes_when" in error.message
+        assert "needs requires_callback_url or completes_when" in error.message
 
     on_loop(main)
 

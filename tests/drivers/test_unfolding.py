@@ -60,4 +60,4 @@ def test_what_lies_too_deep_is_too_large() -> None:
 def test_such_a_contract_is_refused_with_a_sentence(member: str, word: str) -> None:
     with pytest.raises(InterlockError) as caught:
         ContractShape(replace(contract(), **{member: doubling(30)}))
-    assert f"`{word}` unfolds to more than" in caught.value.message
+    assert f"`{word}` has more than" in caught.value.message

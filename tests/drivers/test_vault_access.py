@@ -175,7 +175,7 @@ def test_a_secret_without_a_value_says_how_to_give_it() -> None:
 
 
 def test_a_name_that_is_in_no_inventory() -> None:
-    with pytest.raises(InterlockError, match=r"\$\{secrets.NEVER_SEEN\} is in no inventory"):
+    with pytest.raises(InterlockError, match=r"\$\{secrets.NEVER_SEEN\} is not in an inventory"):
         bound(["NEVER_SEEN"], inventory(), Spy(), [])
     both = inventory(secret("a-key"), secret("other", env="A_KEY"))
     with pytest.raises(InterlockError, match="A_KEY stands for a-key and other"):

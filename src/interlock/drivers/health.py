@@ -193,7 +193,7 @@ class Health:
             self.on_pass()
         return not problem
 
-    async def subscribe(self) -> None:
+    async def watch(self) -> None:
         """Run the check periodically until cancelled. Without a check return at once."""
         while self._check is not None:
             await self.check()

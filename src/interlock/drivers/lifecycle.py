@@ -379,7 +379,7 @@ class DriverLifecycle:
         )
         if driver.manifest.health_check is not None:
             self._health_tasks[driver] = asyncio.get_running_loop().create_task(
-                health.subscribe(), name=f"health:{driver.key}"
+                health.watch(), name=f"health:{driver.key}"
             )
 
     def _check_expiry(self, driver: Driver, error: UpstreamLostError) -> bool:

@@ -30,8 +30,8 @@ def test_no_network_for_an_empty_egress() -> None:
 @pytest.mark.parametrize(
     ("egress", "port", "says"),
     [
-        (NAMED, None, "the whole network or none"),
-        (NAMED, 8080, "the whole network or none"),
+        (NAMED, None, "cannot limit a container"),
+        (NAMED, 8080, "cannot limit a container"),
         (NOTHING, 8080, "not reached at its port 8080"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_variable_is_named_and_its_value_is_not(name: str) -> None:
 )  # fmt: skip
 def test_a_variable_that_the_client_heeds_itself_is_refused(name: str) -> None:
     assert name in env_problem(["DATABASE_URL", name])
-    with pytest.raises(InterlockError, match=f"names {name}, which the client") as caught:
+    with pytest.raises(InterlockError, match=f"contains {name}, which the client") as caught:
         docker_argv("x", [], ["DATABASE_URL", name], egress=NOTHING)
     assert caught.value.failure is CONFIG
 
@@ -112,6 +112,6 @@ def test_the_client_is_the_one_of_the_nodes_own_path(
     # Where the node is started from, it may be a stranger's workspace.
     path = os.pathsep.join(["", ".", "../here", str(tmp_path / "none"), str(tmp_path / "there")])
     assert find_client({"PATH": path}) == str(tmp_path / "there" / "docker")
-    with pytest.raises(InterlockError, match="no docker on this node's PATH") as caught:
+    with pytest.raises(InterlockError, match="docker is not on the node's PATH") as caught:
         find_client({"PATH": ".:"}, key="box-mcp")
     assert caught.value.failure is TOOL_UNAVAILABLE

@@ -156,7 +156,7 @@ def test_what_cannot_be_made_is_not_left_open(tmp_path: Path) -> None:
     async def body() -> None:
         (tmp_path / "file").write_text("", encoding="utf-8")
         async with cell(read_only=[tmp_path / "file" / "tools"]) as inside:
-            with pytest.raises(InterlockError, match="cannot be made") as caught:
+            with pytest.raises(InterlockError, match="cannot be created") as caught:
                 inside.argv(["true"])
             assert caught.value.failure is SANDBOX_UNAVAILABLE
 

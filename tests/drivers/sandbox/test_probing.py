@@ -60,7 +60,7 @@ def test_an_ordinary_user_can_confine_too() -> None:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        ({"system": "darwin"}, "Linux only, and this is darwin"),
+        ({"system": "darwin"}, "only on Linux, this is darwin"),
         ({"machine": "vax"}, "no filter on system calls is known for this machine (vax)"),
         (
             {"attempt": ended(126, "", "interlock: a process cannot be confined: new namespaces")},

@@ -88,7 +88,7 @@ def test_this_machine_needs_consent(host: str) -> None:
 def test_a_driver_is_not_the_node_itself(host: str) -> None:
     never, egress = [("127.0.0.1", 8420)], [f"{host}:8420", f"{host}:8421"]
     check_remote(f"http://{host}:8421/mcp", egress, local_egress=True, never=never)
-    with pytest.raises(InterlockError, match="this node itself listens") as caught:
+    with pytest.raises(InterlockError, match="an address of this node") as caught:
         check_remote(f"http://{host}:8420/mcp", egress, local_egress=True, never=never)
     assert caught.value.failure is POLICY_VIOLATION
 
