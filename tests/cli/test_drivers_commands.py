@@ -278,8 +278,8 @@ def test_keys_that_are_none(world: World) -> None:
     driver(world)
     assert "no trusted key" in drivers(world, "verify", code=3)
     (world.cwd / "bad.pem").write_text("nothing")
-    assert "no private key" in drivers(world, "sign", "files-mcp", "--key", "bad.pem", code=3)
-    assert "cannot be read" in drivers(world, "sign", "files-mcp", "--key", "none.pem", code=3)
+    assert "not a private key" in drivers(world, "sign", "files-mcp", "--key", "bad.pem", code=3)
+    assert "Cannot read the key" in drivers(world, "sign", "files-mcp", "--key", "none.pem", code=3)
     assert "is no public key" in drivers(world, "verify", "--key", "bad.pem", code=3)
 
 

@@ -109,7 +109,7 @@ def test_what_is_there_is_not_overwritten(world: World) -> None:
     (world.cwd / "tools/fs-read/TOOL.md").touch()
     before = (world.cwd / "tools/fs-read/TOOL.md").read_text()
     said = new(world, "--tools", "read_file:fs-read", "--force")
-    assert "fs-read is a contract that was there already" in said
+    assert "fs-read is an existing contract" in said
     assert path.read_text() != "mine"
     assert (world.cwd / "tools/fs-read/TOOL.md").read_text() == before
 
@@ -178,7 +178,7 @@ def test_a_remote_server(world: World, transport: str) -> None:
     ("arguments", "code", "words"),
     [
         (["pip", "x"], 2, "is not a kind of server"),
-        (["npm", "x", "--transport", "http"], 2, "over stdio"),
+        (["npm", "x", "--transport", "http"], 2, "transport stdio"),
         (["remote", "http://127.0.0.1:1/", "--env", "A=b"], 2, "is not started"),
         (["npm", "x", "--pip", "y"], 2, "--pip is only for KIND binary"),
         (["binary", "x", "--env", "novalue"], 2, "NAME=VALUE"),

@@ -64,7 +64,7 @@ def test_a_folder_without_a_manifest_is_doubted(world: World) -> None:
         done = world.run_here(*command)
         assert done.returncode == 0
         assert "driver.md is not read: rename it to DRIVER.md" in done.stderr
-        assert "there is no DRIVER.md in it" in done.stderr
+        assert "it contains no DRIVER.md" in done.stderr
 
 
 def test_a_contract_that_broke_since_a_node_accepted_it(world: World) -> None:

@@ -20,13 +20,13 @@ from tests.ports import free_port
 pytestmark = pytest.mark.feature("drivers")
 
 LACKING = (
-    "keyed-mcp is not signed in: it has no A_KEY. Say in interlock.yaml where its secrets are: by "
+    "keyed-mcp is not signed in: missing: A_KEY. Set its secrets in interlock.yaml: by "
     "slug under drivers.secrets, or, to take A_KEY from the node's environment, in the list "
-    "drivers.env_secrets. Then call again."
+    "drivers.env_secrets. Then repeat the call."
 )
 ABSENT = (
-    "What absent-mcp needs is not installed here. Run `interlock drivers install absent-mcp`, or "
-    "let the node do it: add `drivers: {allow_install: true}` to interlock.yaml."
+    "absent-mcp is not installed on this machine. Run `interlock drivers install absent-mcp`, or "
+    "let the node install it: add `drivers: {allow_install: true}` to interlock.yaml."
 )
 
 
@@ -72,7 +72,7 @@ def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: World) -> No
     settled(world, files="ready", keyed="unauthed", absent="failing", broken="refused")
     shown = " ".join(world.run_here("status").stdout.split())
     assert "4 drivers: 1 ready, 1 needs a sign-in or a secret, 1 failing, 1 refused" in shown
-    assert f"driver keyed-mcp (waiting): {LACKING}" in shown
+    assert f"driver keyed-mcp (unauthed): {LACKING}" in shown
     assert f"driver absent-mcp (failing): {ABSENT}" in shown
     assert "driver broken-mcp (refused): " in shown
     assert "DRIVER.md:1" in shown
@@ -198,7 +198,7 @@ def test_the_screen_tells_of_drivers(world: World) -> None:
     keyed(world)
     with screen(world, COLUMNS="200") as one:
         counted = b"2 drivers: 1 ready, 1 needs a sign-in or a secret"
-        waiting = b"driver keyed-mcp (waiting): keyed-mcp is"
+        waiting = b"driver keyed-mcp (unauthed): keyed-mcp is"
         wait_until("the view", lambda: one.sees(counted, waiting))
         assert one.interrupt() == 0
         assert b"Traceback" not in one.shown
@@ -225,7 +225,7 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
     lines = [
         "driver d (refused): one (and 2 more)",
         "driver f (failing): \ufffd[2Jgone",
-        "driver b (waiting): b needs a key.",
+        "driver b (unauthed): b needs a key.",
         "driver c (serves 1 of 2 contracts): b: no such tool.",
     ]
     assert driver_rows.problem_lines(drivers) == lines
@@ -303,7 +303,10 @@ def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> No
     world.config({})
     world.up()
     none = world.run_here("drivers", "list")
-    assert f"the node at 127.0.0.1:{world.port} has no driver. Create one: `interlock drivers" in none.stderr
+    assert (
+        f"the node at 127.0.0.1:{world.port} has no driver. Create one: `interlock drivers"
+        in none.stderr
+    )
     done = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
     assert done.returncode == 0
     assert f"the node at 127.0.0.1:{world.port} has no driver, but one is declared" in done.stderr

@@ -161,5 +161,5 @@ def test_long_differences_are_cut() -> None:
     assert len(lines) == 41
     assert "more lines" in lines[-1]
     assert difference("a\x1bb", "c") == [
-        "--- as the example says", "+++ as it is", "@@ -1 +1 @@", "-a\ufffdb", "+c",
+        "--- expected", "+++ actual", "@@ -1 +1 @@", "-a\ufffdb", "+c",
     ]  # fmt: skip

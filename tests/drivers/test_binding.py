@@ -213,27 +213,27 @@ def test_a_tool_that_the_server_does_not_list() -> None:
         (
             tool(required=["path", "encoding"]),
             {},
-            "'make' requires 'encoding', which no input of the contract leads to.",
+            "'make' requires 'encoding', but no input of the contract is mapped to it.",
         ),
         (
             tool(required=["path", "mode"]),
             {},
-            "'make' requires 'mode', which comes from 'mode' only, and that is optional",
+            "'make' requires 'mode', which comes only from 'mode', an optional input",
         ),
         (
             TOOL,
             {"argument_mapping": {"path": "file"}},
-            "'make' takes no argument 'file', where 'path' leads.",
+            "'make' has no argument 'file', to which 'path' is mapped.",
         ),
         (
             tool(properties={**TOOL["inputSchema"]["properties"], "path": {"type": "array"}}),
             {},
-            "the input 'path' is string, and the argument 'path' of 'make' is array.",
+            "the input 'path' is string, but the argument 'path' of 'make' is array.",
         ),
         (
             tool(required=["path", "mode"]),
             {"drop_inputs": ("mode",)},
-            "'make' requires 'mode', which no input of the contract leads to: the driver drops "
+            "'make' requires 'mode', but no input of the contract is mapped to it: the driver drops "
             "'mode'.",
         ),
         (TOOL, {"drop_inputs": ("path",)}, "the driver drops the input 'path', which the contract"),
@@ -246,7 +246,7 @@ def test_a_tool_that_the_server_does_not_list() -> None:
                 },
             },
             {"result_extract": "$.contents"},
-            "`result_extract` ($.contents) does not fit what 'make' answers: there is no member "
+            "`result_extract` ($.contents) does not fit the output of 'make': there is no member "
             "'contents' at `$`.",
         ),
     ],

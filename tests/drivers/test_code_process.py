@@ -84,7 +84,7 @@ def test_a_call_of_a_process_that_ended_is_refused_at_once(tmp_path: Path, bound
         process = started_by(tmp_path, EndsOnceReady)
         error = await refused(call(process, bounded=bounded))
         assert error.failure.name == "tool_unavailable"
-        assert "driver.py of echo-mcp does not run" in error.message
+        assert "driver.py of echo-mcp is not running" in error.message
         await process.close()
 
     run(body)

@@ -206,7 +206,7 @@ def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> 
     sent = 1
     while attempts.next_delay(error, executed=executed) is not None:
         sent += 1
-    assert attempts.made == sent
+    assert attempts.count == sent
     return sent
 
 

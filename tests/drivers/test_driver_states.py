@@ -91,7 +91,7 @@ store = SqliteSignInStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
-    store.keep("a-mcp", "w", "user-1", authed=True, refreshed_at=float(number))
+    store.save("a-mcp", "w", "user-1", authed=True, refreshed_at=float(number))
     print(number, flush=True)
 """
 

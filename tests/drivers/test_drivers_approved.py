@@ -194,12 +194,12 @@ def test_a_file_that_changes_while_an_approved_call_is_written_down(
             def change_first(call: Call) -> None:
                 changed.change()
                 assert drivers._workspace is not None
-                drivers._take(drivers._workspace.reload())
+                drivers._apply_workspace(drivers._workspace.reload())
                 write_first(call)
 
             pipeline.record_and_send = change_first  # type: ignore[method-assign]
             told = await refused(node, human, waiting)
-            assert "since it was approved" in told or "while this call was on its way" in told
+            assert "since the approval" in told or "while this call was processed" in told
             assert not notes.exists()
 
     run(body)
@@ -221,13 +221,13 @@ def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) 
             def change_first(call: Call) -> None:
                 workspace.contract("note.add", approval="always", **fields)
                 assert drivers._workspace is not None
-                drivers._take(drivers._workspace.reload())
+                drivers._apply_workspace(drivers._workspace.reload())
                 write_first(call)
 
             pipeline.record_and_send = change_first  # type: ignore[method-assign]
             error = await node.refused("note.add", text="x", file=str(notes))
             assert error.failure.name == "tool_unavailable"
-            assert "Call again" in error.message
+            assert "Repeat the call" in error.message
             assert not notes.exists()
             held(await node.result("note.add", {"text": "x", "file": str(notes)}))
 

@@ -130,7 +130,7 @@ def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> No
                     told = result.structured_content["form"]
                     assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
                 else:
-                    with pytest.raises(MCPError, match="The driver that asked for this"):
+                    with pytest.raises(MCPError, match="The driver that requested this input"):
                         await client.call_tool(tool.name, {"kind": "form"})
         # Nobody else hears what somebody answered.
         assert workspace.heard("tools/call") == []

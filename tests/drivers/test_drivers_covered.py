@@ -198,6 +198,6 @@ def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) 
             await asyncio.sleep(0)
             ending.cancel()
             await node.until(lambda: confinement not in around, "its walls are taken down")
-            await node.until(lambda: not confinement._room.exists(), "and their folder")
+            await node.until(lambda: not confinement._folder.exists(), "and their folder")
 
     run(body)

@@ -273,7 +273,7 @@ def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> None:
             await node.until(lambda: call.upstream_request is not None, "its way")
             end = call.deadline
             call.upstream_request.on_notification(
-                call.upstream_request._child,
+                call.upstream_request._driver_call,
                 "notifications/progress",
                 b'{"progressToken":1,"progress":1}',
             )

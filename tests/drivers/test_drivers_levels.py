@@ -92,7 +92,7 @@ def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
         async with running(workspace, workspace.config(more=rules)) as node:
             # Its server is started for this call: nobody has seen its tools yet.
             error = await node.refused("safe.read", **given)
-            assert "says of itself that it is mutating" in error.message
+            assert "now declares that it is mutating" in error.message
             again = await node.refused("safe.read", **given)
             assert isinstance(again, HiddenToolError)
             assert again.reason.failure.name == "denied_by_policy"

@@ -45,8 +45,8 @@ def test_a_misspelt_tool_fails_when_the_node_starts_and_others_work(tmp_path: Pa
 @pytest.mark.parametrize(
     ("tool", "inputs", "entry", "words"),
     [
-        ("echo", TEXT_IN, {}, "requires 'message', which no input"),
-        ("echo", OPTIONAL, {"argument_mapping": {"text": "message"}}, "optional in the contract"),
+        ("echo", TEXT_IN, {}, "requires 'message', but no input"),
+        ("echo", OPTIONAL, {"argument_mapping": {"text": "message"}}, "an optional input"),
         ("echo", NUMBER, {"argument_mapping": {"text": "message"}}, "is number"),
     ],
     ids=["not supplied", "optional only", "another type"],

@@ -34,7 +34,7 @@ def test_a_decision_is_told_phase_by_phase() -> None:
         "  2. able to serve it: 3 of 4",
         "       not shut-mcp@1: it is not signed in",
         "  3. allowed to serve it: 2 of 3",
-        "       not bad-mcp@1: the policy forbids drivers that are bad",
+        "       not bad-mcp@1: the policy forbids the tag bad",
         "  4. in this order:",
         "       1. cheap-sdk@1 (sdk, 4 millicents a call)",
         "       2. plain-mcp@1 (mcp, metered)",
@@ -84,7 +84,7 @@ def test_the_row_of_a_decision() -> None:
             {
                 "provider_id": "bad-mcp@1",
                 "phase": 3,
-                "reason": "the policy forbids drivers that are bad",
+                "reason": "the policy forbids the tag bad",
             },
         ],
         "selected": {"provider_id": "cheap-sdk@1", "kind": "sdk", "cost_units_per_call": 4.0},

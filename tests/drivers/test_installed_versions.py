@@ -35,7 +35,7 @@ def test_an_old_version_will_not_do(tmp_path: Path) -> None:
     async def main() -> None:
         error = await wrong(says(tmp_path, "tiny v0.4\n"))
         assert error.failure is VERSION_MISMATCH
-        assert "its version is 0.4.0, and >=0.5 is wanted" in error.message
+        assert "its version is 0.4.0; >=0.5 is required" in error.message
         assert error.data == {"driver": "tiny-mcp", "version": "0.4.0", "range": ">=0.5"}
 
     on_loop(main)
@@ -103,9 +103,9 @@ def test_when_reinstalling_is_not_possible(tmp_path: Path) -> None:
     ("cmd", "parse", "why"),
     [
         ("no-such-program --version", r"v(\S+)", "there is no no-such-program"),
-        ("echo nothing", r"v(\d+)", "it told no version that parse finds"),
-        ("echo vnext", r"v(\S+)", "it told no version that parse finds"),
-        ("echo v1", r"v(", "it told no version that parse finds"),
+        ("echo nothing", r"v(\d+)", "its output has no version that matches"),
+        ("echo vnext", r"v(\S+)", "its output has no version that matches"),
+        ("echo v1", r"v(", "its output has no version that matches"),
         ("echo 'open", r"v(\S+)", "cannot be split into words"),
         ("", r"v(\S+)", "it is empty"),
     ],
@@ -135,7 +135,9 @@ def test_where_the_command_fails_the_package_knows(tmp_path: Path) -> None:
         # Without anybody who knows, what it said is believed.
         assert await check_version(manifest) == "18.20.4"
         # What the program itself says comes first when it ran well.
-        assert await check_version(says(tmp_path, "v0.7"), fallback_version=lambda: "0.6.2") == "0.7.0"
+        assert (
+            await check_version(says(tmp_path, "v0.7"), fallback_version=lambda: "0.6.2") == "0.7.0"
+        )
         silent = driver(tmp_path, version_check=VersionCheck("true", r"v(\S+)", ">=0.5"))
         assert await check_version(silent, fallback_version=lambda: "0.6.2") == "0.6.2"
 

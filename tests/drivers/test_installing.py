@@ -46,8 +46,8 @@ def test_without_permission_nothing_is_run_and_the_line_is_named(world: World) -
         error = await world.failed(manifest, allowed=False, run=spy)
         assert error.failure is INSTALL_FAILED
         assert error.message == (
-            "What tiny-mcp needs is not installed here. Run `interlock drivers install tiny-mcp`, "
-            "or let the node do it: add `drivers: {allow_install: true}` to interlock.yaml."
+            "tiny-mcp is not installed on this machine. Run `interlock drivers install tiny-mcp`, "
+            "or let the node install it: add `drivers: {allow_install: true}` to interlock.yaml."
         )
         assert error.data == {"driver": "tiny-mcp", "allow_install": False}
         assert ran == []
@@ -156,7 +156,7 @@ def test_ways_that_are_not_known_are_skipped(world: World) -> None:
         assert "npm, pip, docker, vendored, download" in warning
         error = await world.failed(world.driver(("brew", {}), ("apt", {})), force=True)
         assert error.failure is INSTALL_FAILED
-        assert "no way to install it is known here" in error.message
+        assert "no supported install method" in error.message
 
     on_loop(main)
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_not_the_one_that_was_meant(world: World) -> None:
         error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": NOWHERE})))
         assert f"tool is rejected: its SHA-256 is {digest}, expected {NOWHERE}" in error.message
         error = await world.failed(world.driver(("vendored", {"path": "tool", "sha256": "abc"})))
-        assert "not 64 hexadecimal digits" in error.message
+        assert "must be 64 hexadecimal digits" in error.message
         given = {"path": "tool", "sha256": f"sha256:{digest.upper()}"}
         assert (await world.prepare(world.driver(("vendored", given)))).installed_now
 

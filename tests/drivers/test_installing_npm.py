@@ -167,7 +167,7 @@ def test_the_program_of_a_package(world: World) -> None:
         (bins / name).touch()
     (world.folder / "evil").touch()
     assert said("cli.js") is None  # nothing was installed to its end
-    marker = {"method": "npm", "wanted": "x", "at": 1.0, "settings": {}}
+    marker = {"method": "npm", "install_digest": "x", "at": 1.0, "settings": {}}
     (world.folder / MARKER).write_text(json.dumps(marker))
     assert said("cli.js") == "tiny"
     assert said({"serve": "cli.js"}) == "serve"
@@ -216,7 +216,7 @@ def test_what_npm_says_of_a_package_that_is_not_there(
         begun = "Cannot install tiny-mcp: npm: exit status 1: E404: Not Found"
         assert error.message.startswith(begun)
         assert "tiny-server" in error.message[len(begun) :]
-        assert error.message.endswith("When that is mended: `interlock drivers install tiny-mcp`.")
+        assert error.message.endswith("Fix this, then run `interlock drivers install tiny-mcp`.")
 
     on_loop(main)
 

@@ -137,9 +137,9 @@ def test_a_failed_check_counts_for_one_period() -> None:
     ("requires", "words"),
     [
         (MachineRequirements(os=("windows",)), "requires windows, this machine is linux"),
-        (MachineRequirements(os=("darwin", "windows")), "runs on darwin or windows"),
+        (MachineRequirements(os=("darwin", "windows")), "requires darwin or windows"),
         (MachineRequirements(arch=("arm64",)), "requires arm64, this machine is x64"),
-        (MachineRequirements(min_disk_mb=10_001), "10001 MB of disk, and 10000 are free"),
+        (MachineRequirements(min_disk_mb=10_001), "10001 MB of disk, 10000 MB are free"),
         (MachineRequirements(min_memory_mb=4_001), "4001 MB of memory, the machine has 4000"),
     ],
 )

@@ -223,7 +223,7 @@ def test_the_closest_rejects_are_told() -> None:
     assert told[0] == {
         "driver": "z-mcp@1",
         "phase": 3,
-        "reason": "the policy forbids drivers that are bad",
+        "reason": "the policy forbids the tag bad",
         "code": "policy_violation",
     }
 

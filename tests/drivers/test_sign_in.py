@@ -105,8 +105,8 @@ def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
     ("url", "why"),
     [
         ("http://127.0.0.1:1/", "127.0.0.1:1"),
-        ("http://example.com/", "neither https nor on this machine"),
-        ("ftp://127.0.0.1/", "neither https nor on this machine"),
+        ("http://example.com/", "must be an https URL"),
+        ("ftp://127.0.0.1/", "must be an https URL"),
     ],
 )
 def test_a_place_that_cannot_be_asked(tmp_path: Path, url: str, why: str) -> None:
@@ -201,7 +201,7 @@ def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"), [("access_denied", "access_denied"), ("%3Cb%3E", "an error without a name")]
+    ("error", "shown"), [("access_denied", "access_denied"), ("%3Cb%3E", "an unnamed error")]
 )
 def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
     async def main() -> None:

@@ -355,11 +355,11 @@ def test_one_that_has_ended_is_renewed_and_the_new_one_bound(moment: dict[str, A
 def test_one_that_has_ended_and_cannot_be_renewed() -> None:
     kept = grant("t0ken-of-old", expires_at=1)
     vault, _ = oauth_vault(kept, Clock())
-    with pytest.raises(VaultError, match="behind gh has ended: sign in again") as trouble:
+    with pytest.raises(VaultError, match="token of gh has expired: sign in again") as trouble:
         asyncio.run(vault.value(GH))
     assert "t0ken" not in str(trouble.value)
     vault, _ = oauth_vault(kept, Clock(), renewed=grant("t0ken-of-old", expires_at=2))
-    with pytest.raises(VaultError, match="so has the new one"):
+    with pytest.raises(VaultError, match="so has the renewed token"):
         asyncio.run(vault.value(GH))
     # Whether there is one at all does not renew anything.
     vault, asked = oauth_vault(kept, Clock(), renewed="x")

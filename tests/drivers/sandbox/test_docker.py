@@ -32,7 +32,7 @@ def test_no_network_for_an_empty_egress() -> None:
     [
         (NAMED, None, "cannot limit a container"),
         (NAMED, 8080, "cannot limit a container"),
-        (NOTHING, 8080, "not reached at its port 8080"),
+        (NOTHING, 8080, "cannot be reached at port 8080"),
     ],
 )
 def test_what_an_engine_cannot_confine_is_refused(

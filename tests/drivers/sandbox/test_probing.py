@@ -61,14 +61,14 @@ def test_an_ordinary_user_can_confine_too() -> None:
     ("found", "says"),
     [
         ({"system": "darwin"}, "only on Linux, this is darwin"),
-        ({"machine": "vax"}, "no filter on system calls is known for this machine (vax)"),
+        ({"machine": "vax"}, "there is no system call filter for this machine type (vax)"),
         (
             {"attempt": ended(126, "", "interlock: a process cannot be confined: new namespaces")},
             "a process cannot be confined: new namespaces",
         ),
         ({"attempt": ended(1, "", "it has a way to 192.0.2.1")}, "it has a way to 192.0.2.1"),
-        ({"attempt": ended(0, "something else")}, "ended with 0"),
-        ({"attempt": ended(-9)}, "ended with -9"),
+        ({"attempt": ended(0, "something else")}, "ended with status 0"),
+        ({"attempt": ended(-9)}, "ended with status -9"),
     ],
 )
 def test_a_machine_that_cannot(found: dict[str, object], says: str, tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def test_how_the_kernel_tells_its_addresses(tmp_path: Path) -> None:
 @pytest.mark.spec("DR-32.security-1")
 def test_a_name_that_leads_to_this_machine_leads_nowhere() -> None:
     assert resolved("a.example", "127.0.0.1", "10.0.0.5", "10.0.0.5") == ["10.0.0.5"]
-    with pytest.raises(OSError, match=r"a\.example resolves to 169\.254\.169\.254, which is not allowed"):
+    with pytest.raises(
+        OSError, match=r"a\.example resolves to 169\.254\.169\.254, which is not allowed"
+    ):
         resolved("a.example", "169.254.169.254")
     with pytest.raises(OSError, match="no address"):
         resolved("a.example")

@@ -190,7 +190,7 @@ def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path)
                 seen = (await call_mcp_tool(server, "environ"))["structuredContent"]["environ"]
                 assert seen["KEY"] == "the-key-0123456789"
                 assert "FOO" not in seen
-                assert server.bound_secrets ==  ["shop-key"]
+                assert server.bound_secrets == ["shop-key"]
             with pytest.raises(InterlockError) as told_why:
                 async with connect_mcp_server(file, config=config, environ={}):
                     raise AssertionError("it has no key")

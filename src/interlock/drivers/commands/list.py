@@ -157,7 +157,7 @@ def read_node(
         raise target.config_error
     response = node_discovery.fetch_status(target.socket)
     if response is None and node is not None:
-        raise node_discovery.not_running_error(target, named=True)
+        raise node_discovery.not_running_error(target, selected_by_address=True)
     # A node that was started with --listen uses this config too.
     project = project_of(target.config, target.base_dir) if target.source else open_project(config)
     if response is None:

@@ -84,7 +84,7 @@ class DriversReports(FeatureReports, ContractSource):
         from interlock.drivers.commands import status_lines
         from interlock.drivers.status import DriversStatus
 
-        return status_lines.problem_lines(report.part(DriversStatus).drivers, most)
+        return status_lines.problem_lines(report.part(DriversStatus).drivers, max_problems)
 
 
 REPORTS: Final = DriversReports()

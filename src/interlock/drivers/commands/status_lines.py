@@ -73,9 +73,8 @@ def _row_line(row: DriverStatus) -> str:
     problems = [*row.problem.splitlines(), *_binding_problems(row)]
     suffix = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     reason = f": {_printable_problem(row, problems[0])}{suffix}" if problems else ""
-    state = "needs sign-in" if row.state == "unauthed" else row.state
     # The id of an invalid file is the name of its folder, which is untrusted text.
-    return f"{entry_kind(row)} {output.sanitize(row.id)} ({state}){reason}"
+    return f"{entry_kind(row)} {output.sanitize(row.id)} ({row.state}){reason}"
 
 
 def _partial_line(row: DriverStatus) -> str:
