@@ -181,7 +181,7 @@ def _compare_output(
     if schema is None:
         return []
     outputs = SchemaView.of(contract.outputs)
-    types = frozenset({"array"}) if path.multiple else schema.types
+    types = frozenset({"array"}) if path.is_multiple else schema.types
     expected_types = outputs.types
     if "object" in expected_types and len(outputs.required) == 1:
         # A bare value is wrapped into the only required member.

@@ -264,7 +264,7 @@ class ContractExchange:
         assert outcome is not None
         self._may_be_executed = self._call.is_dispatched = True
         driver.on_response()
-        glance = outcome.glance
+        glance = outcome.summary
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # An input request is passed to the caller. The caller's response is another call of the
             # contract, which goes to the same driver and no other.
@@ -583,7 +583,7 @@ class InputRequestState(msgspec.Struct, frozen=True):
 def with_request_state(driver: Driver, outcome: Outcome) -> Outcome:
     """Add the driver to the request state of an input request. An unreadable result stays
     unchanged: the next stage reports it."""
-    glance = outcome.glance
+    glance = outcome.summary
     if glance is None or glance.result_type != INPUT_REQUIRED:
         return outcome
     try:

@@ -134,7 +134,7 @@ class _SchemaValidator:
 
     def is_valid(self, value: Any) -> bool:
         """Return whether a value is valid. False also if the validation would take too long."""
-        return self._work.allows_unwritten(value) and bool(self._validator.is_valid(value))
+        return self._work.can_validate_value(value) and bool(self._validator.is_valid(value))
 
     def problems(self, value: Any, below: str) -> list[dict[str, str]]:
         """Return the problems of a value. Empty: it is valid.
@@ -142,7 +142,7 @@ class _SchemaValidator:
         Args:
             below: the pointer of the value.
         """
-        if not self._work.allows_unwritten(value):
+        if not self._work.can_validate_value(value):
             return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_EXPENSIVE}]
         if self._validator.is_valid(value):
             return []
@@ -161,7 +161,7 @@ def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _S
     if work.problem:
         advice = (
             "use fewer parts, fewer references, or smaller counts in patterns"
-            if work.excessive
+            if work.compile_problem
             else "refer only to #/$defs/name, and use $id only in the root"
         )
         raise InterlockError(

@@ -332,7 +332,7 @@ class DriverLifecycle:
             on_updated=lambda supervisor, uri, whose: subscriptions.on_resource_update(
                 supervisor.key, uri, whose
             ),
-            watched=lambda key, whose: driver.server_uris(subscriptions.watched(key, whose)),
+            watched=lambda key, whose: driver.server_uris(subscriptions.active_uris(key, whose)),
             back=self._pipeline,
             sleep=sleep,
         )
