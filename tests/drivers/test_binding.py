@@ -233,8 +233,8 @@ def test_a_tool_that_the_server_does_not_list() -> None:
         (
             tool(required=["path", "mode"]),
             {"drop_inputs": ("mode",)},
-            "'make' requires 'mode', but no input of the contract is mapped to it: the driver drops "
-            "'mode'.",
+            "'make' requires 'mode', but no input of the contract is mapped to it: the driver "
+            "drops 'mode'.",
         ),
         (TOOL, {"drop_inputs": ("path",)}, "the driver drops the input 'path', which the contract"),
         (
