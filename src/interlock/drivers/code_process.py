@@ -461,7 +461,7 @@ class CodeProcess:
             if running.process is None:
                 running.end()
             else:
-                await running.process.gone_within(_END_TIMEOUT_SECONDS)
+                await running.process.wait_gone(_END_TIMEOUT_SECONDS)
             self._record_crash()
             raise
         self._running = running
@@ -513,7 +513,7 @@ class CodeProcess:
             running.kill(reason)
             self._detach(running)
             if running.process is not None:
-                await running.process.gone_within(_END_TIMEOUT_SECONDS)
+                await running.process.wait_gone(_END_TIMEOUT_SECONDS)
 
     async def close(self, *, immediately: Callable[[], bool] = lambda: True) -> None:
         """End the process permanently.

@@ -555,7 +555,7 @@ def _require_allowed_level(call: Call, binding: DriverBinding) -> None:
         raise InterlockError(
             TOOL_UNAVAILABLE,
             f"The tool that serves {binding.contract.id} now declares that it is "
-            f"{binding.level.word}. This was not known when the call was authorized. Repeat the "
+            f"{binding.level.label}. This was not known when the call was authorized. Repeat the "
             "call; it is authorized by the new effect.",
             {"contract": binding.contract.id},
         )

@@ -63,7 +63,7 @@ class DriverSupervisor(Supervisor):
 
     def _check_grace(self, lost_at: float | None) -> float | None:
         self.attempts += 1
-        result = super()._give_up_when_due(lost_at)
+        result = super()._check_grace(lost_at)
         self.on_attempt()
         return result
 

@@ -58,7 +58,7 @@ class DriverFolders(FeatureComponent):
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
-        self._own_info = node_info
+        self._node_info = node_info
         self._catalog = catalog
         self._pipeline = pipeline
         self._floors = floors
@@ -92,7 +92,7 @@ class DriverFolders(FeatureComponent):
             self._config,
             environ=self._environ,
             base_dir=self._base_dir,
-            node_info=self._own_info,
+            node_info=self._node_info,
             catalog=self._catalog,
             pipeline=self._pipeline,
             floors=self._floors,

@@ -101,7 +101,7 @@ async def probe_server(
     except TimeoutError:
         raise ProbeError(f"{probe.url} did not answer within {timeout:g} s") from None
     except SignInProblem as error:
-        raise ProbeError(error.why.rstrip(".")) from None
+        raise ProbeError(error.reason.rstrip(".")) from None
     return response.status
 
 

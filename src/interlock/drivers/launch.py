@@ -222,7 +222,7 @@ class DriverConnector(Connector):
         inherited: variables of the node's environment that the server inherits.
         """
         super().__init__(
-            key, server, own_info=own_info, resolve=lambda _: self._resolved_config, clock=clock
+            key, server, node_info=node_info, resolve=lambda _: self._resolved_config, clock=clock
         )
         self._declared_config = server
         self._load_secrets = secrets
@@ -247,7 +247,9 @@ class DriverConnector(Connector):
     ) -> UpstreamClient:
         self.last_error = None
         try:
-            return await self._connect_with_secrets(promises, session_first=session_first)
+            return await self._connect_with_secrets(
+                client_capabilities, session_first=session_first
+            )
         except InterlockError as error:
             self.last_error = error
             raise
@@ -256,25 +258,25 @@ class DriverConnector(Connector):
             self._resolved_config = self._declared_config
 
     async def _connect_with_secrets(
-        self, promises: bytes, *, session_first: bool
+        self, client_capabilities: bytes, *, session_first: bool
     ) -> UpstreamClient:
         self._resolved_config = await self._resolve_secrets()
         session_first = session_first or self._pinned
         try:
-            return await super().connect(promises, session_first=session_first)
+            return await super().connect(client_capabilities, session_first=session_first)
         except UpstreamLostError as gone:
             if self._resolved_config.transport != "sse" or gone.status not in _CLIENT_ERRORS:
                 raise
             # The server has no legacy event stream. Most current servers use streamable HTTP.
             self._resolved_config = replace(self._resolved_config, transport="http")
-            return await super().connect(promises, session_first=session_first)
+            return await super().connect(client_capabilities, session_first=session_first)
 
     async def _resolve_secrets(self) -> ServerConfig:
         """Return the declared config with the values of the secrets. They are loaded at every
         attempt, because a missing or changed secret may be available now."""
         server, names = self._declared_config, self.secret_names
         values = await self._load_secrets(names) if names else {}
-        self.mask.learn(values.values())
+        self.mask.add(values.values())
         self.mark = marked(values)
         return replace(
             server,
@@ -284,8 +286,8 @@ class DriverConnector(Connector):
             },
         )
 
-    async def _start(self, server: ServerConfig) -> StdioTransport:
-        argv = self._argv(server)
+    async def _start_process(self, server: ServerConfig) -> StdioTransport:
+        argv = self._split_command(server)
         env = minimal_environment({**self._inherited, **server.env})
         if self._container:
             # The container client runs unconfined, so only the node chooses the program. The driver

@@ -79,7 +79,7 @@ class DriverLifecycle:
     ) -> None:
         self._environ = environ
         self._base_dir = base_dir
-        self._own_info = node_info
+        self._node_info = node_info
         self._audit = audit
         self._pipeline = pipeline
         self.on_change = on_changed
@@ -315,7 +315,7 @@ class DriverLifecycle:
             driver.key,
             manifest,
             config,
-            node_info=self._own_info,
+            node_info=self._node_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
             confine=self.confinements.server_confinement(driver, cleanups),

@@ -130,7 +130,7 @@ class _OutputCollector:
         """Set when both outputs are closed."""
         self._open = {STDOUT, STDERR}
 
-    def pipe_read(self, fd: int, data: bytes) -> None:
+    def on_pipe_data(self, fd: int, data: bytes) -> None:
         buffer = self.buffers[fd]
         room = MAX_OUTPUT_BYTES - len(buffer)
         self.cut = self.cut or len(data) > room
@@ -141,7 +141,7 @@ class _OutputCollector:
         if not self._open:
             self.closed.set()
 
-    def exited(self) -> None:
+    def on_exit(self) -> None:
         """Ignored: `Process.gone` reports it."""
 
     def text_of(self, fd: int) -> str:
@@ -174,7 +174,7 @@ async def run(
         # Also on cancellation. Child processes are in the group and are killed too.
         process.signal_group(signal.SIGKILL)
         try:
-            await process.gone_within(_EXIT_TIMEOUT_SECONDS)
+            await process.wait_gone(_EXIT_TIMEOUT_SECONDS)
             # A process that left the group may hold an output open without a limit. Otherwise the
             # outputs close at once.
             await _set_within(output.closed, _OUTPUT_TIMEOUT_SECONDS)

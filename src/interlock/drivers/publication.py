@@ -170,7 +170,7 @@ class DriverPublisher:
         offering = read_contract_offering(
             KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
-        for tool in offering.set_aside:
+        for tool in offering.rejected:
             _log.warning("contract %s is not offered: %s", tool.name, tool.reason)
         floors = {
             tool.canonical: decision(
@@ -238,7 +238,7 @@ class DriverPublisher:
         """Return the names under which contracts are not offered, with the reasons."""
         return {
             tool.upstream_name: reason
-            for tool, reason in self._catalog.current.set_aside()
+            for tool, reason in self._catalog.current.contracts_not_offered()
             if tool.upstream == KEY
         }
 
@@ -268,7 +268,7 @@ class DriverPublisher:
         for name in ("prompts", "resources", "completions"):
             if listed_capabilities.get(name) not in (None, False) and kinds.get(name, True):
                 capabilities[name] = listed_capabilities[name]
-        self._catalog.post(
+        self._catalog.publish(
             read_offering(
                 driver.key,
                 ServerConfig(segment=_segment(driver, others)),

@@ -69,7 +69,7 @@ class CallbackListener:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._callback.port}{PATH}"
+        return f"http://127.0.0.1:{self._callback.port}{CALLBACK_PATH}"
 
     def login_url(self, url: str) -> str:
         """Return the URL of the login page with `redirect_uri` and `state`."""
@@ -101,7 +101,7 @@ class CallbackListener:
             return CallbackPage("410 Gone", _EXPIRED)
         values = dict(pairs)
         if len(values) != len(pairs):
-            return CallbackPage("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
         if not hmac.compare_digest(values.pop("state", "").encode(), self._state.encode()):
             return CallbackPage("403 Forbidden", UNEXPECTED_REQUEST)
         self._visit.set_result(values)

@@ -168,7 +168,7 @@ async def open_server(
             manifest.id,
             manifest,
             _server(manifest, project, installation.program),
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: _secrets(
                 manifest, project, inventory, names, connection, environ

@@ -41,7 +41,7 @@ def check_remote(
         field: the field of the manifest that contains the URL, for messages.
     """
     try:
-        url_parts = parts(url)
+        url_parts = parse_url(url)
         host = normal_host(url_parts.hostname or "")
         compiled = (
             egress

@@ -118,7 +118,7 @@ async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[
     peer.on_changed = on_change
     peer.closed.add_done_callback(on_end)
     listener = asyncio.ensure_future(
-        UpstreamSubscriptions(peer, relist=on_change, sleep=asyncio.sleep).keep()
+        UpstreamSubscriptions(peer, relist=on_change, sleep=asyncio.sleep).run()
     )
     try:
         while True:
