@@ -1,7 +1,7 @@
-"""One table of everything that can go wrong, and the exception that carries a row of it.
+"""The table of all failures, and the exception that carries a row of it.
 
-Every face has a column here: what a failure is called on its wire is looked up, never decided
-again. This module imports nothing of Interlock, so that every other room can use it.
+Every protocol has a column: its error code is looked up here and nowhere else. This module imports
+nothing of Interlock, so that every other package can use it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Fault(Enum):
-    """Whose fault it is: the first question anybody asks of an error."""
+    """The side that caused a failure."""
 
     CALLER = "caller"
     UPSTREAM = "upstream"
@@ -21,10 +21,11 @@ class Fault(Enum):
 class Failure(NamedTuple):
     """A row of the table.
 
-    `code` is what a session-wire client reads, `stateless_code` what a 2026-07-28 client reads:
-    that revision forbids new codes between -32000 and -32099. `ax_code` is the number on MCP-AX
-    links, where the draft's numbers stand, and `ax_name` the message there: a symbol, and the
-    sentence goes into the data. Empty: the draft has no word for it, the sentence is the message.
+    `code` is the JSON-RPC code for session clients, `stateless_code` the code for 2026-07-28
+    clients: that revision forbids new codes between -32000 and -32099. `ax_code` is the code on
+    MCP-AX channels, as the draft defines it. `ax_name` is the symbol that MCP-AX uses as the
+    message; the sentence is then in the data. Empty: the draft has no symbol, the sentence is the
+    message.
     """
 
     name: str
@@ -76,7 +77,7 @@ def _define(
 
 _CALLER, _UPSTREAM, _NODE = Fault.CALLER, Fault.UPSTREAM, Fault.NODE
 
-# What a caller got wrong about the protocol.
+# Protocol errors of a caller.
 PARSE_ERROR = _define(
     "parse_error", -32700, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_ENCODING", _CALLER,
     mcpx="malformed_envelope",
@@ -119,7 +120,7 @@ TOO_BUSY = _define(
     mcpx="rate_limited",
 )  # fmt: skip
 
-# What a caller may not do, or asks for in vain.
+# Requests that are not permitted, or name something unknown.
 UNAUTHENTICATED = _define(
     "unauthenticated", -31030, 401, "UNAUTHENTICATED", "PERMISSION_DENIED", _CALLER,
     mcpx="unauthorized",
@@ -128,8 +129,8 @@ FORBIDDEN = _define(
     "forbidden", -31031, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_code=-31006, ax_name="scope_denied", mcpx="capability_violation",
 )  # fmt: skip
-# MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. To a
-# stateless client that number, and HTTP 404, would say that the *method* is unknown.
+# MCP uses -32602 for an unknown tool. MCP-AX §5.2 requires -32601 on its own channels. For a
+# stateless client, -32601 and HTTP 404 would mean that the *method* is unknown.
 UNKNOWN_TOOL = _define(
     "unknown_tool", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
 )  # fmt: skip
@@ -139,7 +140,7 @@ UNKNOWN_PROMPT = _define(
 UNKNOWN_TASK = _define(
     "unknown_task", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
-# The number that the session wire has for it means nothing on the stateless wire.
+# The code of the session protocol is not defined in the stateless protocol.
 UNKNOWN_RESOURCE = _define(
     "unknown_resource", -32002, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
     stateless_code=-32602,
@@ -162,7 +163,7 @@ BUDGET_EXCEEDED = _define(
     ax_code=-32003, ax_name="budget_exceeded",
 )  # fmt: skip
 
-# Why a subserver may not register, or be registered any longer.
+# Rejected and ended registrations of subservers.
 NAMESPACE_CONFLICT = _define(
     "namespace_conflict", -31001, 409, "ALREADY_EXISTS", "CONFLICT_ALREADY_EXISTS", _CALLER,
     ax_name="namespace_conflict",
@@ -188,7 +189,7 @@ ROUTE_MISMATCH = _define(
     ax_name="route_mismatch",
 )  # fmt: skip
 
-# Calls that wait for a human, and what is held back.
+# Approvals, and tools and calls that are blocked.
 CONFIRMATION_REQUIRED = _define(
     "confirmation_required", -31033, 200, "FAILED_PRECONDITION", "CONFIRMATION_REQUIRED", _CALLER,
     ax_name="confirmation_required",
@@ -225,7 +226,7 @@ DENIED = _define(
     ax_name="denied_by_policy", mcpx="capability_violation",
 )  # fmt: skip
 
-# What a participant of a topic may not send, or was not sent.
+# Topics: messages that a participant must not send, or did not get.
 PROTOCOL_MISMATCH = _define(
     "protocol_mismatch", -31040, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE", _CALLER,
     mcpx="protocol_mismatch",
@@ -246,7 +247,7 @@ UNKNOWN_PARTICIPANT = _define(
     "unknown_participant", -31044, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
 
-# What an upstream did.
+# Failures of an upstream.
 DEADLINE_EXCEEDED = _define(
     "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
     ax_name="downstream_timeout",
@@ -264,13 +265,12 @@ CIRCUIT_OPEN = _define(
 UPSTREAM_PROTOCOL = _define(
     "upstream_protocol_error", -31023, 200, "INTERNAL", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
-# The upstream answered with a JSON-RPC error of its own: its code and message are passed on.
+# A JSON-RPC error of the upstream: its code and message are passed on.
 UPSTREAM_ERROR = _define(
     "upstream_error", -32603, 200, "UNKNOWN", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
 
-# Why no driver serves a contract, or why one that does could not. Each row has the name that AIP-14
-# and AIP-30 give it.
+# Drivers and contracts. The names of the rows are those of AIP-14 and AIP-30.
 NO_ROUTE = _define(
     "no_route", -31050, 200, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, ax_name="no_route",
 )  # fmt: skip
@@ -326,13 +326,13 @@ SANDBOX_UNAVAILABLE = _define(
     "sandbox_unavailable", -31063, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
     ax_name="sandbox_unavailable",
 )  # fmt: skip
-# A major version of a contract that is no longer served: the data says where to go on.
+# A major version of a contract that was removed: the data names the replacement.
 DEPRECATED_VERSION = _define(
     "deprecated_version", -31064, 410, "FAILED_PRECONDITION", "NOT_FOUND_OPERATION", _CALLER,
     ax_name="deprecated_version",
 )  # fmt: skip
 
-# What only a contract registry can say.
+# Contract registry.
 UNKNOWN_CONTRACT = _define(
     "unknown_contract", -31065, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
@@ -343,7 +343,7 @@ BREAKING_CHANGE = _define(
     "breaking_change", -31067, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
 )  # fmt: skip
 
-# What the node itself could not do.
+# Failures of the node itself.
 INTERNAL = _define(
     "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,
 )  # fmt: skip
@@ -361,23 +361,23 @@ _BY_AX_NAME: Final = {row.ax_name: row for row in _TABLE.values() if row.ax_name
 
 
 def failure_by_name(name: str) -> Failure:
-    """The row called `name`. Raises KeyError for a name that was never in the table."""
+    """Return the row with this name. Raises KeyError."""
     return _TABLE[name]
 
 
 def failure_for_ax(code: int, symbol: str) -> Failure | None:
-    """The row that another node means by this code and message on an MCP-AX link."""
+    """Return the row for a code and a symbol from an MCP-AX channel. None: unknown."""
     row = _BY_AX_NAME.get(symbol)
     return row if row is not None and row.ax_code == code else None
 
 
 def all_failures() -> tuple[Failure, ...]:
-    """Every row, in the order of the table."""
+    """Return all rows, in the order of the table."""
     return tuple(_TABLE.values())
 
 
 class InterlockError(Exception):
-    """Something went wrong: a row of the table, a sentence for a person, details for a program."""
+    """An error: a row of the table, a message for a person, and data for a program."""
 
     __slots__ = ("data", "failure", "message")
 
@@ -389,12 +389,12 @@ class InterlockError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same may well succeed later: by its row, or because it says when."""
+        """True if a retry may succeed: by the row of the table, or because the error has a time."""
         return self.failure.retryable or "retry_after_ms" in (self.data or ())
 
 
 class ProtocolError(InterlockError):
-    """Bytes that are not what their protocol says. The only exception a parser may raise."""
+    """Input that violates its protocol. The only exception that a parser may raise."""
 
     def __init__(
         self,

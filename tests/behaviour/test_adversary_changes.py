@@ -148,7 +148,7 @@ def test_arguments_with_two_meanings_do_not_even_wait(node: Fortress, twice: str
     """A human would see the one, and the vault, which reads the first, would do the other."""
     answer = spelt(f'{{{twice},"at":{fresh()["door"]}}}', HttpSession(node, "2025-11-25"))
     assert answer["result"]["isError"]
-    assert "stands twice" in str(answer)
+    assert "occurs twice" in str(answer)
     assert "args_sha256" not in str(answer)
 
 

@@ -138,7 +138,7 @@ def test_nothing_bad_passes_and_nobody_is_closed_for_it(place: Place, play: Play
 def test_what_closes_a_connection(place: Place, play: Play) -> None:
     """Only what the wire itself forbids, and one is told why."""
     forbidden: list[tuple[str | bytes, int, str]] = [
-        (b"binary", 1003, "Messages are text here, not binary."),
+        (b"binary", 1003, "Only text messages are accepted, no binary messages."),
         ("x" * (MAX_ENVELOPE_BYTES + 1), 1009, f"longer than {MAX_ENVELOPE_BYTES} bytes"),
     ]
 

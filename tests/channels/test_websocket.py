@@ -174,7 +174,7 @@ def test_pings_are_answered_and_fragments_joined(run: Run) -> None:
 @pytest.mark.parametrize(
     ("payload", "code", "says"),
     [
-        (b"\x82\x01a", 1003, "not binary"),
+        (b"\x82\x01a", 1003, "no binary"),
         (b"\x83\x01a", 1002, "no opcode 3"),
         (b"\x81\x01\xff", 1007, "not UTF-8"),
         (b"\x81\x7e\x10\x00" + b"x" * 4096, 1009, "longer than 1000 bytes"),
@@ -283,7 +283,7 @@ def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.Monk
                 sent += 1
                 assert sent < 100
                 await asyncio.sleep(0)
-            assert await ear.until_closed() == "it does not read what it is sent"
+            assert await ear.until_closed() == "it does not read the messages that are sent to it"
             await channel.wait_closed()
             over.set()
 
@@ -304,7 +304,9 @@ def test_an_owner_that_never_listens(run: Run, monkeypatch: pytest.MonkeyPatch) 
             await channel.wait_closed()
             ear = Ear(channel)
             assert ear.messages == []
-            assert ear.closed == ["it said more than could be kept before anybody listened"]
+            assert ear.closed == [
+                "it sent more data than can be buffered before the channel is used"
+            ]
 
     run(test())
 
@@ -327,11 +329,14 @@ def test_a_refusal_is_told_with_its_sentence(run: Run) -> None:
         async with their_server(echo, process_request=gate) as url:
             with pytest.raises(InterlockError) as raised:
                 await dial(url)
-            assert raised.value.message == f"{url} refused: 401 Unauthorized: Show a token."
+            assert (
+                raised.value.message
+                == f"{url} rejected the connection: 401 Unauthorized: Show a token."
+            )
             assert raised.value.failure is UPSTREAM_UNAVAILABLE
             assert raised.value.data == {"status": 401}
         async with their_server(echo, process_request=refuse(HTTPStatus.NOT_FOUND, "?")) as url:
-            with pytest.raises(InterlockError, match="refused: 404 Not Found"):
+            with pytest.raises(InterlockError, match="rejected the connection: 404 Not Found"):
                 await dial(url)
 
     run(test())
@@ -341,7 +346,7 @@ def test_a_refusal_is_told_with_its_sentence(run: Run) -> None:
     ("answer", "says"),
     [
         (b"", "it closed the connection"),
-        (b"HTTP/1.1 503 Busy\r\n\r\nno length", "refused: 503 Busy."),
+        (b"HTTP/1.1 503 Busy\r\n\r\nno length", "rejected the connection: 503 Busy."),
         (b"SSH-2.0\r\n\r\n", "not HTTP/1.1"),
         (b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\n\r\n", "does not say"),
         (

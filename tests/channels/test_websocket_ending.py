@@ -147,7 +147,7 @@ def test_nothing_is_written_after_it_was_cut_off(run: Run, tail: bytes) -> None:
             except ConnectionError:
                 # It left with bytes unread.
                 assert reader.at_eof() or reader.exception() is not None
-            assert await ended == "it does not read what it is sent"
+            assert await ended == "it does not read the messages that are sent to it"
             writer.close()
 
     run(test())

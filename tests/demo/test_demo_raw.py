@@ -169,10 +169,10 @@ def test_bad_stateless_requests(demo: Demo, method: str, meta: dict[str, Any], c
     ("method", "params", "said"),
     [
         ("tools/call", {}, "needs the `name`"),
-        ("tools/call", {"name": 5}, "params do not fit"),
-        ("tools/call", {"name": "nope"}, "There is no tool 'nope'"),
-        ("tools/call", "text", "params do not fit"),
-        ("tools/list", {"cursor": "somewhere"}, "cursor is unknown"),
+        ("tools/call", {"name": 5}, "Invalid params"),
+        ("tools/call", {"name": "nope"}, "Unknown tool 'nope'"),
+        ("tools/call", "text", "Invalid params"),
+        ("tools/list", {"cursor": "somewhere"}, "Unknown cursor"),
     ],
 )
 def test_bad_params(demo: Demo, method: str, params: Any, said: str) -> None:

@@ -146,17 +146,17 @@ def test_notes_are_added_read_and_deleted_for_good(mode: str, revision: str) -> 
         assert len(await titles()) == 2
         again = await client.call_tool("notes_delete", {"id": 3})
         assert again.is_error
-        assert text_of(again) == "There is no note 3. There are: 1, 2."
+        assert text_of(again) == "There is no note 3. Existing notes: 1, 2."
 
     with_client(mode, body)
 
 
 def test_bad_arguments_are_told_to_the_model(mode: str, revision: str) -> None:
     cases: list[tuple[str, dict[str, object], str]] = [
-        ("time_now", {"timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
-        ("time_now", {"timezone": "../../etc/passwd"}, "no time zone"),
-        ("time_now", {"timezone": "Europe"}, "no time zone"),
-        ("time_now", {"timezone": ""}, "no time zone"),
+        ("time_now", {"timezone": "Mars/Olympus"}, "Unknown time zone 'Mars/Olympus'"),
+        ("time_now", {"timezone": "../../etc/passwd"}, "Unknown time zone"),
+        ("time_now", {"timezone": "Europe"}, "Unknown time zone"),
+        ("time_now", {"timezone": ""}, "Unknown time zone"),
         ("time_now", {"zone": "UTC"}, "unknown field `zone`"),
         ("roll_dice", {"sides": 1}, "Argument `sides` of roll_dice"),
         ("roll_dice", {"sides": "six"}, "expected `int`, got `str`"),
@@ -190,7 +190,7 @@ def test_notes_have_a_bound(mode: str, revision: str) -> None:
 
 def test_an_unknown_tool_is_a_protocol_error(mode: str, revision: str) -> None:
     async def body(client: Client) -> None:
-        with pytest.raises(MCPError, match="There is no tool 'nope'") as caught:
+        with pytest.raises(MCPError, match="Unknown tool 'nope'") as caught:
             await client.call_tool("nope", {})
         assert caught.value.code == -32602
 

@@ -114,14 +114,14 @@ def test_members_there_and_back(members: dict[str, Any]) -> None:
         (
             b'{"code":"E_FAIL","message":"no"}',
             -32603,
-            "The peer answered with an error that is not",
+            "The peer returned an error that is not",
         ),
-        (b'{"code":1.5,"message":"no"}', -32603, "The peer answered with an error that is not"),
-        (b'{"code":true,"message":"no"}', -32603, "The peer answered with an error that is not"),
-        (b'{"code":1,"message":null}', -32603, "The peer answered with an error that is not"),
-        (b'"boom"', -32603, "The peer answered with an error that is not"),
-        (b"null", -32603, "The peer answered with an error that is not"),
-        (b'{"code":1,"message":"\xff"}', -32603, "The peer answered with an error that is not"),
+        (b'{"code":1.5,"message":"no"}', -32603, "The peer returned an error that is not"),
+        (b'{"code":true,"message":"no"}', -32603, "The peer returned an error that is not"),
+        (b'{"code":1,"message":null}', -32603, "The peer returned an error that is not"),
+        (b'"boom"', -32603, "The peer returned an error that is not"),
+        (b"null", -32603, "The peer returned an error that is not"),
+        (b'{"code":1,"message":"\xff"}', -32603, "The peer returned an error that is not"),
     ],
 )
 def test_the_error_of_a_peer(data: bytes, code: int, text: str) -> None:

@@ -279,10 +279,10 @@ def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
 @pytest.mark.parametrize("meta", [b"[]", b'"x"', b"1"], ids=bytes.decode)
 def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
     raw = b'{"a":1,"_meta":' + meta + b"}"
-    with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
+    with pytest.raises(ProtocolError, match="`_meta` in the result of the server") as caught:
         to_stateless_result(raw, INFO_JSON)
     assert caught.value.failure is UPSTREAM_PROTOCOL
-    with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
+    with pytest.raises(ProtocolError, match="`_meta` in the result of the server") as caught:
         to_session_result(raw)
     assert caught.value.failure is UPSTREAM_PROTOCOL
 

@@ -1,2 +1,2 @@
-"""Channels: whole messages both ways between two nodes, whoever dialled. What they mean is not
+"""Channels: complete messages in both directions between two nodes. The content of messages is not
 known here."""

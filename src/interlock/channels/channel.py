@@ -1,7 +1,7 @@
-"""What a channel is to its owner, and what all of them have in common.
+"""The interface of a channel, and the common part of all channels.
 
-A message that comes in goes straight from the socket to its owner: there is no task, queue or
-future in between. Only what comes before the owner listens is kept.
+A received message is passed directly from the socket to the owner of the channel, without a task, a
+queue or a future. Only messages that arrive before the owner has set its callback are buffered.
 """
 
 from __future__ import annotations
@@ -17,56 +17,57 @@ from interlock.channels.tls import verified_names
 MAX_MESSAGE: Final = 64 * 1024 * 1024
 """A larger message ends the channel."""
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""So much may wait to be read, by the other side or by the owner, before the channel is ended."""
+"""Maximum size of unread messages, at the peer or at the owner, before the channel is closed."""
 CLOSING: Final = 2.0
-"""How long the other side may take to agree that a channel is closed."""
+"""How long the peer may take to confirm a close."""
 CONNECTING: Final = 10.0
-"""How long it may take until a channel that was dialled is open."""
+"""How long opening a channel may take."""
 LOCAL: Final = "local"
-"""The peer of everything that cannot come from another machine."""
+"""The peer of a connection that cannot come from another machine."""
 
 CLOSED_HERE: Final = "it was closed by this side"
-DOES_NOT_READ: Final = "it does not read what it is sent"
+DOES_NOT_READ: Final = "it does not read the messages that are sent to it"
 
 
 class Channel(Protocol):
-    """Whole messages both ways."""
+    """Complete messages in both directions."""
 
     peer: str
-    """`local` (a Unix socket or a pipe), `loopback`, or the other side's address."""
+    """`local` (a Unix socket or a pipe), `loopback`, or the address of the peer."""
     peer_names: tuple[str, ...]
-    """The DNS names that the other side's TLS certificate proves, in lower case."""
+    """The DNS names in the verified TLS certificate of the peer, in lower case."""
     label: str
-    """For people: what was dialled, or where it comes from."""
+    """For people: the URL of the peer, or the origin of the connection."""
     close_reason: str
-    """Why the other side closed the channel, in its own words; empty when it gave no reason."""
+    """The reason that the peer gave when it closed the channel. Empty: none."""
     close_code: int
-    """With which code it did; 0: it said none."""
+    """The close code of the peer. 0: none."""
     on_message: Callable[[bytes], None]
-    """Called with each whole message. What came before it is set is delivered when it is, from
-    inside the assignment: set `on_closed` first."""
+    """Called with each complete message. Messages that arrived earlier are delivered inside the
+    assignment: set `on_close` first."""
     on_close: Callable[[str], None]
-    """Told exactly once, why (`it closed the channel: namespace_conflict`). No message comes after
-    that. Also told, at once, when it is set on a channel that is closed."""
+    """Called exactly once, with the reason (`it closed the channel: namespace_conflict`). No
+    message follows. If it is set on a closed channel, it is called at once."""
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
+        """True if messages can be sent."""
 
     def send(self, payload: bytes) -> None:
-        """Send one message. Nothing happens when the channel is closed; it is closed when the
-        other side does not read."""
+        """Send one message. Does nothing on a closed channel. Closes the channel if the peer does
+        not read."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Send what is under way, say why, and close. No message comes in any more. The other side
-        has 2 seconds to agree. Where no code and reason can be said they are left out."""
+        """Send pending messages and the reason, and close. No message is received any more. The
+        peer has 2 seconds to confirm. Code and reason are omitted where the channel has none."""
 
     async def wait_closed(self) -> None:
-        """Until everything is written or given up, and the connection is gone."""
+        """Wait until all data is written or discarded, and the connection is closed."""
 
 
 class Endpoint(ABC):
-    """Our end of any channel: whom it tells, and what it keeps until there is somebody to tell."""
+    """The local end of a channel: its callbacks, and messages that are buffered before they are
+    set."""
 
     def __init__(
         self,
@@ -81,20 +82,20 @@ class Endpoint(ABC):
         self.close_reason = ""
         self.close_code = 0
         self.is_open = True
-        """Whether messages can be sent. An attribute: it is looked at for each of them."""
+        """True if messages can be sent. An attribute, since it is read for every message."""
         self._deliver: Callable[[bytes], None] = self._buffer_message
         self._buffered: list[bytes] = []
         self._buffered_bytes = 0
-        self._close_callback: Callable[[str], None] = _nobody
+        self._close_callback: Callable[[str], None] = _ignore
         self._close_cause: str | None = None
-        """Why it is over. Told as soon as there is somebody to tell, and nothing is kept."""
+        """The reason of the close. Reported when a callback is set and no message is buffered."""
         self._is_close_reported = False
         self._ignoring = False
-        """The owner, or whoever runs the channel, has had enough of it."""
+        """True after the owner or the channel has stopped the delivery of messages."""
         self._is_gone = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
-    # -- what the owner sees
+    # -- for the owner
 
     @property
     def on_message(self) -> Callable[[bytes], None]:
@@ -106,9 +107,9 @@ class Endpoint(ABC):
             return
         if self._close_cause is None:
             self._deliver = deliver
-        kept, self._buffered = self._buffered, []
-        for payload in kept:
-            # Inside its first message the owner may close it, and then wants no more.
+        buffered, self._buffered = self._buffered, []
+        for payload in buffered:
+            # The owner may close the channel inside its callback. Then it gets no more messages.
             if not self._is_ignoring():
                 deliver(payload)
         if self._close_cause is not None:
@@ -119,51 +120,51 @@ class Endpoint(ABC):
         return self._close_callback
 
     @on_close.setter
-    def on_close(self, tell: Callable[[str], None]) -> None:
-        self._close_callback = tell
+    def on_close(self, callback: Callable[[str], None]) -> None:
+        self._close_callback = callback
         if self._close_cause is not None:
             self._end(self._close_cause)
 
     async def wait_closed(self) -> None:
         if not self._is_gone:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            await waiting
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
-    # -- what the kinds of channels use
+    # -- for subclasses
 
     @abstractmethod
-    def _abort(self, why: str) -> None:
-        """End it without further words."""
+    def _abort(self, reason: str) -> None:
+        """Close the connection at once, without a close handshake."""
 
     def _buffer_message(self, payload: bytes) -> None:
-        """Nobody listens yet."""
+        """Buffer a message until the owner has set its callback."""
         self._buffered_bytes += len(payload)
         if self._buffered_bytes > MAX_UNREAD_BYTES:
-            self._abort("it said more than could be kept before anybody listened")
+            self._abort("it sent more data than can be buffered before the channel is used")
             return
         self._buffered.append(payload)
 
     def _is_ignoring(self) -> bool:
         return self._ignoring
 
-    def _stop_delivery(self, why: str) -> None:
-        """The owner hears nothing more but that it is over, and that when it is."""
+    def _stop_delivery(self, reason: str) -> None:
+        """Deliver no more messages. `on_close` is called when the connection ends."""
         self.is_open = False
         self._ignoring = True
-        self._deliver = _nobody
+        self._deliver = _ignore
         self._buffered = []
         if self._close_cause is None:
-            self._close_cause = why
+            self._close_cause = reason
 
-    def _end(self, why: str) -> None:
-        """No message comes any more. The first reason is the one that is told."""
+    def _end(self, reason: str) -> None:
+        """Report the end of the channel. The first reason counts."""
         self.is_open = False
-        self._deliver = _nobody
+        self._deliver = _ignore
         if self._close_cause is None:
-            self._close_cause = why
+            self._close_cause = reason
         if (
-            self._close_callback is not _nobody
+            self._close_callback is not _ignore
             and not self._buffered
             and not self._is_close_reported
         ):
@@ -171,16 +172,16 @@ class Endpoint(ABC):
             self._close_callback(self._close_cause)
 
     def _on_connection_gone(self) -> None:
-        """Nothing is left of the connection."""
+        """Wake all waiters, after the connection is closed."""
         self._is_gone = True
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting = []
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """Who is on the other side of a connection: `local`, `loopback`, or an address."""
+    """Return the peer of a connection: `local`, `loopback`, or an address."""
     address = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
         return LOCAL
@@ -192,9 +193,9 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def verified_peer_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
-    """The DNS names in the certificate that the other side has shown, if it was verified."""
+    """Return the DNS names in the verified certificate of the peer."""
     return tuple(value.lower() for kind, value in verified_names(transport) if kind == "DNS")
 
 
-def _nobody(_: object) -> None:
-    """Nobody listens."""
+def _ignore(_: object) -> None:
+    """Do nothing: no callback is set."""

@@ -1,4 +1,4 @@
-"""Dials another node by its URL: `ws://`, `wss://` or `unix:`."""
+"""Opens a channel to another node by its URL: `ws://`, `wss://` or `unix:`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ async def dial(
     max_message: int = MAX_MESSAGE,
     timeout: float = CONNECTING,
 ) -> Channel:
-    """An open channel. Raises InterlockError: UPSTREAM_UNAVAILABLE when there is none to be had
-    (`data["status"]` when the other side refused), CONFIG when nobody knows such a URL.
+    """Open a channel.
 
-    On a Unix socket the system says who may come: `bearer` is not sent there.
+    On a Unix socket the system identifies the user: `bearer` is not sent there.
+
+    Raises:
+        InterlockError: UPSTREAM_UNAVAILABLE if the peer cannot be reached or rejects the connection
+            (`data["status"]` has its HTTP status), CONFIG for an unknown URL scheme.
     """
     scheme, _, rest = url.partition(":")
     if scheme in ("ws", "wss"):
@@ -30,7 +33,8 @@ async def dial(
     if scheme == "unix":
         path = rest.removeprefix("//")
         return await lines.dial_unix(path, max_message=max_message, timeout=timeout)
-    # Without the URL, which may hold a secret.
+    # Without the URL, which may contain a secret.
     raise InterlockError(
-        CONFIG, f"{scheme!r} cannot be dialled: use wss://host/ax, ws://host/ax or unix:/path."
+        CONFIG,
+        f"Unknown URL scheme {scheme[:40]!r}. Use wss://host/ax, ws://host/ax or unix:/path.",
     )

@@ -1,7 +1,7 @@
-"""Channels of lines, one JSON text to a line: Unix sockets, stdio, or whatever moves bytes.
+"""Channels of lines, with one JSON text per line: Unix sockets, stdio, or any stream of bytes.
 
-Lines know nothing of a close frame: here a channel is closed by closing what it runs on, and
-codes and reasons are not carried.
+Lines have no close frame: a channel is closed by closing its stream, and close codes and reasons
+are not sent.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _STDERR: Final = 2
 
 
 class LinesChannel(Endpoint):
-    """A channel over anything: it is fed what comes in, and writes whole lines.
+    """A channel over any stream: received bytes are passed to `feed`, and it writes complete lines.
 
-    `hang_up(at_once)` closes what it runs on, dropping what is unwritten when `at_once`. Whoever
-    moves the bytes says with `ended` when they have come to their end, also after that.
+    `close_stream(at_once)` closes the stream and discards unwritten data if `at_once`. The owner of
+    the stream calls `on_end` when the stream has ended, also after that.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class LinesChannel(Endpoint):
         unread: Callable[[], int] | None = None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        """`unread`: how many bytes wait to be written, where somebody knows that."""
+        """
+        Args:
+            unread: returns the number of bytes that wait to be written. None: unknown.
+        """
         super().__init__(peer=peer, label=label)
         self._write = write
         self._close_stream = close_stream
@@ -56,7 +59,7 @@ class LinesChannel(Endpoint):
         self._lines = LineDecoder(max_message)
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the other side."""
+        """Read bytes from the peer."""
         for line in self._lines.feed(data):
             if isinstance(line, OversizeLine):
                 self._abort(f"it sent a message of more than {line.limit} bytes")
@@ -64,8 +67,8 @@ class LinesChannel(Endpoint):
             self._deliver(line)
 
     def on_end(self, why: str = "it closed the channel") -> None:
-        """No more bytes will come, and none can be sent."""
-        # The last line may lack its end.
+        """Handle the end of the stream."""
+        # The last line may have no line end.
         if (tail := self._lines.close()) is not None:
             self._deliver(tail)
         self._end(why)
@@ -91,7 +94,7 @@ class LinesChannel(Endpoint):
 
 
 class LinesServerProtocol(LinesChannel, asyncio.Protocol):
-    """The channel of somebody who connected to a socket; `accept` is given it."""
+    """The channel of a client that connected to a socket. It is passed to `accept`."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
         self._transport: Any = None
         self._close_timer: asyncio.TimerHandle | None = None
 
-    # One method less for every message.
+    # An alias saves one method call per message.
     data_received = LinesChannel.feed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,54 +131,55 @@ class LinesServerProtocol(LinesChannel, asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.close()
-        # What it has not read by then it will not read.
+        # After this time the peer will not read the remaining data.
         self._close_timer = asyncio.get_running_loop().call_later(CLOSING, self._transport.abort)
 
 
 async def dial_unix(
     path: str, *, max_message: int = MAX_MESSAGE, timeout: float = CONNECTING
 ) -> LinesChannel:
-    """A channel to whoever listens there. Raises InterlockError when nobody does."""
+    """Open a channel to a Unix socket. Raises InterlockError if no process listens there."""
     make = partial(LinesServerProtocol, label=f"unix:{path}", max_message=max_message)
     try:
         async with asyncio.timeout(timeout):
             _, channel = await asyncio.get_running_loop().create_unix_connection(make, path)
     except TimeoutError:
-        why = f"it did not answer within {timeout:g} s"
+        why = f"no response within {timeout:g} s"
     except OSError as error:
         why = error.strerror or str(error)
     else:
         return channel
     raise InterlockError(
-        UPSTREAM_UNAVAILABLE, f"unix:{path} cannot be reached: {why}. Does the node run?"
+        UPSTREAM_UNAVAILABLE,
+        f"Cannot reach the node at unix:{path}: {why}. Start it: `interlock up`.",
     )
 
 
 async def open_stdio(*, max_message: int = MAX_MESSAGE) -> LinesChannel:
-    """The channel on this process's own stdin and stdout, which must be pipes or sockets.
+    """Open a channel on stdin and stdout of this process, which must be pipes or sockets.
 
-    It takes them for itself: what anybody prints from now on goes to stderr, where it spoils
-    nothing, and reading stdin finds nothing. Raises InterlockError when they are something else.
+    The channel owns them: later output to stdout goes to stderr, and stdin is empty for other
+    readers. Raises InterlockError if they are neither pipes nor sockets.
     """
     channel = _StdioChannel(max_message)
     reading, writing = os.dup(_STDIN), os.dup(_STDOUT)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _STDIN)
-    os.close(nothing)
+    null_device = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_device, _STDIN)
+    os.close(null_device)
     os.dup2(_STDERR, _STDOUT)
     try:
         await channel.attach(reading, writing)
     except (OSError, ValueError) as error:
         raise InterlockError(
             CONFIG,
-            f"stdin and stdout are no channel: {error}. Both must be pipes, as they are when the "
-            "parent node starts this program.",
+            f"Cannot use stdin and stdout as a channel: {error}. Both must be pipes. They are if "
+            "the parent node starts this program.",
         ) from None
     return channel
 
 
 class _StdioChannel(LinesChannel):
-    """Two pipes, one for each direction. It ends with either."""
+    """A channel of two pipes, one for each direction. It ends when one of them ends."""
 
     def __init__(self, max_message: int) -> None:
         super().__init__(
@@ -187,18 +191,18 @@ class _StdioChannel(LinesChannel):
         )
         self._in: Any = None
         self._out: Any = None
-        self._left = 2
+        self._open_pipes = 2
         self._close_timer: asyncio.TimerHandle | None = None
 
     async def attach(self, reading: int, writing: int) -> None:
         loop = asyncio.get_running_loop()
         # uvloop closes the descriptor and then the object, asyncio only the object.
-        closes_it = isinstance(loop, asyncio.BaseEventLoop)
+        owns_descriptor = isinstance(loop, asyncio.BaseEventLoop)
         make = partial(_Pipe, self)
-        end: Any = PipeEnd(writing, ours_to_close=closes_it)
+        end: Any = PipeEnd(writing, owns_descriptor=owns_descriptor)
         self._out, _ = await loop.connect_write_pipe(make, end)
         self._write = self._out.write
-        end = PipeEnd(reading, ours_to_close=closes_it)
+        end = PipeEnd(reading, owns_descriptor=owns_descriptor)
         try:
             self._in, _ = await loop.connect_read_pipe(make, end)
         except BaseException:
@@ -206,8 +210,8 @@ class _StdioChannel(LinesChannel):
             raise
 
     def pipe_lost(self) -> None:
-        self._left -= 1
-        if self._left:
+        self._open_pipes -= 1
+        if self._open_pipes:
             self._close_pipes(False)
             return
         if self._close_timer is not None:
@@ -222,13 +226,13 @@ class _StdioChannel(LinesChannel):
             return
         self._out.close()
         if self._close_timer is None:
-            # What is not read by then will not be.
+            # After this time the peer will not read the remaining data.
             loop = asyncio.get_running_loop()
             self._close_timer = loop.call_later(CLOSING, self._out.abort)
 
 
 class _Pipe(asyncio.Protocol):
-    """One direction of stdio."""
+    """The asyncio protocol of one of the pipes."""
 
     def __init__(self, channel: _StdioChannel) -> None:
         self._channel = channel
@@ -241,24 +245,24 @@ class _Pipe(asyncio.Protocol):
 
 
 class PipeEnd:
-    """One end of a pipe, as a loop wants it. Exactly one party may close it.
+    """A file object for one end of a pipe, for an event loop. Its descriptor is closed only once.
 
-    uvloop closes the descriptor itself and then the file object, whose number may be another
-    thread's by then; asyncio leaves the closing to the object.
+    uvloop closes the descriptor itself and then the file object, when another thread may have got
+    the same descriptor number. asyncio only closes the object.
     """
 
-    def __init__(self, fd: int, *, ours_to_close: bool) -> None:
+    def __init__(self, fd: int, *, owns_descriptor: bool) -> None:
         self._fd = fd
-        self._ours_to_close = ours_to_close
+        self._owns_descriptor = owns_descriptor
 
     def fileno(self) -> int:
         return self._fd
 
     def close(self) -> None:
-        if self._ours_to_close:
-            self._ours_to_close = False
+        if self._owns_descriptor:
+            self._owns_descriptor = False
             os.close(self._fd)
 
 
 def _unconnected(_: bytes) -> None:
-    """Not connected yet: nobody has the channel to send anything on it."""
+    """Do nothing: before the connection, no code has the channel."""

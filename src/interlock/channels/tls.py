@@ -1,4 +1,4 @@
-"""TLS 1.3, and nothing older: what whoever dials needs, and what both sides load."""
+"""TLS 1.3 only: the client context, and the files that clients and servers load."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from interlock.errors import CONFIG, InterlockError
 def client_context(
     ca: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
-    """For whoever dials. Without a `ca` file those of the system are trusted.
+    """Return the TLS context of a client. Without a `ca` file it trusts the CAs of the system.
 
-    Raises InterlockError when a file cannot be used.
+    Raises:
+        InterlockError: a file cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -28,9 +29,9 @@ def client_context(
 
 
 def verified_names(transport: asyncio.BaseTransport) -> tuple[tuple[str, str], ...]:
-    """Return the kinds and values of the names in the certificate that the other side has shown.
+    """Return the kinds and values of the names in the verified certificate of the peer.
 
-    Empty where there is no TLS. Nothing is said of a certificate that was not verified.
+    Empty without TLS, and for a certificate that was not verified.
     """
     tls: Any = transport.get_extra_info("ssl_object")
     certificate = None if tls is None else tls.getpeercert()
@@ -38,16 +39,16 @@ def verified_names(transport: asyncio.BaseTransport) -> tuple[tuple[str, str], .
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Show this certificate. Its key may be in the same file."""
+    """Load the certificate of this side. Its key may be in the same file."""
     for path in (certificate, key):
         if path is not None:
             _check_readable(path)
     try:
-        # Else a key with a password would ask for it on the terminal.
+        # Otherwise OpenSSL would ask for the password of a key on the terminal.
         context.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError, _Encrypted) as error:
         if isinstance(error, _Encrypted):
-            why = "The key has a password, which nobody is there to type: store it without one."
+            why = "The key has a password. Store it without a password."
         elif isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
             why = "The key belongs to another certificate."
         else:
@@ -59,13 +60,13 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
 
 def load_ca(context: ssl.SSLContext, ca: str) -> None:
-    """Trust what this CA has signed."""
+    """Trust the certificates that this CA has signed."""
     _check_readable(ca)
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError:
         raise InterlockError(
-            CONFIG, f"The CA file {ca} holds no certificate. It must be a PEM file."
+            CONFIG, f"The CA file {ca} contains no certificate. It must be a PEM file."
         ) from None
 
 
@@ -78,7 +79,7 @@ def _no_password() -> NoReturn:
 
 
 def _check_readable(path: str) -> None:
-    """OpenSSL does not say which of its files it could not read."""
+    """Check that a file is readable, since OpenSSL does not name the file in its error."""
     try:
         with open(path, "rb"):
             return

@@ -1,4 +1,5 @@
-"""Channels over WebSocket: dialled, or taken over from HTTP. One message is one text frame."""
+"""Channels over WebSocket: opened to a URL, or accepted by an HTTP server. One message is one text
+frame."""
 
 from __future__ import annotations
 
@@ -45,26 +46,26 @@ from interlock.protocol.websocket import (
 )
 
 _LARGE: Final = 64 * 1024
-"""From here on a copy is worth avoiding."""
-_MOST_REFUSAL: Final = 16 * 1024
-"""So much of the body of a refusal is read, for the sentence in it."""
-_WORDS_SHOWN: Final = 300
-_SILENT_SECONDS: Final = 30
+"""Size from which the message is not copied."""
+_MAX_REJECTION_BYTES: Final = 16 * 1024
+"""Maximum size of the body of a rejection that is read, for its message."""
+_MAX_REASON_LENGTH: Final = 300
+_KEEPALIVE_SECONDS: Final = 30
 
 
 _masks: Final[list[bytes]] = []
-"""For frames to come: fresh for each, unpredictable, and not a system call each."""
+"""Unpredictable masks for the next frames, so that not every frame needs a system call."""
 
 
 def _fresh_mask() -> bytes:
-    """One mask, and many more for those who come next."""
+    """Return a mask, and generate more for the next frames."""
     pool = os.urandom(4096)
-    _masks.extend(pool[at : at + 4] for at in range(0, 4096, 4))
+    _masks.extend(pool[offset : offset + 4] for offset in range(0, 4096, 4))
     return _masks.pop()
 
 
 class Timer(Protocol):
-    """What `call_later` gives back."""
+    """The return value of `call_later`."""
 
     def cancel(self) -> None: ...
 
@@ -73,12 +74,12 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class WebSocketConnection(asyncio.Protocol, ABC):
-    """A WebSocket that is open, and how it is closed (RFC 6455 §7). It is its transport's protocol
-    from the start. What becomes of messages, and what waits to be written, is for subclasses.
+    """An open WebSocket and its closing handshake (RFC 6455 §7). It is the asyncio protocol of its
+    transport. Subclasses handle messages and pending writes.
     """
 
     is_open: bool
-    """Whether messages go in and out."""
+    """True while messages are sent and received."""
 
     def __init__(
         self,
@@ -89,12 +90,11 @@ class WebSocketConnection(asyncio.Protocol, ABC):
         max_unsent: int,
         call_later: CallLater,
     ) -> None:
-        """Take the transport over.
+        """Become the protocol of the transport.
 
         Args:
-            dialled: this side is the client.
-            most_unsent: above so many bytes that the other side does not read, the transport calls
-                `pause_writing`.
+            is_client: True if this side opened the connection.
+            max_unsent: if the peer leaves more bytes unread, the transport calls `pause_writing`.
         """
         self._is_client = is_client
         self._decoder = FrameDecoder(masked=not is_client, max_message=max_message)
@@ -110,18 +110,18 @@ class WebSocketConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _end(self, why: str) -> None:
-        """No message comes any more. The first reason counts."""
+        """Handle the end of the connection. The first reason counts."""
 
     @abstractmethod
     def _on_close_frame(self, code: int, reason: str) -> None:
-        """The other side closes the connection, in these words."""
+        """Handle a close frame of the peer."""
 
     @abstractmethod
     def _handle_ping(self, sign: Ping | Pong) -> None:
-        """The other side says that it is there, or asks whether this one is."""
+        """Handle a ping or a pong of the peer."""
 
     def _flush(self) -> None:
-        """Write what goes before the close frame."""
+        """Write pending data before the close frame."""
 
     def _mask(self) -> bytes:
         return b""
@@ -138,18 +138,20 @@ class WebSocketConnection(asyncio.Protocol, ABC):
     # -- ending
 
     def _handle_event(self, event: WebSocketEvent) -> None:
-        """Everything that is not a text message."""
+        """Handle an event that is not a text message."""
         match event:
             case Ping() | Pong() if self.is_open:
                 self._handle_ping(event)
             case Close(code, reason):
                 self._on_close_frame(code, reason)
-                # With the same code, as agreement.
+                # Confirm with the same code.
                 self._send_close(code, "")
                 if not self._is_client:
                     self._transport.close()
             case BinaryMessage() if self.is_open:
-                self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
+                self._fail(
+                    Violation(UNSUPPORTED, "Only text messages are accepted, no binary messages.")
+                )
             case Violation():
                 self._fail(event)
 
@@ -158,14 +160,16 @@ class WebSocketConnection(asyncio.Protocol, ABC):
         self._send_close(violation.code, violation.message)
         if self._transport.is_closing():
             return
-        # Closed now, with its bytes unread, the connection might be reset before it reads why.
+        # If it closed now with unread data, the connection could be reset before the peer reads the
+        # reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
     def _send_close(self, code: int, reason: str) -> None:
-        """Once, behind all that was sent. The other side has until the patience ends to agree."""
+        """Send one close frame after all pending data. The peer must confirm before the timer
+        ends."""
         self._flush()
         if self._close_sent or self._transport.is_closing():
             return
@@ -190,7 +194,10 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         label: str,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        """`dialled`: this side is the client."""
+        """
+        Args:
+            is_client: True if this side opened the connection.
+        """
         Endpoint.__init__(self, peer=peer, label=label, peer_names=verified_peer_names(transport))
         self._unwritten: list[bytes] = []
         loop = asyncio.get_running_loop()
@@ -200,7 +207,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
             transport,
             is_client=is_client,
             max_message=max_message,
-            # Above this `pause_writing` ends it, so there is nothing to look at per message.
+            # Above this limit `pause_writing` closes the channel: no check per message is needed.
             max_unsent=MAX_UNREAD_BYTES,
             call_later=loop.call_later,
         )
@@ -219,7 +226,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         self._abort(DOES_NOT_READ)
 
     def eof_received(self) -> None:
-        # The connection is closed after this, once everything is written: it may never read that.
+        # The connection is closed after all data is written. The peer may never read it.
         self._flush()
         self._start_close_timer()
 
@@ -229,7 +236,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         self._on_connection_gone()
 
     def set_max_message(self, max_message: int) -> None:
-        """Take messages of this length from now on."""
+        """Set the maximum length of received messages."""
         self._decoder.max_message = max_message
 
     # -- Channel
@@ -254,13 +261,13 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
             self._write(payload)
 
     def _flush(self) -> None:
-        """Write everything that was sent in this turn of the loop at once: each write is a call of
-        the system, and wakes the other side."""
+        """Write all messages of this pass of the event loop together: each write is a system call
+        and wakes the peer."""
         unwritten = self._unwritten
         if unwritten:
             self._unwritten = []
             if self._close_sent or self._transport.is_closing():
-                # Nothing may come behind the close frame.
+                # Nothing may follow the close frame.
                 return
             self._write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
@@ -277,7 +284,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
 
     def _on_close_frame(self, code: int, reason: str) -> None:
         self.close_code, self.close_reason = code, reason
-        self._end("it closed the channel" + _because(code, reason))
+        self._end("it closed the channel" + _format_reason(code, reason))
 
     def _abort(self, why: str) -> None:
         self._stop_delivery(why)
@@ -290,13 +297,13 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         return _masks.pop() if _masks else _fresh_mask()
 
 
-def _because(code: int, reason: str) -> str:
+def _format_reason(code: int, reason: str) -> str:
     if reason:
         return f": {reason}"
     return f" with code {code}" if code not in (1000, 1005) else ""
 
 
-# -- taken over from HTTP
+# -- accepted connections
 
 
 def accept(
@@ -307,7 +314,7 @@ def accept(
     label: str = "",
     max_message: int = MAX_MESSAGE,
 ) -> WebSocketChannel:
-    """The channel of whoever sent a lawful upgrade request with these headers (lower case)."""
+    """Accept a valid upgrade request with these headers (in lower case) and return its channel."""
     transport.write(opening.write_response(fields[b"sec-websocket-key"].strip()))
     return WebSocketChannel(
         transport,
@@ -318,7 +325,7 @@ def accept(
     )
 
 
-# -- dialled
+# -- opened connections
 
 
 async def dial(
@@ -329,108 +336,114 @@ async def dial(
     max_message: int = MAX_MESSAGE,
     timeout: float = CONNECTING,
 ) -> WebSocketChannel:
-    """An open channel to a ws:// or wss:// URL. Raises InterlockError(UPSTREAM_UNAVAILABLE) with
-    the reason, and the HTTP status in its data when the other side refused.
+    """Open a channel to a ws:// or wss:// URL.
 
-    `ssl`: for wss; without one the system's CAs are trusted, and nothing below TLS 1.3 is spoken.
+    Args:
+        ssl: for wss. Default: TLS 1.3 with the CAs of the system.
+
+    Raises:
+        InterlockError: UPSTREAM_UNAVAILABLE with the reason, and the HTTP status in its data if the
+            peer rejected the connection.
     """
-    where = _Where.of(url)
+    target = _Target.parse(url)
     loop = asyncio.get_running_loop()
-    context = (ssl or client_context()) if where.secure else None
-    dialling = _Dialling(where, bearer, max_message, loop.create_future())
+    context = (ssl or client_context()) if target.secure else None
+    connection = _OpeningConnection(target, bearer, max_message, loop.create_future())
     try:
         async with asyncio.timeout(timeout):
-            await loop.create_connection(lambda: dialling, where.host, where.port, ssl=context)
-            return await dialling.opened
-    except _Refused as refused:
+            await loop.create_connection(lambda: connection, target.host, target.port, ssl=context)
+            return await connection.opened
+    except _RejectedError as rejection:
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"{where.label} refused: {refused}.", {"status": refused.status}
+            UPSTREAM_UNAVAILABLE,
+            f"{target.label} rejected the connection: {rejection}.",
+            {"status": rejection.status},
         ) from None
     except ProtocolError as error:
-        why = f"it does not open a WebSocket. {error.message}"
+        why = f"invalid WebSocket handshake. {error.message}"
     except TimeoutError:
-        why = f"it did not answer within {timeout:g} s."
+        why = f"no response within {timeout:g} s."
     except OSError as error:
-        why = _plainly(error)
+        why = _describe_error(error)
     except BaseException:
-        # Nobody waits for it any more.
-        dialling.give_up()
+        # The caller was cancelled.
+        connection.abort()
         raise
-    dialling.give_up()
-    raise InterlockError(UPSTREAM_UNAVAILABLE, f"{where.label} cannot be reached: {why}")
+    connection.abort()
+    raise InterlockError(UPSTREAM_UNAVAILABLE, f"Cannot connect to {target.label}: {why}")
 
 
-def _notice_its_end(transport: asyncio.BaseTransport) -> None:
-    """A machine that is gone says nothing, and neither may we for hours: the system asks for us."""
+def _enable_keepalive(transport: asyncio.BaseTransport) -> None:
+    """Enable TCP keepalive, to notice a lost machine on an idle connection."""
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
 
 
-class _Refused(Exception):
-    """The other side answered, and opened nothing."""
+class _RejectedError(Exception):
+    """The peer responded with an HTTP error."""
 
-    def __init__(self, answer: opening.HandshakeResponse, body: bytes) -> None:
-        super().__init__(f"{answer.status} {answer.phrase}".rstrip() + _sentence_in(body))
-        self.status = answer.status
+    def __init__(self, response: opening.HandshakeResponse, body: bytes) -> None:
+        super().__init__(f"{response.status} {response.phrase}".rstrip() + _read_message(body))
+        self.status = response.status
 
 
-class _Dialling(asyncio.Protocol):
-    """A connection until its WebSocket is open, or known not to be."""
+class _OpeningConnection(asyncio.Protocol):
+    """A connection during the opening handshake of its WebSocket."""
 
     def __init__(
         self,
-        where: _Where,
+        target: _Target,
         bearer: str | None,
         max_message: int,
         opened: asyncio.Future[WebSocketChannel],
     ) -> None:
         self.opened = opened
-        self._where = where
+        self._target = target
         self._bearer = bearer
         self._max_message = max_message
         self._key = os.urandom(16)
         self._reader = opening.HandshakeResponseReader()
-        self._refusal: opening.HandshakeResponse | None = None
+        self._rejection: opening.HandshakeResponse | None = None
         self._body = b""
         self._transport: Any = None
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        _notice_its_end(transport)
+        _enable_keepalive(transport)
         headers = []
         if self._bearer is not None:
             headers.append(("Authorization", f"Bearer {self._bearer}"))
         try:
-            asks = opening.write_request(
-                self._where.authority, self._where.target, self._key, headers
+            request = opening.write_request(
+                self._target.authority, self._target.target, self._key, headers
             )
         except ProtocolError as error:
-            self._failed(error)
+            self._fail_opening(error)
         else:
-            self._transport.write(asks)
+            self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        if self._refusal is not None:
-            self._read_refusal(self._refusal, data)
+        if self._rejection is not None:
+            self._read_rejection(self._rejection, data)
             return
         try:
-            answer = self._reader.feed(data)
-            if answer is None:
+            response = self._reader.feed(data)
+            if response is None:
                 return
-            if answer.status != 101:
-                self._refusal = answer
-                self._read_refusal(answer, self._reader.rest)
+            if response.status != 101:
+                self._rejection = response
+                self._read_rejection(response, self._reader.rest)
                 return
-            opening.check_response(answer, self._key)
+            opening.check_response(response, self._key)
         except ProtocolError as error:
-            self._failed(error)
+            self._fail_opening(error)
             return
         if self.opened.done():
             return
@@ -438,7 +451,7 @@ class _Dialling(asyncio.Protocol):
             self._transport,
             is_client=True,
             peer=peer_name(self._transport),
-            label=self._where.label,
+            label=self._target.label,
             max_message=self._max_message,
         )
         self.opened.set_result(channel)
@@ -446,29 +459,29 @@ class _Dialling(asyncio.Protocol):
             channel.data_received(self._reader.rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._refusal is not None:
-            self._failed(_Refused(self._refusal, self._body))
+        if self._rejection is not None:
+            self._fail_opening(_RejectedError(self._rejection, self._body))
         else:
             hint = "; perhaps it does not trust this side's certificate"
-            said_nothing = "it closed the connection" + (hint if self._where.secure else "")
-            self._failed(exc or ConnectionResetError(said_nothing))
+            reason = "it closed the connection" + (hint if self._target.secure else "")
+            self._fail_opening(exc or ConnectionResetError(reason))
 
-    def _read_refusal(self, answer: opening.HandshakeResponse, data: bytes) -> None:
-        """Read on until the sentence that says why is there, or enough of anything."""
+    def _read_rejection(self, response: opening.HandshakeResponse, data: bytes) -> None:
+        """Read the body of a rejection, up to the limit, for its message."""
         self._body += data
-        length = answer.get_all(b"content-length")
-        whole = int(length[0]) if length and length[0].isdigit() else _MOST_REFUSAL
-        if len(self._body) >= min(whole, _MOST_REFUSAL):
-            self._failed(_Refused(answer, self._body))
+        length = response.get_all(b"content-length")
+        size = int(length[0]) if length and length[0].isdigit() else _MAX_REJECTION_BYTES
+        if len(self._body) >= min(size, _MAX_REJECTION_BYTES):
+            self._fail_opening(_RejectedError(response, self._body))
 
-    def _failed(self, error: Exception) -> None:
+    def _fail_opening(self, error: Exception) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
         self._transport.abort()
 
 
-class _Where(msgspec.Struct, frozen=True):
-    """What a URL says about where to dial."""
+class _Target(msgspec.Struct, frozen=True):
+    """The parts of a URL that are needed to connect."""
 
     host: str
     port: int
@@ -478,8 +491,8 @@ class _Where(msgspec.Struct, frozen=True):
     secure: bool
 
     @classmethod
-    def of(cls, url: str) -> _Where:
-        """Raises InterlockError(CONFIG)."""
+    def parse(cls, url: str) -> _Target:
+        """Parse a URL. Raises InterlockError(CONFIG)."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -494,37 +507,38 @@ class _Where(msgspec.Struct, frozen=True):
                     port=port if port is not None else 443 if secure else 80,
                     authority=parts.netloc,
                     target=f"{path}?{parts.query}" if parts.query else path,
-                    # Without the query, which may hold a secret.
+                    # Without the query, which may contain a secret.
                     label=f"{parts.scheme}://{parts.netloc}{path}",
                     secure=secure,
                 )
         raise InterlockError(
-            CONFIG, "What is to be dialled is no URL like wss://host/ax, without a user name in it."
+            CONFIG,
+            "Invalid URL to connect to. Use a URL such as wss://host/ax, without a user name.",
         )
 
 
-def _plainly(error: OSError) -> str:
-    """Why a connection failed, for people."""
+def _describe_error(error: OSError) -> str:
+    """Describe a failed connection for a person."""
     if isinstance(error, tls.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message.rstrip('.')}."
     if isinstance(error, tls.SSLError):
         reason = (error.reason or str(error)).replace("_", " ").lower()
         return f"TLS failed: {reason}. Both sides must speak TLS 1.3."
     if not error.args:
-        # That is how a loop tells of an end in the middle of the handshake.
+        # The event loop raises this when the connection ends during the handshake.
         return "it closed the connection while TLS was set up. Both sides must speak TLS 1.3."
-    # asyncio puts words of its own where the system's should be.
+    # asyncio replaces the message of the system.
     system = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
     return f"{(system or str(error)).rstrip('.')}."
 
 
-def _sentence_in(body: bytes) -> str:
-    """What the body of a refusal says, where it is a JSON-RPC error as a node writes it."""
+def _read_message(body: bytes) -> str:
+    """Return the message of a rejection, if its body is a JSON-RPC error of a node."""
     try:
-        said = msgspec.json.decode(body, type=_ErrorBody).error.message
+        message = msgspec.json.decode(body, type=_ErrorBody).error.message
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
-    return f": {said[:_WORDS_SHOWN].rstrip('.')}"
+    return f": {message[:_MAX_REASON_LENGTH].rstrip('.')}"
 
 
 class _Error(msgspec.Struct):

@@ -1,7 +1,7 @@
-"""Making text safe to print: references are shown as they stand, literal secrets are masked.
+"""Redaction of secrets in text: references are shown unchanged, literal secrets are masked.
 
-Pure. Whoever prints a config, a server, a header or a line that an upstream wrote passes it
-through here. When in doubt it masks: a hidden flag costs less than a shown key.
+Pure. Every config, server, header or line of an upstream passes this module before it is printed.
+In doubt it masks: a hidden flag does less harm than a printed key.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _SECRET_WORD: Final = re.compile(
     "token|key|secret|password|passwd|passphrase|pwd|credential|authorization|cookie|bearer"
     "|connectionstring"
 )
-# Too short to be looked for inside other words (COMPASS, PATH, AUTHOR): only as the last word.
+# Too short to search inside other words (COMPASS, PATH, AUTHOR): matched as the last word only.
 _SECRET_LAST_WORDS: Final = frozenset(
     {"pass", "auth", "dsn", "pat", "creds", "jwt", "session", "pgpass", "sid"}
 )
 _LAST_WORD: Final = re.compile(
     r"(?:[A-Z]?[a-z]+|[A-Z]+)(?=(?:[_.\s-]*(?:[0-9]+|[iI][dD]))?[^A-Za-z0-9]*$)"
 )
-# A known start means a secret, whatever the key is called. What begins like a signed token is one
-# where two dots follow, which is looked for once for all that begin before the first of them.
+# A known prefix means a secret, for any key. Text that begins like a signed token (JWT) is one if
+# two dots follow. They are searched once for all candidates before the first dot.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
     r"|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
     r"|ilk_[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|(?P<signed>eyJ))"
 )
-_UP_TO_DOT: Final = re.compile(r"[A-Za-z0-9_-]*")
-_BEHIND_DOT: Final = re.compile(r"\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*")
-_SHORTEST_SIGNED: Final = len("eyJ") + 8
+_BEFORE_DOT: Final = re.compile(r"[A-Za-z0-9_-]*")
+_AFTER_DOT: Final = re.compile(r"\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*")
+_MIN_SIGNED_LENGTH: Final = len("eyJ") + 8
 _SCHEME: Final = re.compile(r"^\s*(?:Bearer|Basic|Token|Digest)\s+", re.IGNORECASE)
-# Where a reference ends is looked for apart: `${a${a…` would be read to its end at every one.
+# The end of a reference is searched separately: `${a${a…` would be read to its end repeatedly.
 _REFERENCE_OR_KEY: Final = re.compile(
     r"\$\{|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
 )
 _REFERENCE_END: Final = re.compile(r"[}\n]")
-# Apart from its key, and looked for behind those of secrets alone: `a:a:a:…` would be read to its
-# end at every colon.
+# Separate from the key, and searched after keys of secrets only: `a:a:a:…` would be read to its end
+# at every colon.
 _VALUE: Final = re.compile(
     r"\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+", re.IGNORECASE
 )
-_LONGEST_LAST_WORD: Final = 100
-# How a sentence begins, and no secret does: only whole words, after a colon and a space, before
+_MAX_LAST_WORD: Final = 100
+# The beginning of a sentence, but not of a secret: whole words after a colon and a space, before
 # another word. `server.env.API_KEY: the secret API_KEY is not listed` stays readable.
 _SENTENCE: Final = re.compile(
     r"(?:the|a|an|it|is|are|was|no|not|this|that|there|cannot|must|may|has|needs)[ \t]+[A-Za-z]",
     re.IGNORECASE,
 )
-# What nobody means but a secret, and what is nothing but one: a shell makes one word of it.
+# Keys that always mean a secret, and values that consist of a secret only: one word in a shell.
 _ONLY_SECRET_KEY: Final = re.compile(
     r"(?:password|passwd|passphrase|pwd|secret|token|credentials?|authorization|bearer"
     r"|(?:api|access|secret|private|signing|encryption)[_.-]?key)$",
@@ -69,76 +69,79 @@ _WORD: Final = r"[\w+=.~!@%^*#?-](?:[\w+=.~!@%^*#?/-]|:(?!/))*+"
 _ONLY_SECRET: Final = re.compile(
     rf"\"{_WORD}\"|'{_WORD}'|(?:(?:Bearer|Basic|Token|Digest)\s{{1,4}}+)?+{_WORD}", re.IGNORECASE
 )
-_ENDS: Final = re.compile(r"[\s,;&\"']|$")
+_VALUE_END: Final = re.compile(r"[\s,;&\"']|$")
 _FLAG: Final = re.compile(r"(?<!\S)(?P<flag>--?[\w-]+)(?P<gap>\s{1,4})(?P<value>[^\s-]\S*)")
 _USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/?#@]+)@")
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a header, variable or option of this name usually holds a secret."""
+    """Return whether a header, variable or option of this name usually contains a secret."""
     lowered = key.lower().replace("_", "").replace("-", "")
     if _SECRET_WORD.search(lowered):
         return True
-    last = _LAST_WORD.search(key[-_LONGEST_LAST_WORD:])
+    last = _LAST_WORD.search(key[-_MAX_LAST_WORD:])
     return last is not None and last[0].lower() in _SECRET_LAST_WORDS
 
 
 def is_secret_value(value: str) -> bool:
-    """Whether the value itself looks like a secret: a known token form, a password in a URL."""
+    """Return whether a value looks like a secret: a known token format, or a password in a URL."""
     return bool(next(_secret_values(value), None) or _USERINFO.search(value))
 
 
 def mask(value: str) -> str:
-    """A secret value for print: its references and its scheme stay, every literal part goes."""
+    """Mask a secret value. References and the authentication scheme stay visible."""
     try:
         parts = list(pieces(value))
     except BadValue:
         return MASK
-    shown = ""
+    masked = ""
     for index, part in enumerate(parts):
         if isinstance(part, EnvReference) and part.default:
-            shown += str(part._replace(default=MASK))
+            masked += str(part._replace(default=MASK))
         elif not isinstance(part, str):
-            shown += str(part)
+            masked += str(part)
         elif part.strip():
             scheme = _SCHEME.match(part) if index == 0 else None
             rest = part[scheme.end() :] if scheme else part
-            shown += (scheme[0] if scheme else "") + (MASK if rest.strip() else rest)
+            masked += (scheme[0] if scheme else "") + (MASK if rest.strip() else rest)
         else:
-            shown += part
-    return shown
+            masked += part
+    return masked
 
 
 def redact_pair(key: str, value: str) -> str:
-    """The value of a header or variable, safe to print."""
+    """Return the value of a header or variable, safe to print."""
     return mask(value) if is_secret_key(key) else redact(value)
 
 
 def redact(text: str) -> str:
-    """Free text, safe to print: values of suspicious keys, known token forms, URL passwords."""
-    return _redacted(text, whole=True)
+    """Mask secrets in free text: values of secret keys, known token formats, URL passwords."""
+    return _redact_text(text, mask_all=True)
 
 
 def redact_secrets_only(text: str) -> str:
-    """The same for whoever must see what the text does: behind a key only what is nothing but a
-    secret, where that is what the key means. Nothing that a shell would run, no `key = 5`."""
-    return _redacted(text, whole=False)
+    """Mask secrets, but keep text that a reader must see to know what it does.
+
+    After a key, only a value that consists of a secret is masked, and only if the key always means
+    a secret. Commands and values such as `key = 5` stay visible.
+    """
+    return _redact_text(text, mask_all=False)
 
 
-def _redacted(text: str, *, whole: bool) -> str:
+def _redact_text(text: str, *, mask_all: bool) -> str:
     text = _USERINFO.sub(lambda m: f"{m['user']}:{mask(m['password'])}@", text)
-    text = _redact_assignments(text, whole=whole)
-    text = _FLAG.sub(lambda match: _redact_flag(match, whole=whole), text)
+    text = _redact_assignments(text, mask_all=mask_all)
+    text = _FLAG.sub(lambda match: _redact_flag(match, mask_all=mask_all), text)
     return _redact_values(text)
 
 
 def redact_value(value: Any, secret: bool = False) -> Any:
-    """A copy of decoded JSON for logs and records: what a secret's name or form gives away is not
-    in it. Not for approvals: people must see what they approve.
+    """Return a copy of decoded JSON without secrets, for logs and records. Not for approvals:
+    people must see what they approve.
 
     Args:
         value: decoded JSON.
-        secret: whether it belongs to a key that usually holds a secret.
+        secret: True if its key usually contains a secret.
     """
     if isinstance(value, dict):
         return {
@@ -152,17 +155,17 @@ def redact_value(value: Any, secret: bool = False) -> Any:
     if secret:
         return hidden_text(len(value) if isinstance(value, str) else len(json.dumps(value)))
     if isinstance(value, str):
-        shown = redact_secrets_only(value)
-        if shown != value:
-            length = len(value) - len(shown.replace(MASK, ""))
-            return (
-                hidden_text(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
-            )
+        redacted = redact_secrets_only(value)
+        if redacted != value:
+            length = len(value) - len(redacted.replace(MASK, ""))
+            if redacted == MASK:
+                return hidden_text(length)
+            return f"{redacted} (hidden: {_characters(length)})"
     return value
 
 
 def hidden_text(length: int) -> str:
-    """What stands for a secret of this length."""
+    """Return the replacement text for a secret of this length."""
     return f"{MASK} (hidden: a secret of {_characters(length)})"
 
 
@@ -171,31 +174,31 @@ def _characters(length: int) -> str:
 
 
 def redact_about(name: str, sentence: str) -> str:
-    """What a node says of the upstream called `name`, safe to print.
+    """Mask secrets in a message about an upstream.
 
-    The name itself is no key, even when it looks like one: only what follows it may be a secret
-    that the upstream let slip.
+    The name of the upstream is not treated as a key, even if it looks like one. Only the text after
+    it may contain a secret of the upstream.
     """
-    own = re.match(rf"(?:Cannot (?:start|connect to) )?{re.escape(name)}: ", sentence)
-    start = own.end() if own is not None else 0
+    prefix = re.match(rf"(?:Cannot (?:start|connect to) )?{re.escape(name)}: ", sentence)
+    start = prefix.end() if prefix is not None else 0
     return sentence[:start] + redact(sentence[start:])
 
 
 def redact_args(args: list[str]) -> list[str]:
-    """Arguments, safe to print: `--token x`, `--token=x` and `Authorization: x` are masked."""
-    shown = []
+    """Mask secrets in arguments: `--token x`, `--token=x` and `Authorization: x`."""
+    redacted = []
     for position, arg in enumerate(args):
         previous = args[position - 1] if position else ""
         follows_flag = previous.startswith("-") and "=" not in previous and is_secret_key(previous)
         if follows_flag and not arg.startswith("-"):
-            shown.append(mask(arg))
+            redacted.append(mask(arg))
         else:
-            shown.append(redact(arg))
-    return shown
+            redacted.append(redact(arg))
+    return redacted
 
 
 def redact_server(server: ServerConfig) -> ServerConfig:
-    """The server for print. Not for use: masked values do not come back."""
+    """Return a copy of a server config with masked secrets, for output only."""
     return replace(
         server,
         url=None if server.url is None else redact(server.url),
@@ -206,35 +209,35 @@ def redact_server(server: ServerConfig) -> ServerConfig:
 
 
 def _secret_values(text: str) -> Iterator[tuple[int, int]]:
-    """Where secrets of a known form begin and end."""
+    """Yield the start and the end of each secret in a known format."""
     position = dot = -1
     signed: re.Match[str] | None = None
     while match := _SECRET_VALUE.search(text, max(position, 0)):
         start, position = match.span()
         if match["signed"] is not None:
             if start >= dot:
-                dot = cast("re.Match[str]", _UP_TO_DOT.match(text, start)).end()
-                signed = _BEHIND_DOT.match(text, dot)
-            if signed is None or dot - start < _SHORTEST_SIGNED:
+                dot = cast("re.Match[str]", _BEFORE_DOT.match(text, start)).end()
+                signed = _AFTER_DOT.match(text, dot)
+            if signed is None or dot - start < _MIN_SIGNED_LENGTH:
                 continue
             position = signed.end()
         yield start, position
 
 
 def _redact_values(text: str) -> str:
-    shown: list[str] = []
+    redacted: list[str] = []
     position = 0
     for start, end in _secret_values(text):
-        shown += (text[position:start], MASK)
+        redacted += (text[position:start], MASK)
         position = end
-    return "".join(shown) + text[position:]
+    return "".join(redacted) + text[position:]
 
 
-def _redact_assignments(text: str, *, whole: bool) -> str:
-    """Mask `key: value` and `key=value`. What follows a harmless key is looked at again, since
-    it may be a key itself: `header: Authorization: …`."""
-    shown: list[str] = []
-    position = closes = odd = 0
+def _redact_assignments(text: str, *, mask_all: bool) -> str:
+    """Mask `key: value` and `key=value`. The text after a harmless key is searched again, since it
+    may be a key too: `header: Authorization: …`."""
+    redacted: list[str] = []
+    position = closes = checked_until = 0
     while match := _REFERENCE_OR_KEY.search(text, position):
         end = match.end()
         key = match["key"]
@@ -245,33 +248,33 @@ def _redact_assignments(text: str, *, whole: bool) -> str:
                 closes = len(text) if closing is None else closing.start()
             if text.startswith("}", closes):
                 end = closes + 1
-        elif is_secret_key(key) and not _is_said_of(match):
-            if whole:
+        elif is_secret_key(key) and not _is_followed_by_sentence(match):
+            if mask_all:
                 value = _VALUE.match(text, end)
-            elif end >= odd and _ONLY_SECRET_KEY.search(key):
+            elif end >= checked_until and _ONLY_SECRET_KEY.search(key):
                 value = _ONLY_SECRET.match(text, end)
-                if value is not None and not _ENDS.match(text, value.end()):
-                    # What begins up to there is not only a secret either.
-                    odd, value = value.end(), None
-        shown.append(text[position:end])
+                if value is not None and not _VALUE_END.match(text, value.end()):
+                    # No value that begins before its end consists of a secret only.
+                    checked_until, value = value.end(), None
+        redacted.append(text[position:end])
         if value is not None:
             quote = value[0][0] if value[0][0] in "\"'" else ""
             inner = value[0][1:-1] if quote else value[0]
-            shown.append(f"{quote}{mask(inner)}{quote}")
+            redacted.append(f"{quote}{mask(inner)}{quote}")
             end = value.end()
         position = end
-    return "".join(shown) + text[position:]
+    return "".join(redacted) + text[position:]
 
 
-def _is_said_of(match: re.Match[str]) -> bool:
-    """Whether what follows a key is a sentence about it, and not its value."""
+def _is_followed_by_sentence(match: re.Match[str]) -> bool:
+    """Return whether a sentence about a key follows, and not its value."""
     return match["gap"] == ": " and bool(_SENTENCE.match(match.string, match.end()))
 
 
-def _redact_flag(match: re.Match[str], *, whole: bool) -> str:
+def _redact_flag(match: re.Match[str], *, mask_all: bool) -> str:
     flag, value = match["flag"], match["value"]
     if not is_secret_key(flag):
         return match[0]
-    if not whole and not (_ONLY_SECRET_KEY.search(flag) and _ONLY_SECRET.fullmatch(value)):
+    if not mask_all and not (_ONLY_SECRET_KEY.search(flag) and _ONLY_SECRET.fullmatch(value)):
         return match[0]
     return f"{flag}{match['gap']}{mask(value)}"

@@ -1,5 +1,5 @@
-"""A small MCP server to try a node with: real tools, nothing to install, nothing to break.
+"""A small MCP server to try a node: working tools without installation and without side effects.
 
-`python -m interlock.demo` speaks MCP over stdin and stdout, in both eras. It knows nothing of a
-node; a node starts it like any other upstream.
+`python -m interlock.demo` speaks MCP over stdin and stdout, in both protocol generations. It does
+not know about nodes: a node starts it like any other upstream.
 """

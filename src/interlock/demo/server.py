@@ -1,7 +1,7 @@
-"""The demo's process: stdin and stdout, and when it ends.
+"""The process of the demo server: stdin, stdout and its end.
 
-It ends at once when stdin ends, when stdout is gone, and on SIGTERM or SIGINT, whatever it is
-doing: it keeps nothing that could be harmed.
+It ends at once when stdin ends, when stdout is closed, and on SIGTERM or SIGINT: it has no state
+that could be damaged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from interlock.sdk.mcp_server import Conversation, ServerDescription
 
 ABOUT: Final = ServerDescription(
     {"name": "interlock-demo", "title": "Interlock demo", "version": __version__},
-    "A demo: the clock, dice, text statistics and a few notes kept in memory. "
-    "notes_delete cannot be undone. count_slowly takes its time and reports progress.",
+    "A demo: the clock, dice, text statistics and a few notes in memory. "
+    "notes_delete cannot be undone. count_slowly is slow and reports progress.",
 )
 _STDIN: Final = 0
 _STDOUT: Final = 1
@@ -30,14 +30,14 @@ _READ_BYTES: Final = 65536
 
 
 def main() -> None:
-    """Serve the client on stdin and stdout until it leaves."""
-    # The signals' own way of ending a process works even while a write waits for a slow client.
+    """Serve the client on stdin and stdout until it disconnects."""
+    # The default signal handlers end the process even while a write waits for a slow client.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.stdin is not None and sys.stdin.isatty():
         print(
-            "This is an MCP server: it speaks JSON-RPC on stdin and stdout, one message to a line. "
-            "Start it from an MCP client, or end it with Ctrl-D.",
+            "This is an MCP server: it speaks JSON-RPC on stdin and stdout, one message per line. "
+            "Start it from an MCP client, or press Ctrl-D to end it.",
             file=sys.stderr,
         )
     asyncio.run(_serve())
@@ -62,7 +62,7 @@ async def _serve() -> None:
             while view:
                 view = view[os.write(_STDOUT, view) :]
         except OSError:
-            finish()  # nobody reads any more
+            finish()  # The client does not read any more.
 
     conversation = Conversation(send, Toolbox().tools, ABOUT)
     decoder = LineDecoder()
@@ -73,30 +73,30 @@ async def _serve() -> None:
         else:
             conversation.receive(line)
 
-    def take(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         for line in decoder.feed(data):
             receive(line)
 
     def read_ready() -> None:
         if data := _read_some():
-            take(data)
+            feed(data)
         else:
             loop.remove_reader(_STDIN)
             end_input()
 
     def read_blocking() -> None:
-        taken = threading.Semaphore(0)
+        handled = threading.Semaphore(0)
         while data := _read_some():
-            loop.call_soon_threadsafe(take, data)
-            # One chunk at a time: what is not taken yet stays in the file.
-            loop.call_soon_threadsafe(taken.release)
-            taken.acquire()
+            loop.call_soon_threadsafe(feed, data)
+            # One chunk at a time: the rest stays in the file until this one is handled.
+            loop.call_soon_threadsafe(handled.release)
+            handled.acquire()
         loop.call_soon_threadsafe(end_input)
 
     try:
         loop.add_reader(_STDIN, read_ready)
     except (PermissionError, NotImplementedError):
-        # Files and /dev/null cannot be waited for, and on Windows nothing of the kind can.
+        # The event loop cannot wait for files and /dev/null, and on Windows not for stdin.
         threading.Thread(target=read_blocking, name="demo-stdin", daemon=True).start()
     await finished
 

@@ -1,8 +1,8 @@
-"""The demo's tools: what each takes, what it gives, and what it does to the world.
+"""The tools of the demo: their arguments, results and effects.
 
-Arguments and results are msgspec Structs, from which the JSON Schemas in the tool list are made, so
-that what is promised and what is checked cannot differ. The notes live in memory and end with the
-process. This room touches the clock and chance, and no files.
+Arguments and results are msgspec Structs. The JSON Schemas of the tool list are generated from
+them, so that the listed and the checked schema cannot differ. The notes are stored in memory only.
+This module uses the clock and random numbers, and no files.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from msgspec import Meta, Raw
 
 from interlock.sdk.tool import Report, ToolError, ToolResult, build_schema, read_arguments
 
-_MOST_NOTES: Final = 1000
+_MAX_NOTES: Final = 1000
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What every tool's arguments have in common: nothing beyond the schema is accepted."""
+    """Base class of the arguments of all tools: members outside the schema are rejected."""
 
 
-class Nothing(Arguments):
+class NoArguments(Arguments):
     pass
 
 
@@ -36,7 +36,7 @@ class TimeArguments(Arguments):
     ] = "UTC"
 
 
-class Moment(msgspec.Struct):
+class CurrentTime(msgspec.Struct):
     time: Annotated[str, Meta(description="Date and time in ISO 8601, with the offset from UTC.")]
     timezone: str
     weekday: str
@@ -105,7 +105,7 @@ class FailArguments(Arguments):
 
 
 class Tool(NamedTuple):
-    """What the list says about a tool, and what runs. A slow one has `slow` instead of `run`."""
+    """The list entry of a tool, and its function. A slow tool has `slow` instead of `run`."""
 
     name: str
     title: str
@@ -117,7 +117,7 @@ class Tool(NamedTuple):
     slow: Callable[[Any, Report], Awaitable[ToolResult]] | None = None
 
     def listed(self) -> dict[str, Any]:
-        """The tool as `tools/list` shows it."""
+        """Return the entry of the tool in `tools/list`."""
         listed: dict[str, Any] = {
             "name": self.name,
             "title": self.title,
@@ -130,32 +130,34 @@ class Tool(NamedTuple):
         return listed
 
     def start(self, arguments: Raw, report: Report) -> ToolResult | Awaitable[ToolResult]:
-        """Call it. Raises ToolError, also for arguments that do not fit."""
-        read = read_arguments(self.name, self.arguments, arguments)
+        """Call the tool. Raises ToolError, also for invalid arguments."""
+        decoded = read_arguments(self.name, self.arguments, arguments)
         if self.run is not None:
-            return self.run(read)
+            return self.run(decoded)
         assert self.slow is not None
-        return self.slow(read, report)
+        return self.slow(decoded, report)
 
 
-# None of the tools reaches beyond this process.
-_READS: Final = {"readOnlyHint": True, "openWorldHint": False}
-_ADDS: Final = {
+# No tool has effects outside this process.
+_READ_HINTS: Final = {"readOnlyHint": True, "openWorldHint": False}
+_ADD_HINTS: Final = {
     "readOnlyHint": False,
     "destructiveHint": False,
     "idempotentHint": False,
     "openWorldHint": False,
 }
-# Not idempotent: the notes begin anew with the process, so the same number may be another note.
-_DESTROYS: Final = {**_ADDS, "destructiveHint": True}
+# Not idempotent: the notes start again with each process, so a number may be another note.
+_DELETE_HINTS: Final = {**_ADD_HINTS, "destructiveHint": True}
 
 
 class Toolbox:
-    """The tools by name, and the notes that some of them keep."""
+    """The tools by name, and the notes of some of them."""
 
     def __init__(self) -> None:
         self._notes = {
-            1: Note(1, "Welcome", "These notes live in the demo's memory. Add one, delete one."),
+            1: Note(
+                1, "Welcome", "These notes are in the memory of the demo. Add one, delete one."
+            ),
             2: Note(2, "Try this", "Ask for count_slowly and watch its progress arrive."),
         }
         self._last_id = 2
@@ -166,19 +168,19 @@ class Toolbox:
             Tool(
                 "time_now",
                 "Current time",
-                "Tells the current date and time in a time zone.",
+                "Returns the current date and time in a time zone.",
                 TimeArguments,
-                Moment,
-                _READS,
+                CurrentTime,
+                _READ_HINTS,
                 _time_now,
             ),
             Tool(
                 "roll_dice",
                 "Roll dice",
-                "Rolls dice and adds them up. Every call rolls anew, so results differ.",
+                "Rolls dice and adds them up. Every call rolls again, so results differ.",
                 DiceArguments,
                 Dice,
-                _READS,
+                _READ_HINTS,
                 _roll_dice,
             ),
             Tool(
@@ -187,43 +189,43 @@ class Toolbox:
                 "Counts the characters, words and lines of a text and finds its longest word.",
                 TextArguments,
                 TextStats,
-                _READS,
+                _READ_HINTS,
                 _text_stats,
             ),
             Tool(
                 "notes_list",
                 "List notes",
                 "Lists the number and title of every note. Read one with notes_read.",
-                Nothing,
+                NoArguments,
                 NoteList,
-                _READS,
+                _READ_HINTS,
                 self._list_notes,
             ),
             Tool(
                 "notes_read",
                 "Read a note",
-                "Gives the whole text of one note.",
+                "Returns the whole text of one note.",
                 NoteArguments,
                 Note,
-                _READS,
+                _READ_HINTS,
                 self._read_note,
             ),
             Tool(
                 "notes_add",
                 "Add a note",
-                "Adds a note and tells its number. Notes are kept until the demo server ends.",
+                "Adds a note and returns its number. Notes are kept until the demo server ends.",
                 NewNote,
                 Note,
-                _ADDS,
+                _ADD_HINTS,
                 self._add_note,
             ),
             Tool(
                 "notes_delete",
                 "Delete a note",
-                "Deletes a note for good. There is no copy and no way back.",
+                "Deletes a note permanently. There is no copy: it cannot be undone.",
                 NoteArguments,
                 Note,
-                _DESTROYS,
+                _DELETE_HINTS,
                 self._delete_note,
             ),
             Tool(
@@ -232,21 +234,21 @@ class Toolbox:
                 "Counts to a number, pausing before each, and reports progress. Can be cancelled.",
                 CountArguments,
                 Counted,
-                _READS,
+                _READ_HINTS,
                 slow=_count_slowly,
             ),
             Tool(
                 "fail",
                 "Fail on purpose",
-                "Always fails, with the reason it is given: to see how a tool error looks.",
+                "Always fails with the given reason, to show what a tool error looks like.",
                 FailArguments,
                 None,
-                _READS,
+                _READ_HINTS,
                 _fail,
             ),
         ]
 
-    def _list_notes(self, _: Nothing) -> ToolResult:
+    def _list_notes(self, _: NoArguments) -> ToolResult:
         lines = [NoteLine(note.id, note.title) for note in self._notes.values()]
         text = "\n".join(f"{line.id}: {line.title}" for line in lines) or "There are no notes."
         return ToolResult(text, NoteList(lines))
@@ -256,8 +258,8 @@ class Toolbox:
         return ToolResult(f"{note.title}\n\n{note.text}", note)
 
     def _add_note(self, arguments: NewNote) -> ToolResult:
-        if len(self._notes) >= _MOST_NOTES:
-            raise ToolError(f"There are {_MOST_NOTES} notes already. Delete one first.")
+        if len(self._notes) >= _MAX_NOTES:
+            raise ToolError(f"There are {_MAX_NOTES} notes already. Delete one first.")
         self._last_id += 1
         note = Note(self._last_id, arguments.title, arguments.text)
         self._notes[note.id] = note
@@ -271,26 +273,26 @@ class Toolbox:
     def _note(self, number: int) -> Note:
         note = self._notes.get(number)
         if note is None:
-            known = ", ".join(map(str, self._notes)) or "none at all"
-            raise ToolError(f"There is no note {number}. There are: {known}.")
+            numbers = ", ".join(map(str, self._notes)) or "none"
+            raise ToolError(f"There is no note {number}. Existing notes: {numbers}.")
         return note
 
 
 def _time_now(arguments: TimeArguments) -> ToolResult:
-    # Imported when asked for: the server's start is on the way of every node that shows it.
+    # Imported here, because it would delay the start of the server.
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     zone: tzinfo
     try:
-        # UTC is known without a time zone database; not every machine has one.
+        # UTC needs no time zone database. Not every machine has one.
         zone = UTC if arguments.timezone == "UTC" else ZoneInfo(arguments.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ToolError(
-            f"There is no time zone {arguments.timezone!r}. "
+            f"Unknown time zone {arguments.timezone!r}. "
             "Use an IANA name, such as Europe/Zurich, America/New_York or UTC."
         ) from None
     now = datetime.now(zone)
-    moment = Moment(now.isoformat(timespec="seconds"), arguments.timezone, now.strftime("%A"))
+    moment = CurrentTime(now.isoformat(timespec="seconds"), arguments.timezone, now.strftime("%A"))
     return ToolResult(f"{moment.weekday}, {moment.time} ({moment.timezone})", moment)
 
 

@@ -1,17 +1,20 @@
-"""Backoff: how long to wait before something that failed is tried again."""
+"""Backoff: the delay before a retry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-_MOST_DOUBLINGS: Final = 60.0
+_MAX_DOUBLINGS: Final = 60.0
 
 
 def exponential_delay(attempt: int, initial: float, limit: float) -> float:
-    """The delay before attempt number `attempt`, beginning with 0: `first`, doubled each time, and
-    `most` at most."""
-    doubled: float = initial * 2.0 ** min(max(attempt, 0), _MOST_DOUBLINGS)
+    """Return the delay before a retry: `initial`, doubled with each attempt, at most `limit`.
+
+    Args:
+        attempt: the number of the attempt, beginning with 0.
+    """
+    doubled: float = initial * 2.0 ** min(max(attempt, 0), _MAX_DOUBLINGS)
     return min(doubled, limit)
 
 

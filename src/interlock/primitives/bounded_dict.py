@@ -1,4 +1,4 @@
-"""A dictionary that never holds more than so many entries."""
+"""A dictionary with a maximum number of entries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """A dictionary of at most `most` entries. One more drops the oldest.
+    """A dictionary of at most `max_size` entries. Another entry removes the oldest.
 
     The oldest entry is the one that was written longest ago. Reading does not count, so that it
-    costs no more than in a plain dictionary; `use` reads and counts (least recently used).
+    is as fast as in a plain dictionary. `touch` reads and counts (least recently used).
     """
 
     __slots__ = ("max_size",)

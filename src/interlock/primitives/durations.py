@@ -1,10 +1,10 @@
-"""Durations as people write them. One grammar for the config, the command line and manifests:
+"""Durations as text. One grammar for the config, the command line and manifests:
 
     number unit      250ms, 30s, 5m, 1.5h, 7d, 2w, 1y; a space before the unit is allowed
     unit             ms, s, m (minutes), h, d, w, y (365 days)
 
-Where a specification demands it (`iso=True`) also ISO 8601: PT5M, P1D, P1DT12H. Years and months of
-ISO 8601 are not taken, because they have no fixed length.
+Where a specification requires it (`allow_iso=True`) also ISO 8601: PT5M, P1D, P1DT12H. Years and
+months of ISO 8601 are rejected, because they have no fixed length.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ISO: Final = (
     r"P(?=[0-9T])([0-9]+W)?([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?"
 )
 DURATION_PATTERN: Final = f"^{_SHORT}$"
-"""For JSON Schema: an editor and the parser agree."""
+"""For JSON Schema, so that an editor and the parser accept the same durations."""
 POSITIVE_DURATION_PATTERN: Final = f"^(?=[0-9. ]*[1-9]){_SHORT}$"
 ISO_DURATION_PATTERN: Final = f"^({_ISO}|{_SHORT})$"
 
 DURATION_HINT: Final = "write it as 250ms, 30s, 5m, 1h or 7d, or as a plain number of seconds"
 ISO_DURATION_HINT: Final = "write it as PT5M, PT1H or P1D, or as 5m, 1h or 1d"
 
-_LONGEST_TEXT: Final = 40
+_MAX_TEXT_LENGTH: Final = 40
 _SHORT_PARTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w|y)", re.ASCII)
 _ISO_PARTS: Final = re.compile(
     r"P(?:([0-9]+)W)?(?:([0-9]+)D)?"
@@ -44,7 +44,7 @@ _ISO_PARTS: Final = re.compile(
     re.ASCII,
 )
 _ISO_SECONDS: Final = (604_800.0, 86_400.0, 3600.0, 60.0, 1.0)
-_WRITTEN: Final = ("d", "h", "m", "s", "ms")
+_OUTPUT_UNITS: Final = ("d", "h", "m", "s", "ms")
 
 
 def parse_duration(
@@ -57,17 +57,17 @@ def parse_duration(
     """Return the seconds of a written duration, or of a number of seconds.
 
     Args:
-        zero: 0 is taken.
-        iso: ISO 8601 is taken, too.
-        most: more seconds than this are not taken.
+        allow_zero: accept 0.
+        allow_iso: accept ISO 8601, too.
+        maximum: the maximum in seconds.
 
     Raises:
-        ValueError: with the sentence for whoever wrote it.
+        ValueError: with a message for the author of the text.
     """
     seconds = _parse(value, allow_iso) if isinstance(value, str) else float(value)
     if seconds is None:
         text = str(value)
-        shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+        shown = text if len(text) <= _MAX_TEXT_LENGTH else f"{text[:_MAX_TEXT_LENGTH]}…"
         raise ValueError(f"{json.dumps(shown, ensure_ascii=False)} is not a duration")
     if not math.isfinite(seconds):
         raise ValueError("a duration must be finite")
@@ -81,7 +81,7 @@ def parse_duration(
 
 
 def _parse(text: str, iso: bool) -> float | None:
-    if len(text) > _LONGEST_TEXT:
+    if len(text) > _MAX_TEXT_LENGTH:
         return None
     short = _SHORT_PARTS.fullmatch(text)
     if short is not None:
@@ -96,19 +96,19 @@ def _parse(text: str, iso: bool) -> float | None:
 
 
 def format_duration(seconds: float) -> str | float:
-    """Return the shortest written form that reads back as exactly these seconds: 300 → 5m. A
-    number that no unit fits stays a number of seconds."""
+    """Return the shortest text that parses to exactly these seconds: 300 → 5m. If no unit matches,
+    return the number of seconds."""
     seconds = float(seconds)
-    for unit in _WRITTEN:
+    for unit in _OUTPUT_UNITS:
         number = seconds * 1000 if unit == "ms" else seconds / SECONDS[unit]
         if seconds > 0 and number.is_integer():
             text = f"{int(number)}{unit}"
-            if len(text) <= _LONGEST_TEXT and _parse(text, False) == seconds:
+            if len(text) <= _MAX_TEXT_LENGTH and _parse(text, False) == seconds:
                 return text
     return int(seconds) if seconds.is_integer() else seconds
 
 
 def describe_duration(seconds: float) -> str:
-    """A duration for a person, in whole seconds: `4 min 12 s`."""
+    """Return a duration for a person, in whole seconds: `4 min 12 s`."""
     whole = max(0, int(seconds))
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"

@@ -1,10 +1,10 @@
-"""Rate limits: a token bucket, a sliding window, and two small users of the window.
+"""Rate limits: a token bucket, a sliding window, and two classes that use the window.
 
-The time is given, in seconds of any clock. All of them need bounded memory, however many events
-they count.
+The caller passes the time, in seconds of any clock. All of them need bounded memory for any number
+of events.
 
-`TokenBucket` allows a rate on average and bursts up to a limit. `SlidingWindow` allows so many in
-every stretch of time of one length. A clock that was set back gives nobody more.
+`TokenBucket` allows an average rate and bursts up to a limit. `SlidingWindow` limits the number of
+events in every period of one length. A clock that is set back allows no additional events.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from interlock.primitives.bounded_dict import BoundedDict
 
 K = TypeVar("K", bound=Hashable)
 
-_GROUPS: Final = 600
-"""A window has about so many groups at most, however many events it counts."""
+_MAX_GROUPS: Final = 600
+"""Approximate maximum number of groups in a window, for any number of events."""
 MAX_KEYS: Final = 10_000
 
 Group = list[float]
-"""When its first and its last event were, and how many events it has."""
+"""The times of its first and its last event, and the number of events."""
 
 
 class TokenBucket:
-    """Tokens that come at `rate` a second, up to `burst` of them. Starts full."""
+    """Tokens that are added at `rate` per second, up to `burst`. The bucket starts full."""
 
     __slots__ = ("_updated_at", "burst", "rate", "tokens")
 
@@ -38,25 +38,25 @@ class TokenBucket:
         self._updated_at = now
 
     def take(self, now: float) -> bool:
-        """Take a token. False: there is none."""
-        left = self.tokens
+        """Take a token. Return False if there is none."""
+        tokens = self.tokens
         if now > self._updated_at:
-            left += (now - self._updated_at) * self.rate
-        if left > self.burst:
-            left = self.burst
+            tokens += (now - self._updated_at) * self.rate
+        if tokens > self.burst:
+            tokens = self.burst
         self._updated_at = now
-        if left < 1:
-            self.tokens = left
+        if tokens < 1:
+            self.tokens = tokens
             return False
-        self.tokens = left - 1
+        self.tokens = tokens - 1
         return True
 
 
 class SlidingWindow:
     """Counts the events of the last `period` seconds.
 
-    Events that are close to each other are counted as one group, which counts for as long as its
-    last event does. So an event may count a little longer than `period`, by `grain` at most.
+    Events close to each other form one group, which counts as long as its last event. So an event
+    may count slightly longer than `period`, by `grain` at most.
     """
 
     __slots__ = ("_grain", "_groups", "count", "exact_until", "period")
@@ -64,29 +64,29 @@ class SlidingWindow:
     def __init__(self, period: float, grain: float | None = None) -> None:
         """
         Args:
-            grain: events within so many seconds are one group. None: a 600th of the period.
+            grain: events within this number of seconds are one group. None: period / 600.
         """
         self.period = period
         self.count = 0
         """As of the last `advance` or `add`."""
         self.exact_until = inf
-        """Before this moment `count` is exact: `advance` would change nothing."""
-        self._grain = period / _GROUPS if grain is None else grain
+        """Before this time `count` is exact: `advance` would change nothing."""
+        self._grain = period / _MAX_GROUPS if grain is None else grain
         self._groups: deque[Group] = deque()
 
     def advance(self, now: float) -> int:
-        """Forget what is too old. Returns how many events count now."""
+        """Remove expired events. Return the current number of events."""
         groups, period = self._groups, self.period
         while groups and (not (first := groups[0])[2] or first[1] + period <= now):
-            gone = groups.popleft()
-            self.count -= int(gone[2])
-            # What is given back of it later does not count any more.
-            gone[2] = 0
+            expired = groups.popleft()
+            self.count -= int(expired[2])
+            # A later `remove` of one of its events has no effect.
+            expired[2] = 0
         self.exact_until = groups[0][1] + period if groups else inf
         return self.count
 
     def add(self, now: float, amount: int = 1) -> Group:
-        """Count an event, whatever the limit. Returns the group, for `give_back`."""
+        """Count an event without a limit. Return its group, for `remove`."""
         self.count += amount
         groups = self._groups
         if groups:
@@ -103,26 +103,26 @@ class SlidingWindow:
         return group
 
     def take(self, now: float, limit: int) -> bool:
-        """Count an event if fewer than `limit` count now. False: it would be one too many."""
+        """Count an event if there are fewer than `limit`. Return False otherwise."""
         if self.advance(now) >= limit:
             return False
         self.add(now)
         return True
 
     def remove(self, group: Group) -> None:
-        """Uncount one event of this group: it did not happen."""
+        """Remove one event of this group."""
         if group[2]:
             group[2] -= 1
             self.count -= 1
 
     def wait_seconds(self, now: float, limit: int) -> float:
-        """How many seconds until fewer than `limit` events count. 0: that is so now."""
-        over = self.advance(now) - limit + 1
-        if over <= 0:
+        """Return the seconds until there are fewer than `limit` events. 0: now."""
+        excess = self.advance(now) - limit + 1
+        if excess <= 0:
             return 0.0
         for _, last, events in self._groups:
-            over -= int(events)
-            if over <= 0:
+            excess -= int(events)
+            if excess <= 0:
                 return last + self.period - now
         return inf
 
@@ -130,7 +130,7 @@ class SlidingWindow:
 class KeyedWindows(Generic[K]):
     """A sliding window for each key: `limit` events of one key within `period` seconds.
 
-    Of the keys, the `most_keys` are remembered that had an event most recently.
+    It stores the `max_keys` keys with the most recent events.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class KeyedWindows(Generic[K]):
         self._windows: BoundedDict[K, SlidingWindow] = BoundedDict(max_keys)
 
     def __len__(self) -> int:
-        """Of how many keys something is remembered."""
+        """Return the number of stored keys."""
         return len(self._windows)
 
     def wait_seconds(self, key: K) -> float:
-        """How many seconds until the key may have another event. 0: now."""
+        """Return the seconds until the key may have another event. 0: now."""
         window = self._windows.get(key)
         if window is None:
             return 0.0
@@ -161,7 +161,7 @@ class KeyedWindows(Generic[K]):
         return window.wait_seconds(now, self._limit)
 
     def add(self, key: K) -> None:
-        """Count an event of this key, whatever the limit."""
+        """Count an event of this key without a limit."""
         window = self._windows.get(key) or SlidingWindow(self._period)
         window.advance(now := self._clock())
         window.add(now)
@@ -169,10 +169,10 @@ class KeyedWindows(Generic[K]):
 
 
 class Sampler:
-    """Lets `limit` events through within `period` seconds, and counts the others.
+    """Passes `limit` events within `period` seconds, and counts the others.
 
-    For logs and journals: one who does the same thing very often must not fill them. After a clock
-    was set back it begins anew, because a journal must not be silent until then.
+    For logs and journals, so that a frequent event does not fill them. It starts again after the
+    clock was set back, so that no events are lost until the old time.
     """
 
     __slots__ = ("_last_time", "_limit", "_window", "suppressed")
@@ -181,11 +181,11 @@ class Sampler:
         self._limit = limit
         self._last_time = -inf
         self.suppressed = 0
-        """How many were suppressed since the last one that passed."""
+        """Number of suppressed events since the last one that passed."""
         self._window = SlidingWindow(period)
 
     def sample(self, now: float) -> int | None:
-        """Returns how many events were suppressed since the last one that passed. None: this event
+        """Return the number of suppressed events since the last one that passed. None: this event
         is suppressed, too."""
         if now < self._last_time:
             self._window = SlidingWindow(self._window.period)

@@ -1,4 +1,4 @@
-"""The words of AQL: categories, danger levels, and the faces by which a client sees operations."""
+"""Terms of AQL: categories, danger levels, and the views in which clients see operations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 SPEC_VERSION: Final = "1.0.0-draft"
 BUILTIN_KEY: Final = "aql:"
-"""The key of the node's own operations among the upstreams."""
+"""The key of the built-in operations among the upstreams."""
 BUILTIN_SEGMENT: Final = "aql"
-"""Their segment in the catalog. No server of a config may have it."""
+"""The segment of the built-in operations in the catalog. No server of a config may use it."""
 
 
 class Category(StrEnum):
-    """What an operation does, in the draft's five words."""
+    """The category of an operation, as the draft defines it."""
 
     CREATE = "CREATE"
     READ = "READ"
@@ -34,7 +34,7 @@ class Category(StrEnum):
 
 
 class Danger(IntEnum):
-    """How bad it can get."""
+    """The danger level of an operation."""
 
     SAFE = 0
     REVERSIBLE = 1
@@ -56,32 +56,32 @@ RESERVED_OPERATIONS: Final[dict[str, Category]] = {
     "confirm_operation": Category.EXECUTE,
     "verify_challenge": Category.CREATE,
 }
-"""Names that the draft has taken, and where they belong."""
+"""Operation names that the draft reserves, with their category."""
 
 
 class EndpointFamily(msgspec.Struct, frozen=True):
-    """The operations behind one endpoint."""
+    """The operations of one endpoint."""
 
     name: str
     tool: str
-    """The endpoint's name as an MCP tool."""
+    """The name of the endpoint as an MCP tool."""
     categories: frozenset[Category]
     operations: tuple[str, ...] = ()
-    """Globs of operations that are here whatever their category is."""
+    """Globs of operations that belong to this endpoint regardless of their category."""
 
 
 Mode = Literal["semantic", "single", "all", "auto", "plain"]
 
 
 class OperationView(msgspec.Struct, frozen=True, dict=True):
-    """How one client sees the operations. Hashable: lists are kept by it."""
+    """The view of the operations for a client. Hashable, since lists are cached by it."""
 
     mode: Mode
     profile: str
     families: tuple[EndpointFamily, ...]
     prefix: str = ""
     namespace: str = ""
-    """A segment: only operations of that server are shown."""
+    """A segment. If it is set, only operations of that server are shown."""
 
     def __post_init__(self) -> None:
         tools: dict[str, EndpointFamily | None] = {}
@@ -97,12 +97,12 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def tools(self) -> dict[str, EndpointFamily | None]:
-        """Its endpoints by name. None: the one that takes every operation."""
-        made: dict[str, EndpointFamily | None] = self.__dict__["tools"]
-        return made
+        """The endpoints by name. The value None is the endpoint for all operations."""
+        tools: dict[str, EndpointFamily | None] = self.__dict__["tools"]
+        return tools
 
     def find_family(self, operation: str, category: Category) -> EndpointFamily:
-        """Where an operation belongs. Operations that a family names win over categories."""
+        """Return the family of an operation. Named operations have priority over categories."""
         for family in self.families:
             if family.operations and any(
                 matches_glob(glob, operation) for glob in family.operations
@@ -115,7 +115,7 @@ class OperationView(msgspec.Struct, frozen=True, dict=True):
 
 
 def matches_glob(glob: str, name: str) -> bool:
-    """Whether a name fits a glob, in which only `*` and `?` mean something."""
+    """Return whether a name matches a glob with `*` and `?`."""
     return fnmatchcase(name, glob.replace("[", "[[]"))
 
 

@@ -1,31 +1,31 @@
-"""JSON pointers (RFC 6901): a place in a value, written as a text. Nothing here raises."""
+"""JSON pointers (RFC 6901). Nothing here raises."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-_MOST_DIGITS: Final = 9
-"""Of an index. No list is as long, and a number may have more digits than can be read."""
+_MAX_INDEX_DIGITS: Final = 9
+"""Maximum digits of an index. Longer numbers could exceed the limit of `int`."""
 
 
 def build_pointer(steps: Iterable[str | int]) -> str:
-    """The pointer that these steps make. None: the whole value."""
+    """Return the pointer for a path of names and indices. An empty path is the whole value."""
     return "".join(f"/{escape_step(str(step))}" for step in steps)
 
 
 def escape_step(name: str) -> str:
-    """A member's name as pointers have it."""
+    """Escape the name of a member for a pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def unescape_step(step: str) -> str:
-    """The name that a step of a pointer stands for."""
+    """Return the name of a member from a step of a pointer."""
     return step.replace("~1", "/").replace("~0", "~")
 
 
 def resolve_pointer(value: Any, pointer: str) -> Any:
-    """What a pointer leads to. None: nothing is there, or it is no pointer."""
+    """Return the value at a pointer. None: there is no value, or the pointer is invalid."""
     if pointer and not pointer.startswith("/"):
         return None
     for step in pointer.split("/")[1:]:
@@ -40,4 +40,4 @@ def resolve_pointer(value: Any, pointer: str) -> Any:
 
 
 def _is_index(name: str) -> bool:
-    return name.isdecimal() and name.isascii() and len(name) <= _MOST_DIGITS
+    return name.isdecimal() and name.isascii() and len(name) <= _MAX_INDEX_DIGITS

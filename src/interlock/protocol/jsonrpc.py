@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0: bytes to envelopes and back.
+"""JSON-RPC 2.0: decoding and encoding of messages.
 
-What a stage does not need stays raw: ids, params, results and errors are byte ranges of the
-message that brought them. Ids travel as the bytes the peer wrote, so `1`, `"1"` and a 40-digit
-number all come back exactly as they went out.
+Parts that a stage does not need stay raw: ids, params, results and errors are byte ranges of the
+received message. Ids are passed on as the bytes that the peer wrote, so `1`, `"1"` and a 40-digit
+number are returned unchanged.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PAYLOAD_TOO_LARGE, ProtocolError
-from interlock.protocol import lookalike_members as twins
+from interlock.protocol import lookalike_members
 
 MAX_BATCH: Final = 100
-"""More messages than this in one batch is an attack or a mistake."""
+"""Maximum number of messages in a batch."""
 
 NULL: Final = b"null"
 
 
 class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """One envelope. Which fields are set says what it is."""
+    """A message. The fields that are set distinguish requests, notifications and responses."""
 
     jsonrpc: str = ""
     id: Raw | UnsetType = UNSET
@@ -44,12 +44,12 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True):
         return self.method is UNSET
 
 
-class _Wider(Message, gc=False, forbid_unknown_fields=False):
-    """An envelope with members that mean nothing."""
+class _WideMessage(Message, gc=False, forbid_unknown_fields=False):
+    """A message with additional members."""
 
 
 class ErrorObject(msgspec.Struct, gc=False):
-    """The `error` member of a response. One without a code counts as an internal error."""
+    """The `error` member of a response. Without a code it is an internal error."""
 
     code: int = -32603
     message: str = ""
@@ -57,7 +57,7 @@ class ErrorObject(msgspec.Struct, gc=False):
 
 
 _decode_envelope = msgspec.json.Decoder(Message).decode
-_decode_wider = msgspec.json.Decoder(_Wider).decode
+_decode_wide = msgspec.json.Decoder(_WideMessage).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_error = msgspec.json.Decoder(ErrorObject).decode
@@ -67,11 +67,13 @@ _encode = msgspec.json.Encoder().encode
 _MINUS: Final = ord("-")
 _QUOTE: Final = ord('"')
 _BLANK: Final = b" \t\r\n"
-_KNOWN: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
+_KNOWN_MEMBERS: Final = lookalike_members.KnownMembers(
+    "jsonrpc", "id", "method", "params", "result", "error"
+)
 
 
 class BadMessage(ProtocolError):
-    """A message that is JSON but no valid envelope; keeps the id when there was a readable one."""
+    """A JSON text that is not a valid message. It has the id if that was readable."""
 
     def __init__(self, message: str, id: bytes = NULL) -> None:
         super().__init__(message, INVALID_REQUEST)
@@ -79,9 +81,9 @@ class BadMessage(ProtocolError):
 
 
 def decode_message(data: bytes) -> Message | list[Message | BadMessage]:
-    """A message, or the list that a batch held. Raises ProtocolError, and nothing else.
+    """Decode a message or a batch. Raises ProtocolError, and nothing else.
 
-    In a batch a bad member stands as the error it deserves, so that its neighbours are served.
+    In a batch, an invalid message is returned as an error, so that the others are handled.
     """
     if data[:1] != b"{":
         data = data.lstrip(_BLANK)
@@ -91,13 +93,13 @@ def decode_message(data: bytes) -> Message | list[Message | BadMessage]:
 
 
 def decode_single(data: bytes) -> Message:
-    """Exactly one message, no batch."""
+    """Decode exactly one message, no batch."""
     try:
-        # Raw ranges are skipped, not read: bytes that are not UTF-8 would travel on unseen.
+        # The decoder skips raw ranges, so invalid UTF-8 in them must be detected here.
         if not data.isascii():
             data.decode()
         message = _decode_envelope(data)
-        # A request, in all that it must be: nothing else needs the long look.
+        # A valid request with a numeric id needs no further checks.
         raw_id = message.id
         if (
             message.jsonrpc == "2.0"
@@ -109,10 +111,10 @@ def decode_single(data: bytes) -> Message:
         ):
             return message
     except msgspec.ValidationError:
-        message = _read_wider(data)
+        message = _decode_wide_message(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise _not_json(exc) from None
-    return _checked(message)
+        raise _parse_error(exc) from None
+    return _validate(message)
 
 
 def _decode_batch(data: bytes) -> list[Message | BadMessage]:
@@ -121,64 +123,63 @@ def _decode_batch(data: bytes) -> list[Message | BadMessage]:
             data.decode()
         items = _decode_items(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise _not_json(exc) from None
+        raise _parse_error(exc) from None
     if not items:
-        raise BadMessage("An empty batch asks for nothing: send at least one message.")
+        raise BadMessage("The batch is empty. Send at least one message.")
     if len(items) > MAX_BATCH:
         raise ProtocolError(
-            f"A batch may hold {MAX_BATCH} messages, this one has {len(items)}: split it.",
+            f"A batch may contain {MAX_BATCH} messages, this one has {len(items)}. Split it.",
             PAYLOAD_TOO_LARGE,
         )
     batch: list[Message | BadMessage] = []
     for item in items:
         raw = bytes(item)
         try:
-            batch.append(_checked(_read_wider(raw)))
+            batch.append(_validate(_decode_wide_message(raw)))
         except BadMessage as bad:
             batch.append(bad)
         except ProtocolError:
-            batch.append(_why_invalid(raw))
+            batch.append(_describe_invalid(raw))
     return batch
 
 
-def _read_wider(data: bytes) -> Message:
-    """An envelope that may have more in it than belongs there. Raises ProtocolError. Off the hot
-    path."""
+def _decode_wide_message(data: bytes) -> Message:
+    """Decode a message with additional members. Raises ProtocolError. Not on the hot path."""
     try:
-        wider = _decode_wider(data)
-        found = _KNOWN.find_lookalike(_decode_members(data))
+        wider = _decode_wide(data)
+        lookalike = _KNOWN_MEMBERS.find_lookalike(_decode_members(data))
     except msgspec.ValidationError:
-        raise _why_invalid(data) from None
+        raise _describe_invalid(data) from None
     except (msgspec.DecodeError, RecursionError) as exc:
-        raise _not_json(exc) from None
-    if found is not None and (wider.method is not UNSET or found[1] == "method"):
-        # Another reader may see another request, and answer it or let it pass.
+        raise _parse_error(exc) from None
+    if lookalike is not None and (wider.method is not UNSET or lookalike[1] == "method"):
+        # Another reader could decode this as a different request.
         id = bytes(NULL if wider.id is UNSET else wider.id)
-        readable = id if _lawful_id(id) else NULL
-        raise BadMessage(twins.describe_lookalike("The message", *found), readable)
+        readable = id if _is_valid_id(id) else NULL
+        raise BadMessage(lookalike_members.describe_lookalike("The message", *lookalike), readable)
     return Message(wider.jsonrpc, wider.id, wider.method, wider.params, wider.result, wider.error)
 
 
-def _not_json(exc: Exception) -> ProtocolError:
+def _parse_error(exc: Exception) -> ProtocolError:
     if isinstance(exc, RecursionError):
         return ProtocolError("The message is nested too deeply to be read.", PARSE_ERROR)
     if isinstance(exc, UnicodeDecodeError):
         return ProtocolError(
-            f"The message is not UTF-8 (byte {exc.start}): send JSON as UTF-8.", PARSE_ERROR
+            f"The message is not UTF-8 (byte {exc.start}). Send JSON as UTF-8.", PARSE_ERROR
         )
     return ProtocolError(f"The message is not JSON: {exc}.", PARSE_ERROR)
 
 
-def _checked(message: Message) -> Message:
-    """`message` when it is a lawful request, notification or response; raises BadMessage.
+def _validate(message: Message) -> Message:
+    """Return a valid request, notification or response. Raises BadMessage for other messages.
 
-    That `params` is an object is checked by whoever opens it: most messages are opened once.
+    The reader of `params` checks that it is an object: most messages are read once.
     """
     raw_id = message.id
-    # A null id is lawful in one place: a response to something that could not be read.
+    # A null id is valid only in the response to an unreadable request.
     if (
         raw_id is not UNSET
-        and not _lawful_id(bytes(raw_id))
+        and not _is_valid_id(bytes(raw_id))
         and (message.method is not UNSET or bytes(raw_id) != NULL)
     ):
         raise BadMessage("`id` must be a string or an integer.")
@@ -193,14 +194,14 @@ def _checked(message: Message) -> Message:
         raise BadMessage("`method` is missing: this is neither a request nor a response.")
     elif (message.result is UNSET) == (message.error is UNSET):
         raise BadMessage(
-            "`method` is missing, or a response needs `result` or `error`, one of them.",
+            "`method` is missing, or a response needs either `result` or `error`.",
             _id_or_null(message),
         )
     return message
 
 
-def _lawful_id(raw: bytes) -> bool:
-    # Digits alone are the most usual id, and JSON has already said that it is a number.
+def _is_valid_id(raw: bytes) -> bool:
+    # Most ids are digits only, and the JSON decoder has already checked that it is a number.
     return raw.isdigit() or raw[0] == _QUOTE or (raw[0] == _MINUS and raw[1:].isdigit())
 
 
@@ -208,8 +209,8 @@ def _id_or_null(message: Message) -> bytes:
     return NULL if message.id is UNSET else bytes(message.id)
 
 
-def _why_invalid(data: bytes) -> BadMessage:
-    """The sentence for JSON that is no envelope. Off the hot path: reads the message again."""
+def _describe_invalid(data: bytes) -> BadMessage:
+    """Return the error for JSON that is not a message. Not on the hot path: decodes it again."""
     try:
         members = _decode_members(data)
     except msgspec.DecodeError:
@@ -217,14 +218,14 @@ def _why_invalid(data: bytes) -> BadMessage:
     except RecursionError:
         return BadMessage("The message is nested too deeply to be read.")
     raw_id = bytes(members.get("id", Raw(NULL)))
-    readable = raw_id if _lawful_id(raw_id) else NULL
+    readable = raw_id if _is_valid_id(raw_id) else NULL
     if "method" in members and bytes(members["method"])[0] != _QUOTE:
         return BadMessage("`method` must be a string.", readable)
     return BadMessage('`jsonrpc` must be "2.0".', readable)
 
 
 def decode_members(raw: bytes | Raw) -> dict[str, Raw]:
-    """The members of an object, each still raw. Raises ProtocolError when it is none."""
+    """Return the raw members of an object. Raises ProtocolError."""
     try:
         return _decode_members(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -232,7 +233,7 @@ def decode_members(raw: bytes | Raw) -> dict[str, Raw]:
 
 
 def decode_value(raw: bytes | Raw) -> Any:
-    """Any JSON value as Python objects. Raises ProtocolError."""
+    """Decode a JSON value. Raises ProtocolError."""
     try:
         return _decode_any(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
@@ -240,20 +241,20 @@ def decode_value(raw: bytes | Raw) -> Any:
 
 
 def decode_error(raw: bytes | Raw) -> ErrorObject:
-    """The `error` member. A malformed one becomes an internal error that says so."""
+    """Decode the `error` member. A malformed one becomes an internal error."""
     try:
         return _decode_error(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorObject(-32603, "The peer answered with an error that is not a JSON-RPC error.")
+        return ErrorObject(-32603, "The peer returned an error that is not a JSON-RPC error.")
 
 
 def encode_value(value: Any) -> bytes:
-    """Compact JSON."""
+    """Encode a value as compact JSON."""
     return _encode(value)
 
 
 def encode_members(members: dict[str, Raw]) -> bytes:
-    """An object put together again from raw members."""
+    """Encode an object from raw members."""
     return _encode(members)
 
 
@@ -286,10 +287,10 @@ def notification(method: str, params: bytes | Raw | None = None) -> bytes:
 
 
 def remove_line_breaks(payload: bytes) -> bytes:
-    """The same JSON without line breaks, for newline-delimited links.
+    """Return the JSON without line breaks, for newline-delimited streams.
 
-    A raw line break can only stand between tokens: inside a string JSON demands an escape, and
-    the decoder has refused anything else.
+    A raw line break can only be between tokens: inside strings JSON requires an escape, and the
+    decoder has rejected anything else.
     """
     if b"\n" in payload or b"\r" in payload:
         return payload.replace(b"\n", b" ").replace(b"\r", b" ")

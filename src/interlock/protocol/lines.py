@@ -1,7 +1,6 @@
-"""Newline-delimited framing, as MCP speaks it over stdio: one JSON text to a line.
+"""Newline-delimited framing, as MCP uses it over stdio: one JSON text per line.
 
-Bytes in, lines out, and back. Pure: it holds a buffer and nothing else. What a line means is
-`jsonrpc`'s business.
+Converts bytes to lines and back. Pure: the only state is a buffer. `jsonrpc` decodes the lines.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import msgspec
 from interlock.errors import INVALID_REQUEST, PAYLOAD_TOO_LARGE, ProtocolError
 
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-"""A longer line is refused unless the decoder is told otherwise."""
+"""Default maximum length of a line."""
 
 _HEAD_BYTES: Final = 256
 
 
 class OversizeLine(msgspec.Struct, frozen=True):
-    """A line over the limit, in the place where the line would have been.
+    """A line over the limit, at its position in the list of lines.
 
-    It is an item of the list and not an exception, so that the lines around it are not lost.
-    `head` is how the line began: enough to find the id of the call that it would have answered.
+    It is an item of the list and not an exception, so that the other lines are not lost. `head` is
+    the beginning of the line, to find the id of the response.
     """
 
     limit: int
@@ -31,17 +30,17 @@ class OversizeLine(msgspec.Struct, frozen=True):
     def error(self) -> ProtocolError:
         return ProtocolError(
             f"A line is longer than {self.limit} bytes and was dropped. "
-            "Send less at a time, or raise the limit.",
+            "Send smaller messages, or raise the limit.",
             PAYLOAD_TOO_LARGE,
             {"limit": self.limit},
         )
 
 
 class LineDecoder:
-    """Cuts a stream of bytes into lines. Blank lines are skipped, `\\r\\n` counts as a line end.
+    """Splits a stream of bytes into lines. Blank lines are skipped, `\\r\\n` is a line end.
 
-    The limit is on the bytes before the `\\n`. An oversize line is reported once, as soon as it
-    is known to be one, and dropped up to its newline: never more than the limit is kept.
+    The limit counts the bytes before the `\\n`. An oversize line is reported once, as early as
+    possible, and dropped up to its newline: the buffer never exceeds the limit.
     """
 
     __slots__ = ("_buffer", "_dropping", "_max_bytes")
@@ -55,13 +54,13 @@ class LineDecoder:
 
     @property
     def pending(self) -> int:
-        """How many bytes of an unfinished line are kept."""
+        """The number of buffered bytes of an incomplete line."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes | OversizeLine]:
-        """The lines that `data` completes, without their line ends."""
+        """Return the lines that `data` completes, without their line ends."""
         end = data.find(b"\n")
-        # By far the most usual: exactly one line, whole, in one read.
+        # The most frequent case: exactly one complete line in one read.
         if (
             end == len(data) - 1
             and end > 0
@@ -71,11 +70,11 @@ class LineDecoder:
         ):
             line = data[:-2] if data[end - 1] == 13 else data[:-1]
             return [line] if line and not line.isspace() else []
-        out: list[bytes | OversizeLine] = []
+        lines: list[bytes | OversizeLine] = []
         if end < 0:
             if not self._dropping:
-                self._keep(data, out)
-            return out
+                self._append(data, lines)
+            return lines
         pieces = data.split(b"\n")
         tail = pieces.pop()
         if self._dropping:
@@ -86,30 +85,30 @@ class LineDecoder:
             self._buffer.clear()
         for line in pieces:
             if len(line) > self._max_bytes:
-                out.append(self._oversize(line))
+                lines.append(self._oversize(line))
                 continue
             if line.endswith(b"\r"):
                 line = line[:-1]
             if line and not line.isspace():
-                out.append(line)
+                lines.append(line)
         if tail:
-            self._keep(tail, out)
-        return out
+            self._append(tail, lines)
+        return lines
 
     def close(self) -> bytes | None:
-        """The line that the end of the stream cut off, or None. The decoder is then as new."""
+        """Return the last line without a line end, or None, and reset the decoder."""
         tail = bytes(self._buffer).removesuffix(b"\r")
         self._buffer.clear()
         self._dropping = False
         return tail if tail and not tail.isspace() else None
 
-    def _keep(self, data: bytes, out: list[bytes | OversizeLine]) -> None:
-        room = self._max_bytes - len(self._buffer)
-        if len(data) <= room:
+    def _append(self, data: bytes, lines: list[bytes | OversizeLine]) -> None:
+        available = self._max_bytes - len(self._buffer)
+        if len(data) <= available:
             self._buffer += data
             return
         self._buffer += data[:_HEAD_BYTES]
-        out.append(self._oversize(self._buffer))
+        lines.append(self._oversize(self._buffer))
         self._buffer.clear()
         self._dropping = True
 
@@ -118,13 +117,13 @@ class LineDecoder:
 
 
 def encode_line(payload: bytes) -> bytes:
-    """`payload` as a line.
+    """Return `payload` as a line.
 
-    It must not be blank or hold a line end: `jsonrpc.on_one_line` takes those out of a JSON text.
+    It must not be blank or contain a line end: `jsonrpc.remove_line_breaks` removes them.
     """
     if b"\n" in payload or b"\r" in payload:
         raise ProtocolError(
-            "A message that is to be one line holds a line end: put its JSON on one line first.",
+            "A message for one line contains a line end. Remove line breaks from its JSON first.",
             INVALID_REQUEST,
         )
     if not payload or payload.isspace():

@@ -1,7 +1,7 @@
-"""MCP as data: revisions, methods, `_meta` keys, and how a result changes between eras.
+"""MCP as data: revisions, methods, `_meta` keys, and the conversion of results.
 
-The session wire (2024-11-05 to 2025-11-25) and the stateless wire (2026-07-28) say the same
-things in different envelopes. What differs is written here once, as tables and pure functions.
+There are two protocol generations: session (2024-11-05 to 2025-11-25) and stateless (2026-07-28).
+This module contains their differences, as tables and pure functions.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from interlock.protocol.scopes import READ
 
 
 class Era(Enum):
-    """Which of the two wires a peer speaks."""
+    """The protocol generation of a peer."""
 
     SESSION = "session"
     STATELESS = "stateless"
 
 
-# Revisions are an enumerated set. They look like dates, but are never compared as strings.
+# Revisions are an enumeration. They look like dates, but are never compared as strings.
 SESSION_REVISIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 STATELESS_REVISIONS: Final = ("2026-07-28",)
 REVISIONS: Final = STATELESS_REVISIONS + SESSION_REVISIONS
@@ -41,12 +41,13 @@ LATEST_SESSION: Final = SESSION_REVISIONS[0]
 LATEST_STATELESS: Final = STATELESS_REVISIONS[0]
 
 BATCH_REVISIONS: Final = frozenset({"2025-03-26"})
-"""The only revision in which a JSON-RPC batch is lawful on the wire."""
+"""The only revision with JSON-RPC batches."""
 
 ARGUMENT_ERROR_RESULT_REVISIONS: Final = frozenset({"2025-11-25", "2026-07-28"})
-"""Revisions that want bad arguments told to the model as a tool result, not a protocol error."""
+"""Revisions that report invalid arguments to the model in a tool result, not as a protocol
+error."""
 
-# Methods. What each of them is stands in METHODS, below.
+# Methods. METHODS, below, describes each of them.
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"
@@ -88,44 +89,43 @@ _STATELESS: Final = (Era.STATELESS,)
 
 
 class Method(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What an MCP request is. A new method is a row of METHODS and a handler.
+    """An MCP method. A new method is a row of METHODS and a handler.
 
-    The tables that the stages look methods up in are derived from METHODS when modules are
-    imported: nothing else has to be told of a new one.
+    The tables of methods that the stages use are derived from METHODS at import.
     """
 
     generations: tuple[Era, ...] = _BOTH
-    """The protocol generations that have it. Others answer it with 'method not found'."""
+    """The protocol generations that have it. Others respond with 'method not found'."""
     to_client: bool = False
-    """A client request: a server sends it."""
+    """True for a client request, which a server sends."""
     target: Target = ""
-    """What a request names. Empty: nothing. Decides to which upstream the request is routed, and
-    what policies and scopes call it."""
+    """What a request names. Empty: nothing. It determines the upstream of the request, and its name
+    in policies and scopes."""
     name_field: str = ""
     """The member of `params` that names the target."""
     name_header: bool = False
-    """Whether `Mcp-Name` repeats the name field."""
+    """True if `Mcp-Name` repeats the name field."""
     members: tuple[str, ...] = ()
-    """The other members of `params` that mean something."""
+    """The other defined members of `params`."""
     lists: str = ""
-    """Of a list that the catalog answers: the member of the result with the entries."""
+    """For a list from the catalog: the member of the result with the entries."""
     capability: str = ""
-    """What the answering side must have declared."""
+    """The capability that the responding side must have declared."""
     extension: str = ""
     """The extension that an upstream must have declared."""
     scope: str = ""
-    """The level that it takes at an upstream, where its target does not say so. A request that
-    goes to an upstream and has none takes `write`."""
+    """The level that it requires at an upstream, if its target does not determine it. A request to
+    an upstream without a scope requires `write`."""
     is_retryable: bool = False
-    """Whether an upstream may be sent it twice. Of a tool, its effect says that."""
+    """True if it may be sent to an upstream twice. For a tool, its effect determines that."""
     allowed_by_default: bool = False
-    """Whether a policy with `default: deny` lets it pass."""
+    """True if a policy with `default: deny` allows it."""
     may_need_input: bool = False
-    """Whether a stateless server may answer it with a client request."""
+    """True if a stateless server may respond with a client request."""
     cacheable: bool = False
-    """Whether a stateless result must say how long it may be kept."""
+    """True if a stateless result must contain its cache lifetime."""
     available_in_topics: bool = False
-    """Whether the node answers it in a topic."""
+    """True if the node supports it in a topic."""
 
 
 METHODS: Final[dict[str, Method]] = {
@@ -241,7 +241,7 @@ METHODS: Final[dict[str, Method]] = {
     SET_LEVEL: Method(
         generations=_SESSION, members=("level",), capability="logging", allowed_by_default=True
     ),
-    # Tasks of the stateless generation. On the session wire these mean something else.
+    # Tasks of the stateless protocol. In the session protocol these methods differ.
     TASKS_GET: Method(
         target="task",
         name_field="taskId",
@@ -258,7 +258,7 @@ METHODS: Final[dict[str, Method]] = {
     ),
     TASKS_RESULT: Method(generations=_SESSION),
     TASKS_LIST: Method(generations=_SESSION),
-    # A proof is for a call that is judged by itself.
+    # A proof belongs to a call that is authorized itself.
     ax.CONFIRM: Method(members=("confirmation_id", "proof"), allowed_by_default=True),
     # Client requests.
     SAMPLING: Method(to_client=True, capability="sampling"),
@@ -267,7 +267,7 @@ METHODS: Final[dict[str, Method]] = {
 }
 
 LIST_METHODS: Final = tuple(name for name, method in METHODS.items() if method.lists)
-"""What the catalog answers by itself."""
+"""Lists that the node returns from its catalog."""
 
 PROMPT_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.target == "prompt")
 RESOURCE_METHODS: Final = frozenset(
@@ -278,24 +278,24 @@ TASK_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.tar
 NAME_FIELDS: Final = {
     name: method.name_field for name, method in METHODS.items() if method.name_field
 }
-"""The member of `params` that says which tool, prompt, resource or task is meant."""
+"""The member of `params` that names the tool, prompt, resource or task."""
 
 RETRYABLE_METHODS: Final = frozenset(
     name for name, method in METHODS.items() if method.is_retryable
 )
 
 INPUT_METHODS: Final = frozenset(n for n, method in METHODS.items() if method.may_need_input)
-"""The only requests that a stateless server may answer with a question."""
+"""The only methods for which a stateless server may request input."""
 
 CLIENT_REQUESTS: Final = {
     name: method.capability for name, method in METHODS.items() if method.to_client
 }
-"""What a server may ask of its client, and the capability that the client needs for it."""
+"""Requests of a server to its client, and the capability that the client needs."""
 
 REMOVED_FROM_STATELESS: Final = frozenset(
     name for name, method in METHODS.items() if Era.STATELESS not in method.generations
 )
-"""Session-wire methods that a stateless peer must answer with 'method not found'."""
+"""Session methods for which a stateless peer must respond with 'method not found'."""
 
 RELAYED_CAPABILITIES: Final = encode_value(
     {
@@ -304,12 +304,12 @@ RELAYED_CAPABILITIES: Final = encode_value(
         "elicitation": {"form": {}, "url": {}},
     }
 )
-"""What the node can relay to its clients. What they can do themselves is seen when it is asked."""
+"""Client requests that the node can relay. The capabilities of a client are checked per request."""
 
 LOG_LEVELS: Final = (
     "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency",
 )  # fmt: skip
-"""From the most talkative to the most urgent."""
+"""From the lowest to the highest severity."""
 
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
@@ -332,17 +332,17 @@ META_LOG_LEVEL: Final = RESERVED + "logLevel"
 META_SUBSCRIPTION: Final = RESERVED + "subscriptionId"
 META_PROGRESS_TOKEN: Final = "progressToken"
 META_TIMEOUT: Final = "dev.interlock/timeoutMs"
-"""A caller's own limit for one call, in milliseconds. The node's limits still hold."""
+"""The timeout of a caller for one call, in milliseconds. The limits of the node still apply."""
 
 TASK_META_KEYS: Final = frozenset(
     {RESERVED + "related-task", RESERVED + "model-immediate-response"}
 )
-"""Reserved keys that mean the same to everybody on the way; all others are between neighbours."""
+"""Reserved keys that are valid end to end. All other reserved keys are for one hop."""
 FORWARDED_META_KEYS: Final = (
     frozenset({"traceparent", "tracestate", "baggage"}) | ax.EVENT_META_KEYS | TASK_META_KEYS
 )
-"""The keys of a caller's `_meta` that go on. Any other may be a secret that is for this node only,
-or claim for the next hop what only the node may say."""
+"""The keys of a caller's `_meta` that are forwarded. Any other key may be a secret for this node
+only, or a claim that only the node may make to the next hop."""
 
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
@@ -352,18 +352,18 @@ COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 TASK: Final = "task"
 _DEFINED_CODES: Final = frozenset({-32020, -32021, -32022})
-"""All that 2026-07-28 knows between -32099 and -32000."""
+"""The codes between -32099 and -32000 that 2026-07-28 defines."""
 
 
 class Implementation(msgspec.Struct, gc=False, omit_defaults=True):
-    """Who a peer says it is."""
+    """The name and version of a peer, as it declares them."""
 
     name: str = "unknown"
     version: str = "0"
 
 
 class InitializeParams(msgspec.Struct, gc=False, rename="camel"):
-    """What a session client opens with."""
+    """The params of `initialize`."""
 
     protocol_version: str
     capabilities: Raw = Raw(b"{}")
@@ -371,7 +371,7 @@ class InitializeParams(msgspec.Struct, gc=False, rename="camel"):
 
 
 class InitializeResult(msgspec.Struct, gc=False, rename="camel"):
-    """What a session server answers."""
+    """The result of `initialize`."""
 
     protocol_version: str
     capabilities: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -380,7 +380,7 @@ class InitializeResult(msgspec.Struct, gc=False, rename="camel"):
 
 
 class DiscoverResult(msgspec.Struct, gc=False, rename="camel"):
-    """What a stateless server says about itself."""
+    """The result of `server/discover`."""
 
     supported_versions: list[str]
     capabilities: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -389,42 +389,43 @@ class DiscoverResult(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ListPage(msgspec.Struct, gc=False, rename="camel"):
-    """A page of `tools/list`: each tool raw, because one bad entry must not hide the others."""
+    """A page of `tools/list`. Each tool is raw, so that one invalid entry does not hide the
+    others."""
 
     tools: list[Raw] = msgspec.field(default_factory=list)
     next_cursor: str | None = None
 
 
 class ProgressParams(msgspec.Struct, gc=False, rename="camel"):
-    """The part of a progress notification that routes it."""
+    """The part of a progress notification that identifies its request."""
 
     progress_token: int | str | UnsetType = UNSET
 
 
 class ResourceUpdatedParams(msgspec.Struct, gc=False):
-    """Which resource is not what it was."""
+    """The params of `notifications/resources/updated`."""
 
     uri: str
 
 
 class ServerRequestParams(msgspec.Struct, gc=False):
-    """The part of a server's question that is about the question itself."""
+    """The `_meta` of a client request."""
 
     meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 class CancelledParams(msgspec.Struct, gc=False, rename="camel"):
-    """What a cancellation names; the id stays raw, as ids do."""
+    """The params of `notifications/cancelled`. The id stays raw."""
 
     request_id: Raw | UnsetType = UNSET
     reason: str | None = None
 
 
 class ResultSummary(msgspec.Struct, gc=False, rename="camel"):
-    """What a result says about itself: read once, without opening what it carries."""
+    """The protocol members of a result, decoded once without its content."""
 
     result_type: str = ""
-    """Empty: it does not say. On the session wire no result does."""
+    """Empty: not set. Session results never have it."""
     is_error: bool = False
     ttl_ms: Raw | UnsetType = UNSET
     cache_scope: Raw | UnsetType = UNSET
@@ -432,9 +433,9 @@ class ResultSummary(msgspec.Struct, gc=False, rename="camel"):
 
 
 decode_result_summary = msgspec.json.Decoder(ResultSummary).decode
-"""`summarize_result` for those who look out for its exceptions themselves."""
+"""`summarize_result` for callers that handle its exceptions themselves."""
 INVALID_SUMMARY: Final = ResultSummary(result_type="?")
-"""Of a result that says of itself what no result may say."""
+"""The summary of a result with invalid protocol members."""
 
 
 class ToolCallParams(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -446,7 +447,7 @@ class ToolCallParams(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class ToolCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A plain `tools/call`: by far the most frequent request, read in one go."""
+    """A plain `tools/call`, the most frequent request, decoded in one step."""
 
     jsonrpc: Literal["2.0"]
     id: Raw
@@ -458,10 +459,10 @@ _decode_tool_call = msgspec.json.Decoder(ToolCall).decode
 
 
 def decode_tool_call(data: bytes) -> ToolCall | None:
-    """`data` as a plain `tools/call`. None for everything else, mistakes included.
+    """Decode a plain `tools/call`. Return None for every other message, including invalid ones.
 
-    A shortcut, no second opinion: what it does not take is read, and judged, the general way. So
-    is a call whose id is neither digits nor a string: whoever reads the id looks at that.
+    This is a shortcut: other messages are decoded and checked by `jsonrpc`. The id may be neither
+    digits nor a string: its reader checks that.
     """
     try:
         if not data.isascii():
@@ -473,12 +474,13 @@ def decode_tool_call(data: bytes) -> ToolCall | None:
 
 
 def negotiate_revision(requested: str) -> str:
-    """The session revision to answer `initialize` with: the client's if we have it, else ours."""
+    """Return the session revision for `initialize`: the requested one if supported, else the
+    latest."""
     return requested if requested in SESSION_REVISIONS else LATEST_SESSION
 
 
 def unsupported_version(requested: str) -> ProtocolError:
-    """-32022, with what is supported."""
+    """Return the error -32022 with the supported revisions."""
     return ProtocolError(
         f"Protocol version {requested!r} is not supported.",
         UNSUPPORTED_VERSION,
@@ -487,15 +489,19 @@ def unsupported_version(requested: str) -> ProtocolError:
 
 
 def select_forwarded_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
-    """What of a caller's `_meta` goes on: traces, events and tasks, and nothing else."""
+    """Return the `_meta` keys of a caller that are forwarded: traces, events and tasks."""
     return {key: value for key, value in meta.items() if key in FORWARDED_META_KEYS}
 
 
 def remove_hop_meta(message: bytes | Raw) -> bytes:
-    """An object (params of a notification or a question, or an answer) without the keys of its
-    `_meta` that are between two neighbours. What cannot be read passes as it is."""
+    """Return an object without the `_meta` keys that are for one hop only. Invalid objects are
+    returned unchanged.
+
+    Args:
+        message: params of a notification or a client request, or a client response.
+    """
     raw = bytes(message)
-    # The key may be spelled with an escape, so its prefix is looked for, too.
+    # The key may be written with an escape, so escapes are searched, too.
     if raw.find(b'_meta"') < 0 and raw.find(b"\\u") < 0:
         return raw
     try:
@@ -503,15 +509,15 @@ def remove_hop_meta(message: bytes | Raw) -> bytes:
         meta = decode_members(members["_meta"])
     except (KeyError, ProtocolError):
         return raw
-    kept = {
+    forwarded = {
         key: value
         for key, value in meta.items()
         if key in TASK_META_KEYS or not (key.startswith(RESERVED) or key == ax.REQUEST)
     }
-    if len(kept) == len(meta):
+    if len(forwarded) == len(meta):
         return raw
-    if kept:
-        members["_meta"] = Raw(encode_members(kept))
+    if forwarded:
+        members["_meta"] = Raw(encode_members(forwarded))
     else:
         del members["_meta"]
     return encode_members(members)
@@ -519,7 +525,7 @@ def remove_hop_meta(message: bytes | Raw) -> bytes:
 
 @lru_cache(maxsize=4096)
 def supports_ax(capabilities: bytes) -> bool:
-    """Whether a client says that it speaks MCP-AX: `experimental.mcpax` of what it can do."""
+    """Return whether a client declares MCP-AX (`experimental.mcpax` of its capabilities)."""
     try:
         experimental = decode_members(decode_members(capabilities)["experimental"])
     except (KeyError, ProtocolError):
@@ -529,12 +535,14 @@ def supports_ax(capabilities: bytes) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def relayed_capabilities(promised: bytes) -> bytes:
-    """What a client of the session wire promises, as far as it holds through this node: all but
-    tasks. The session wire's own are between two neighbours, and those of the stateless wire mean
-    nothing on the session wire. What cannot be read counts as nothing."""
+def relayed_capabilities(declared: bytes) -> bytes:
+    """Return the capabilities of a session client that are valid through this node: all but tasks.
+
+    Tasks of the session protocol are for one hop, and those of the stateless protocol are not
+    defined in the session protocol. Invalid capabilities count as none.
+    """
     try:
-        members = decode_value(promised)
+        members = decode_value(declared)
     except ProtocolError:
         return b"{}"
     if not isinstance(members, dict):
@@ -545,42 +553,42 @@ def relayed_capabilities(promised: bytes) -> bytes:
         extensions.pop(TASKS_EXTENSION, None)
     elif extensions is not None:
         return b"{}"
-    # In one order: the same promise is the same bytes, however it was spelled.
+    # Sorted, so that equal capabilities are equal bytes.
     return msgspec.json.encode(members, order="sorted")
 
 
 def declares_capability(
     capabilities: Mapping[str, Any], capability: str = "", extension: str = ""
 ) -> bool:
-    """Whether a server has declared a capability, or an extension."""
+    """Return whether a server has declared a capability or an extension."""
     if not extension:
         return capability in capabilities
     extensions = capabilities.get("extensions")
     return isinstance(extensions, Mapping) and isinstance(extensions.get(extension), Mapping)
 
 
-def remove_capabilities(promised: bytes, denied: frozenset[str]) -> bytes:
-    """What is promised, but for some capabilities."""
+def remove_capabilities(declared: bytes, denied: frozenset[str]) -> bytes:
+    """Return the declared capabilities without the denied ones."""
     if not denied:
-        return promised
-    kept = {name: raw for name, raw in decode_members(promised).items() if name not in denied}
-    return encode_members(kept)
+        return declared
+    allowed = {name: raw for name, raw in decode_members(declared).items() if name not in denied}
+    return encode_members(allowed)
 
 
 def to_stateless_code(code: int) -> int:
-    """An upstream's error code as a stateless client may be told it."""
+    """Convert an error code of an upstream for a stateless client."""
     if code == -32002:
-        return -32602  # resource not found, in the words of the newer revision
+        return -32602  # Resource not found.
     if -32099 <= code <= -32000 and code not in _DEFINED_CODES:
         return -32603
     return code
 
 
 def to_stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
-    """A session server's result as a stateless client must see it.
+    """Convert the result of a session server for a stateless client.
 
-    The common case is a splice at the front; only a result that already uses one of the names is
-    opened. Raises ProtocolError for a result that is no object.
+    Usually members are inserted at the front. Only a result that already contains one of the names
+    is decoded. Raises ProtocolError if the result is not an object.
     """
     raw = bytes(result)
     if raw[:1] == b"{" and b'"resultType"' not in raw and b'"_meta"' not in raw:
@@ -592,46 +600,50 @@ def to_stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
         return head + (b"," + rest if rest[:1] != b"}" else rest)
     members = _result_members(raw)
     members.setdefault("resultType", Raw(b'"complete"'))
-    meta = _users_meta(members)
+    meta = _unreserved_meta(members)
     meta[META_SERVER_INFO] = Raw(server_info)
     members["_meta"] = Raw(encode_members(meta))
     return encode_members(members)
 
 
 def summarize_result(result: bytes | Raw) -> ResultSummary:
-    """What `result` says about itself. Never raises."""
+    """Decode the protocol members of a result. Never raises."""
     try:
         return decode_result_summary(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return INVALID_SUMMARY
 
 
-def to_session_result(result: bytes, glance: ResultSummary | None = None) -> bytes:
-    """A stateless server's result as a session client must see it: nothing of the other era.
+def to_session_result(result: bytes, summary: ResultSummary | None = None) -> bytes:
+    """Convert the result of a stateless server for a session client.
 
-    `glance`: of this result, when somebody has it. Raises ProtocolError for what is no object.
+    Args:
+        summary: of this result, if it is known.
+
+    Raises:
+        ProtocolError: the result is not an object.
     """
-    if glance is None:
-        glance = summarize_result(result)
+    if summary is None:
+        summary = summarize_result(result)
     raw = bytes(result)
     if (
-        glance.result_type == COMPLETE
-        and glance.meta is UNSET
-        and glance.ttl_ms is UNSET
-        and glance.cache_scope is UNSET
+        summary.result_type == COMPLETE
+        and summary.meta is UNSET
+        and summary.ttl_ms is UNSET
+        and summary.cache_scope is UNSET
         and raw[:_COMPLETE_HEAD_LENGTH] == _COMPLETE_HEAD
-        # Not `in`: on bytes that costs three times as much.
+        # Not `in`: on bytes it is three times slower.
         and raw.count(b'"resultType"') == 1
     ):
-        # The common case: one member at the front is all there is to take away.
+        # The common case: only the first member must be removed.
         return b"{" + raw[_COMPLETE_HEAD_LENGTH:]
     members = _result_members(raw)
     for name in _STATELESS_MEMBERS:
         members.pop(name, None)
     if "_meta" in members:
-        kept = _users_meta(members)
-        if kept:
-            members["_meta"] = Raw(encode_members(kept))
+        meta = _unreserved_meta(members)
+        if meta:
+            members["_meta"] = Raw(encode_members(meta))
         else:
             del members["_meta"]
     return encode_members(members)
@@ -641,26 +653,28 @@ def _result_members(result: bytes | Raw) -> dict[str, Raw]:
     try:
         return decode_members(result)
     except ProtocolError:
-        raise ProtocolError("The server's result is not an object.", UPSTREAM_PROTOCOL) from None
+        raise ProtocolError(
+            "The result of the server is not an object.", UPSTREAM_PROTOCOL
+        ) from None
 
 
-def _users_meta(members: dict[str, Raw]) -> dict[str, Raw]:
-    """What of a result's `_meta` means something to its reader: all but the reserved keys."""
+def _unreserved_meta(members: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the `_meta` of a result without the reserved keys."""
     raw = members.get("_meta")
-    # Some servers write out what they have not: `null` is no `_meta` at all.
+    # Some servers write `null` for a missing `_meta`.
     if raw is None or bytes(raw) == NULL:
         return {}
     try:
         meta = decode_members(raw)
     except ProtocolError:
         raise ProtocolError(
-            "`_meta` of the server's result is not an object.", UPSTREAM_PROTOCOL
+            "`_meta` in the result of the server is not an object.", UPSTREAM_PROTOCOL
         ) from None
     return {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
 
 
 def write_tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:
-    """A tool result that tells the model what it did wrong, and a program the stable code."""
+    """Return a tool result with an error message for the model and a stable code for a program."""
     return encode_value(
         {
             "content": [{"type": "text", "text": text}],

@@ -1,4 +1,4 @@
-"""The words of MCPx v0.1: what is written on its wire, and how much of it there may be."""
+"""Terms and limits of the MCPx v0.1 protocol."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ JOIN: Final = "join"
 LEAVE: Final = "leave"
 
 MAX_ENVELOPE_BYTES: Final = 1024 * 1024
-"""The most bytes of an envelope."""
+"""Maximum size of an envelope."""
 MAX_GATEWAY_ENVELOPE_BYTES: Final = 16 * 1024 * 1024
-"""A welcome names everybody who is there, and what each may send: it may be longer."""
+"""Maximum size of an envelope of the gateway: a welcome lists all participants and their grants."""
 MAX_PARTICIPANT_ID: Final = 128
-"""The most characters of a participant's id."""
+"""Maximum characters of a participant id."""
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,128}$"
 
 REPLACED_CODE: Final = 4009
-"""Closed, because the same participant came in by another connection."""
+"""Close code: the same participant has connected again."""
 FORBIDDEN_CODE: Final = 4003
-"""Closed, because it may not be here any longer."""
+"""Close code: the participant has lost its access."""
 SLOW_READER_CODE: Final = 1013
-"""Closed, because it did not read."""
+"""Close code: the participant did not read its messages."""
 SHUTTING_DOWN_CODE: Final = 1001
-"""Closed, because the gateway stops."""
+"""Close code: the gateway shuts down."""
 
 SUBPROTOCOL: Final = "mcpx"
 BEARER_SUBPROTOCOL: Final = "mcpx.bearer."
-"""How a browser, which cannot send an Authorization header, shows its token."""
+"""The subprotocol prefix with the token of a browser, which cannot send an Authorization header."""
 
 TOPIC_SERVER: Final = "topic"
-"""By what the journal calls this way in."""
+"""The server name of topics in calls and in the journal."""
 REVISION: Final = "2025-06-18"
-"""The MCP that is spoken in rooms, where nobody has agreed on another."""
+"""The MCP revision in topics, where it is not negotiated."""
 
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 
 GUEST: Final = "guest"
-"""The kind, and the name, of a caller without credentials."""
+"""The kind and the name of a caller without credentials."""

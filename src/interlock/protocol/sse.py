@@ -1,7 +1,7 @@
-"""Server-Sent Events, by the WHATWG algorithm: what MCP streams over HTTP.
+"""Server-Sent Events, by the WHATWG algorithm: the HTTP streams of MCP.
 
-Bytes in, events out, and back. Pure: it holds the unfinished event and nothing else. An event's
-data stays bytes; whether it is UTF-8, and what it says, is for whoever decodes it.
+Converts bytes to events and back. Pure: the only state is the incomplete event. The data of an
+event stays bytes: its reader checks that it is UTF-8 and decodes it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import msgspec
 from interlock.errors import INVALID_REQUEST, PAYLOAD_TOO_LARGE, ProtocolError
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-"""A longer event is refused unless the decoder is told otherwise."""
+"""Default maximum size of an event."""
 
 COMMENT_PING: Final = b": ping\r\n\r\n"
-"""Keeps an idle stream alive; every reader ignores it."""
+"""A comment that keeps an idle stream open. Every reader ignores it."""
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 _BOM: Final = b"\xef\xbb\xbf"
 _COLON: Final = 58
 _RETRY_DIGITS: Final = 12
-# How a message event begins when a server says nothing else about it.
+# The beginning of a message event without other fields.
 _PLAIN_STARTS: Final = (b"event: message\r\ndata: ", b"data: ", b"event: message\ndata: ")
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """One event. `id` and `retry` are what this event itself said, None if it said nothing."""
+    """One event. `id` and `retry` are None if the event does not contain them."""
 
     data: bytes
     event: str = "message"
@@ -36,12 +36,13 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 class OversizeEvent(ProtocolError):
-    """An event over the limit. It was dropped; `events` are the others of the same read."""
+    """An event over the limit, which was dropped. `events` are the other events of the same
+    read."""
 
     def __init__(self, limit: int, events: list[SseEvent]) -> None:
         super().__init__(
             f"An event is longer than {limit} bytes and was dropped. "
-            "Send less at a time, or raise the limit.",
+            "Send smaller messages, or raise the limit.",
             PAYLOAD_TOO_LARGE,
             {"limit": limit},
         )
@@ -49,24 +50,24 @@ class OversizeEvent(ProtocolError):
 
 
 class SseDecoder:
-    """Cuts a stream of bytes into events.
+    """Splits a stream of bytes into events.
 
-    `last_event_id` and `retry` are what a reconnecting reader needs: the id of the last finished
-    event block (also of one without data, which gives no event) and the wait in milliseconds
-    that the server last asked for. The limit is on an event's lines together, field names
-    included, line ends not; a comment does not add up but must fit.
+    A reader needs `last_event_id` and `retry` to reconnect: the id of the last complete event block
+    (also of a block without data, which is no event), and the last reconnection time in
+    milliseconds. The limit counts all lines of an event with field names and without line ends.
+    A comment does not count, but must not exceed the limit itself.
     """
 
     __slots__ = (
         "_after_cr",
-        "_between",
         "_data",
         "_dropping",
         "_event",
+        "_event_retry",
         "_id",
+        "_is_empty",
         "_line",
         "_max_event_bytes",
-        "_own_retry",
         "_size",
         "_start",
         "last_event_id",
@@ -80,37 +81,39 @@ class SseDecoder:
         self.retry: int | None = None
         self._max_event_bytes = max_event_bytes
         self._line = bytearray()
-        # What may still turn out to be a byte order mark; None once the stream is under way.
+        # The beginning of the stream, which may be a byte order mark. None after the beginning.
         self._start: bytes | None = b""
         self._after_cr = False
         self._dropping = False
-        # What the unfinished block has said so far, and in how many bytes.
+        # The fields of the incomplete block, and its size in bytes.
         self._data: list[bytes] = []
         self._event = ""
         self._id: str | None = None
-        self._own_retry: int | None = None
+        self._event_retry: int | None = None
         self._size = 0
-        # Nothing of an event is held, so the next read may be taken as it is.
-        self._between = True
+        # True if nothing is buffered, so that the next read can be a complete event.
+        self._is_empty = True
 
     @property
     def pending(self) -> int:
-        """How many bytes of an unfinished event are held. At the end of a stream they are lost."""
+        """The number of buffered bytes of an incomplete event. At the end of a stream they are
+        lost."""
         return self._size + len(self._line) + len(self._start or b"")
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """The events that `data` completes.
+        """Return the events that `data` completes.
 
-        Raises OversizeEvent when one of them was too long: the rest of `data` has been read by
-        then, and the decoder can be fed on.
+        Raises:
+            OversizeEvent: an event was too long. All of `data` has been read, and the decoder can
+                be used further.
         """
-        if self._between:
-            whole = self._whole_event(data)
+        if self._is_empty:
+            whole = self._read_single_event(data)
             if whole is not None:
                 self._start = None
                 return [whole]
         if self._start is not None:
-            data = self._without_bom(data)
+            data = self._remove_bom(data)
         if self._after_cr and data:
             self._after_cr = False
             if data[0] == 10:
@@ -122,8 +125,8 @@ class SseDecoder:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return self._read_lines(data)
 
-    def _whole_event(self, data: bytes) -> SseEvent | None:
-        """The event when `data` is exactly one plain message event: one copy, no splitting."""
+    def _read_single_event(self, data: bytes) -> SseEvent | None:
+        """Return the event if `data` is exactly one plain message event: one copy, no splitting."""
         if data.endswith(b"\r\n\r\n"):
             end = -4
         elif data.endswith(b"\n\n"):
@@ -138,14 +141,14 @@ class SseDecoder:
                 return SseEvent(value)
         return None
 
-    def _without_bom(self, data: bytes) -> bytes:
-        seen = (self._start or b"") + data
-        if len(seen) < len(_BOM) and _BOM.startswith(seen):
-            self._start = seen
-            self._between = not seen
+    def _remove_bom(self, data: bytes) -> bytes:
+        received = (self._start or b"") + data
+        if len(received) < len(_BOM) and _BOM.startswith(received):
+            self._start = received
+            self._is_empty = not received
             return b""
         self._start = None
-        return seen[len(_BOM) :] if seen.startswith(_BOM) else seen
+        return received[len(_BOM) :] if received.startswith(_BOM) else received
 
     def _read_lines(self, data: bytes) -> list[SseEvent]:
         events: list[SseEvent] = []
@@ -169,7 +172,7 @@ class SseDecoder:
                     self._read_field(line)
         if tail:
             if self._dropping:
-                # One byte is enough to remember that this line is not blank.
+                # One byte is enough to know that this line is not blank.
                 self._line[:] = tail[:1]
             elif self._size + len(self._line) + len(tail) > self._max_event_bytes:
                 oversize = True
@@ -177,7 +180,7 @@ class SseDecoder:
                 self._line[:] = tail[:1]
             else:
                 self._line += tail
-        self._between = not (self._size or self._line or self._after_cr or self._dropping)
+        self._is_empty = not (self._size or self._line or self._after_cr or self._dropping)
         if oversize:
             raise OversizeEvent(self._max_event_bytes, events)
         return events
@@ -202,7 +205,7 @@ class SseDecoder:
         elif name == b"retry" and value.isdigit():
             digits = value.lstrip(b"0")
             if len(digits) <= _RETRY_DIGITS:
-                self.retry = self._own_retry = int(digits or b"0")
+                self.retry = self._event_retry = int(digits or b"0")
 
     def _end_block(self, events: list[SseEvent]) -> None:
         if not self._size:
@@ -211,19 +214,19 @@ class SseDecoder:
             self.last_event_id = self._id
         if self._data:
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-            events.append(SseEvent(data, self._event or "message", self._id, self._own_retry))
-        self._forget_block()
+            events.append(SseEvent(data, self._event or "message", self._id, self._event_retry))
+        self._reset_block()
 
     def _drop_block(self) -> None:
-        self._forget_block()
+        self._reset_block()
         self._line.clear()
         self._dropping = True
 
-    def _forget_block(self) -> None:
+    def _reset_block(self) -> None:
         self._data = []
         self._event = ""
         self._id = None
-        self._own_retry = None
+        self._event_retry = None
         self._size = 0
 
 
@@ -233,7 +236,7 @@ def encode_event(
     id: str | None = None,
     retry: int | None = None,
 ) -> bytes:
-    """One event as bytes, with one `data` line: some clients read only the first.
+    """Encode an event with one `data` line, since some clients read only the first.
 
     Args:
         data: JSON, or text of one line. Line ends between the tokens of JSON become blanks.
@@ -251,24 +254,27 @@ def encode_event(
 def _encode_fields(event: str | None, id: str | None, retry: int | None) -> bytes:
     fields = b""
     if event is not None:
-        fields = b"event: %b\r\n" % _one_line("event", event)
+        fields = b"event: %b\r\n" % _encode_field("event", event)
     if id is not None:
-        fields += b"id: %b\r\n" % _one_line("id", id)
+        fields += b"id: %b\r\n" % _encode_field("id", id)
     if retry is not None:
         if not 0 <= retry < 10**_RETRY_DIGITS:
             raise ProtocolError(
-                "An event's retry must be a number of milliseconds, zero or more.", INVALID_REQUEST
+                "The retry of an event must be a number of milliseconds, zero or more.",
+                INVALID_REQUEST,
             )
         fields += b"retry: %d\r\n" % retry
     return fields
 
 
-def _one_line(field: str, value: str) -> bytes:
+def _encode_field(field: str, value: str) -> bytes:
     if "\n" in value or "\r" in value or "\0" in value:
         raise ProtocolError(
-            f"An event's {field} must not hold a line end or a NUL.", INVALID_REQUEST
+            f"The {field} of an event must not contain a line end or a NUL.", INVALID_REQUEST
         )
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise ProtocolError(f"An event's {field} is not valid text.", INVALID_REQUEST) from None
+        raise ProtocolError(
+            f"The {field} of an event is not valid text.", INVALID_REQUEST
+        ) from None

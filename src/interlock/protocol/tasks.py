@@ -1,7 +1,7 @@
-"""Tasks as data: the extension `io.modelcontextprotocol/tasks` of the stateless wire. Pure.
+"""Tasks of the stateless protocol: the extension `io.modelcontextprotocol/tasks`. Pure.
 
-A server may answer a call with a task instead of a result. The client asks for the task by its id
-until it has ended, and answers what it is asked on the way.
+A server may return a task instead of a result. The client polls the task by its id until it has
+ended, and responds to client requests meanwhile.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ CANCELLED: Final = "cancelled"
 REQUIRED_CAPABILITIES: Final[dict[str, Any]] = {
     "requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}
 }
-"""What a client is told that asks for tasks, but does not say that it knows them."""
+"""The error data for a client that uses tasks without declaring the extension."""
 
 _RESERVED: Final = RESERVED.encode()
 
 
 class Task(msgspec.Struct):
-    """A task as its client sees it. Moments are in the words of ISO 8601, times in seconds."""
+    """A task as its client sees it. Timestamps are in ISO 8601, durations in seconds."""
 
     id: str
     status: str
     created: str
     updated: str
     ttl: float
-    """From when it was created."""
+    """Counted from its creation."""
     poll: float
     message: str = ""
 
@@ -45,7 +45,11 @@ class Task(msgspec.Struct):
 def write_task(
     result_type: str, task: Task, detail: tuple[str, bytes | Raw] | None = None
 ) -> bytes:
-    """The result that shows a task. `detail`: what its status brings with it, already encoded."""
+    """Return the result for a task.
+
+    Args:
+        detail: the member that belongs to the status, with its encoded value.
+    """
     members: dict[str, Any] = {
         "resultType": result_type,
         TASK_ID: task.id,
@@ -63,9 +67,9 @@ def write_task(
 
 
 def read_task_id(members: dict[str, Raw]) -> str | None:
-    """The id of the task that a server's result shows. None: it names none.
+    """Return the task id in a result of a server. None: there is none.
 
-    Raises ProtocolError for an id that cannot be one.
+    Raises ProtocolError for an invalid id.
     """
     raw = members.get(TASK_ID)
     if raw is None:
@@ -77,7 +81,7 @@ def read_task_id(members: dict[str, Raw]) -> str | None:
 
 
 def remove_reserved_meta(result: bytes | Raw) -> bytes:
-    """A result inside a task, without what in its `_meta` is between two neighbours."""
+    """Return the result inside a task without the reserved `_meta` keys, which are for one hop."""
     raw = bytes(result)
     if _RESERVED not in raw:
         return raw
@@ -86,9 +90,9 @@ def remove_reserved_meta(result: bytes | Raw) -> bytes:
         meta = decode_members(members["_meta"])
     except (KeyError, ProtocolError):
         return raw
-    kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
-    if kept:
-        members["_meta"] = Raw(encode_members(kept))
+    forwarded = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+    if forwarded:
+        members["_meta"] = Raw(encode_members(forwarded))
     else:
         del members["_meta"]
     return encode_members(members)

@@ -1,2 +1,2 @@
-"""A small MCP server's side of a conversation, for programs that have tools and are no node: the
-demo, and subservers written with `interlock.tree.subserver`."""
+"""A small MCP server for programs with tools that are not a node: the demo, and subservers written
+with `interlock.tree.subserver`."""

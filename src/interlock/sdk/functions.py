@@ -1,4 +1,4 @@
-"""A function as a tool: its schema from its signature, its results and errors as MCP has them."""
+"""Functions as tools: the schema comes from the signature, results and errors are those of MCP."""
 
 from __future__ import annotations
 
@@ -21,85 +21,85 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY
 from interlock.sdk.tool import Report, ToolError, ToolResult, build_schema, read_arguments
 
-# -- Threads for tools that are plain functions. They never keep a program from ending.
+# -- Threads for tools that are plain functions. They never delay the end of a program.
 #
-# The threads of asyncio's own executor are waited for when a program ends, for as long as it
-# takes. These are not: whoever is told to stop stops, and what still runs ends with the process.
+# A program waits for the threads of asyncio's executor when it ends, without a limit. It does not
+# wait for these threads: a running function ends with the process.
 
 MAX_THREADS: Final = 32
-"""So many functions run at the same time; the others wait for their turn."""
+"""Maximum number of functions that run at the same time. The others wait."""
 
 Work = Callable[[], None]
 
 
 class ThreadPool:
-    """Makes threads as they are needed, and keeps them for the next ones."""
+    """A pool that starts threads on demand and keeps them."""
 
-    def __init__(self, most: int = MAX_THREADS) -> None:
-        self._most = most
-        self._waiting: SimpleQueue[Work] = SimpleQueue()
-        self._guard = threading.Lock()
-        self._made = 0
-        self._under_way = 0
-        """Functions that run, or wait for a thread."""
+    def __init__(self, max_threads: int = MAX_THREADS) -> None:
+        self._max_threads = max_threads
+        self._queue: SimpleQueue[Work] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread_count = 0
+        self._pending = 0
+        """Number of functions that run or wait for a thread."""
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """What the function gives back, or raises, whatever that is; called in the context of
-        whoever asks. Who no longer waits for it does not stop it."""
+        """Run a function in a thread and in the context of the caller. Return its result or raise
+        its exception. Cancelling the caller does not stop the function."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         context = copy_context()
 
         def work() -> None:
-            found, raised = None, None
+            result, error = None, None
             try:
-                found = context.run(function)
-            except BaseException as error:
-                raised = error
+                result = context.run(function)
+            except BaseException as exception:
+                error = exception
             try:
-                loop.call_soon_threadsafe(_tell, answer, (found, raised))
+                loop.call_soon_threadsafe(_set_outcome, outcome, (result, error))
             except RuntimeError:
-                # The loop is closed: nobody is there any more to be told.
+                # The loop is closed: nothing waits for the result.
                 return
 
-        self._take(work)
-        found, raised = await answer
-        if raised is None:
-            return found
-        if isinstance(raised, asyncio.CancelledError | GeneratorExit):
-            # As it stands it would look as though nobody waited for the answer any more.
-            raise RuntimeError("what it waited for was cancelled") from raised
-        raise raised
+        self._start(work)
+        result, error = await outcome
+        if error is None:
+            return result
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            # Raised unchanged, it would look like a cancellation of the caller.
+            raise RuntimeError("an operation of the function was cancelled") from error
+        raise error
 
-    def _take(self, work: Work) -> None:
-        with self._guard:
-            self._under_way += 1
-            if self._made < min(self._under_way, self._most):
-                self._made += 1
-                name = f"tool-{self._made}"
-                threading.Thread(target=self._work_on, name=name, daemon=True).start()
-        self._waiting.put(work)
+    def _start(self, work: Work) -> None:
+        with self._lock:
+            self._pending += 1
+            if self._thread_count < min(self._pending, self._max_threads):
+                self._thread_count += 1
+                name = f"tool-{self._thread_count}"
+                threading.Thread(target=self._run_queue, name=name, daemon=True).start()
+        self._queue.put(work)
 
-    def _work_on(self) -> None:
+    def _run_queue(self) -> None:
         while True:
-            work = self._waiting.get()
+            work = self._queue.get()
             work()
-            with self._guard:
-                self._under_way -= 1
-            # Nothing of a call is kept until the next one.
+            with self._lock:
+                self._pending -= 1
+            # Release the objects of the call before waiting for the next one.
             del work
 
 
-def _tell(
-    answer: asyncio.Future[tuple[Any, BaseException | None]],
+def _set_outcome(
+    future: asyncio.Future[tuple[Any, BaseException | None]],
     outcome: tuple[Any, BaseException | None],
 ) -> None:
-    if not answer.done():
-        answer.set_result(outcome)
+    if not future.done():
+        future.set_result(outcome)
 
 
 threads: Final = ThreadPool()
-"""Those of this process."""
+"""The thread pool of this process."""
 
 
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -107,19 +107,19 @@ _log = logging.getLogger("interlock.subserver")
 
 
 class Progress:
-    """Tells the caller how far a tool has come. Ask for it with a parameter of this type."""
+    """Reports the progress of a tool. A function gets it by a parameter of this type."""
 
     def __init__(self, report: Report, loop: asyncio.AbstractEventLoop) -> None:
         self._report = report
         self._loop = loop
 
     def __call__(self, done: float, total: float, message: str = "") -> None:
-        """From any thread."""
+        """Report progress, from any thread."""
         self._loop.call_soon_threadsafe(self._report, done, total, message)
 
 
 class FunctionTool:
-    """One function. Raises TypeError or ValueError for one that cannot be a tool."""
+    """A function as a tool. Raises TypeError or ValueError for an unsuitable function."""
 
     def __init__(
         self,
@@ -130,8 +130,8 @@ class FunctionTool:
         description: str | None,
         capability: dict[str, Any],
     ) -> None:
-        said = {key: value for key, value in capability.items() if value is not None}
-        _, problems = read_capability(encode_value(said))
+        declared = {key: value for key, value in capability.items() if value is not None}
+        _, problems = read_capability(encode_value(declared))
         if problems:
             raise ValueError(f"{name}: {problems[0]}")
         self.name = name
@@ -147,8 +147,8 @@ class FunctionTool:
         returned = typing.get_type_hints(function).get("return")
         if isinstance(returned, type) and issubclass(returned, Struct):
             self._listed["outputSchema"] = build_schema(returned)
-        if said:
-            self._listed["_meta"] = {CAPABILITY: said}
+        if declared:
+            self._listed["_meta"] = {CAPABILITY: declared}
 
     def listed(self) -> dict[str, Any]:
         return self._listed
@@ -163,33 +163,33 @@ class FunctionTool:
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         try:
             if inspect.iscoroutinefunction(self._function):
-                found = await self._function(**values)
+                result = await self._function(**values)
             else:
-                found = await threads.run(partial(self._function, **values))
-            return _answer(found)
+                result = await threads.run(partial(self._function, **values))
+            return _to_tool_result(result)
         except ToolError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # Also one that means to end the program: that is for whoever runs it to decide.
-            _log.exception("%s failed", self.name)
+            # A tool must not end the program, so SystemExit and KeyboardInterrupt are caught too.
+            _log.exception("tool %s failed", self.name)
             raise ToolError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
 
 def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], str | None]:
-    """The shape of a function's arguments, and the parameter that wants to tell progress."""
+    """Return the struct of a function's arguments, and the name of its progress parameter."""
     hints = typing.get_type_hints(function, include_extras=True)
     fields: list[Any] = []
     progress = None
-    for one in inspect.signature(function).parameters.values():
-        if one.kind in _VARIABLE or one.kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise TypeError(f"{name}: {one} cannot be an argument of a tool: it has no name.")
-        declared = hints.get(one.name, Any)
-        if Progress in (declared, *typing.get_args(declared)):
-            progress = one.name
-        elif one.default is inspect.Parameter.empty:
-            fields.append((one.name, declared))
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in _VARIABLE or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise TypeError(f"{name}: {parameter} cannot be an argument of a tool: it has no name.")
+        annotation = hints.get(parameter.name, Any)
+        if Progress in (annotation, *typing.get_args(annotation)):
+            progress = parameter.name
+        elif parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, annotation))
         else:
-            fields.append((one.name, declared, _default(one.default)))
+            fields.append((parameter.name, annotation, _default(parameter.default)))
     shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     return shape, progress
 
@@ -200,12 +200,12 @@ def _default(value: Any) -> Any:
     return value
 
 
-def _answer(found: Any) -> ToolResult:
-    if isinstance(found, ToolResult):
-        return found
-    if found is None:
+def _to_tool_result(value: Any) -> ToolResult:
+    if isinstance(value, ToolResult):
+        return value
+    if value is None:
         return ToolResult("Done.")
-    if isinstance(found, str):
-        return ToolResult(found)
-    text = encode_value(found).decode()
-    return ToolResult(text, found if isinstance(found, Struct | dict) else None)
+    if isinstance(value, str):
+        return ToolResult(value)
+    text = encode_value(value).decode()
+    return ToolResult(text, value if isinstance(value, Struct | dict) else None)

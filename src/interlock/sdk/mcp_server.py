@@ -1,8 +1,8 @@
-"""One MCP conversation, in both eras: a message comes in, messages go out.
+"""An MCP server for one client, for both protocol generations.
 
-The session wire is spoken after `initialize`; the stateless wire by every request that names its
-revision in `_meta`. Which one a request is on is decided request by request. This room touches the
-event loop, for the tools that take their time, and nothing else.
+The session protocol is used after `initialize`, the stateless protocol for every request with a
+revision in `_meta`. This is decided for each request. This module uses the event loop for slow
+tools, and no other I/O.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from interlock.sdk.tool import Report, ServedTool, ToolError, ToolResult
 _METHODS: Final = frozenset(
     {mcp.INITIALIZE, mcp.PING, mcp.DISCOVER, mcp.TOOLS_LIST, mcp.TOOLS_CALL, mcp.SET_LEVEL}
 )
-# The list never changes while the process lives; stateless clients may keep it for a while.
+# The list never changes during the process, so stateless clients may cache it.
 _LIST_TTL_MS: Final = 60_000
 
 
 class _Meta(msgspec.Struct):
-    """The keys of a request's `_meta` that matter here."""
+    """The keys of a request's `_meta` that this server uses."""
 
     revision: str | UnsetType = msgspec.field(default=UNSET, name=mcp.META_VERSION)
     client_capabilities: Raw | UnsetType = msgspec.field(
@@ -44,7 +44,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Params(msgspec.Struct):
-    """What any request may carry; each method reads its own part."""
+    """The params of all methods. Each method reads its part."""
 
     meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
     protocol_version: str | UnsetType = msgspec.field(default=UNSET, name="protocolVersion")
@@ -55,31 +55,31 @@ class _Params(msgspec.Struct):
 
 
 class ServerRequest(NamedTuple):
-    """A request, as far as it is understood."""
+    """A decoded request."""
 
     id: Raw
     method: str
     params: _Params
     era: Era
     raw: Raw | UnsetType = UNSET
-    """The params as they came."""
+    """The params as received."""
 
 
 class ServerDescription(msgspec.Struct, frozen=True):
-    """Who serves."""
+    """The description of a server for its clients."""
 
     server_info: dict[str, Any]
     instructions: str | None = None
     logs: bool = False
-    """Whether it sends log messages."""
+    """True if it sends log messages."""
 
 
 class Conversation:
-    """Serves one client. `send` is called with whole messages."""
+    """Serves one client. `send` is called with complete messages."""
 
     ax = False
-    """Whether the other side is a node that it registered with: its errors and progress are worded
-    as on an MCP-AX link."""
+    """True if the client is a node with which it registered: errors and progress have the MCP-AX
+    format."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class Conversation:
         self._tools = tools
         self._about = about
         self.level: str | None = None
-        """From which level on a session client wants log messages; None: it never said."""
+        """The lowest level of log messages that a session client wants. None: it set no level."""
         self._revision: str | None = None
-        # By the id as a value, because a cancellation may spell it differently than the request.
+        # By the decoded id, because a cancellation may encode the id differently.
         self._running: dict[int | str, asyncio.Task[bytes | None]] = {}
-        # Held here because the event loop itself does not keep tasks alive.
+        # The event loop itself does not keep a reference to tasks.
         self._batches: set[asyncio.Task[None]] = set()
 
     def receive(self, data: bytes) -> None:
-        """Take what the client sent: a message, or a batch of them."""
+        """Handle data of the client: a message, or a batch of messages."""
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError as error:
@@ -111,58 +111,57 @@ class Conversation:
             self.serve(message)
 
     def reject(self, id: bytes, error: InterlockError) -> None:
-        """Answer with an error."""
+        """Send an error response."""
         self._send(self._error(id, error))
 
     def close(self) -> None:
-        """The client is gone, and nobody waits for what is under way."""
+        """Cancel all running calls, after the client has disconnected."""
         for task in [*self._running.values(), *self._batches]:
             task.cancel()
 
     def serve(self, message: Message) -> None:
-        """A message that has been read already."""
-        answer = self._answer(message)
-        if isinstance(answer, bytes):
-            self._send(answer)
-        elif answer is not None:
-            answer.add_done_callback(self._send_late)
+        """Handle a decoded message."""
+        response = self._respond(message)
+        if isinstance(response, bytes):
+            self._send(response)
+        elif response is not None:
+            response.add_done_callback(self._send_late)
 
     def _receive_batch(self, batch: list[Message | BadMessage]) -> None:
         if self._revision not in mcp.BATCH_REVISIONS:
             error = ProtocolError(
-                "Batches are not part of this revision: send one message to a line.",
+                "This revision has no batches. Send one message per line.",
                 errors.INVALID_REQUEST,
             )
             self.reject(jsonrpc.NULL, error)
             return
-        answers = [
-            self._error(item.id, item) if isinstance(item, BadMessage) else self._answer(item)
+        responses = [
+            self._error(item.id, item) if isinstance(item, BadMessage) else self._respond(item)
             for item in batch
         ]
-        task = asyncio.get_running_loop().create_task(self._send_batch(answers))
+        task = asyncio.get_running_loop().create_task(self._send_batch(responses))
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
 
-    async def _send_batch(self, answers: list[bytes | asyncio.Task[bytes | None] | None]) -> None:
-        tasks = [answer for answer in answers if isinstance(answer, asyncio.Task)]
-        late = await asyncio.gather(*tasks, return_exceptions=True)
-        ready: list[Any] = [answer for answer in answers if isinstance(answer, bytes)]
-        whole = [answer for answer in [*ready, *late] if isinstance(answer, bytes)]
-        if whole:
-            self._send(b"[" + b",".join(whole) + b"]")
+    async def _send_batch(self, responses: list[bytes | asyncio.Task[bytes | None] | None]) -> None:
+        tasks = [response for response in responses if isinstance(response, asyncio.Task)]
+        late: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+        payloads = [response for response in [*responses, *late] if isinstance(response, bytes)]
+        if payloads:
+            self._send(b"[" + b",".join(payloads) + b"]")
 
     def _send_late(self, task: asyncio.Task[bytes | None]) -> None:
-        # A cancelled call is not answered: its caller has said that nobody waits.
-        if not task.cancelled() and (answer := task.result()) is not None:
-            self._send(answer)
+        # A cancelled call gets no response.
+        if not task.cancelled() and (response := task.result()) is not None:
+            self._send(response)
 
-    def _answer(self, message: Message) -> bytes | asyncio.Task[bytes | None] | None:
-        """The answer, or the task that will have it, or None when there is nothing to answer."""
+    def _respond(self, message: Message) -> bytes | asyncio.Task[bytes | None] | None:
+        """Return the response, or the task that returns it. None: the message needs none."""
         if message.is_notification:
-            self._notice(message)
+            self._handle_notification(message)
             return None
         if not message.is_request:
-            return None  # an answer, though this server never asks anything
+            return None  # A response, although this server sends no requests.
         assert isinstance(message.id, Raw)
         era = Era.SESSION
         try:
@@ -177,10 +176,10 @@ class Conversation:
         except InterlockError as error:
             return self._error(bytes(message.id), error, era)
         except Exception:
-            return _our_fault(bytes(message.id))
+            return _internal_error(bytes(message.id))
 
     def _check(self, request: ServerRequest) -> None:
-        """Whether it may be served here. Raises InterlockError."""
+        """Check that the request is allowed. Raises InterlockError."""
 
     def _serve(self, request: ServerRequest) -> bytes | asyncio.Task[bytes | None]:
         method = request.method
@@ -250,7 +249,7 @@ class Conversation:
     def _list(self, request: ServerRequest) -> bytes:
         if request.params.cursor is not None:
             raise InterlockError(
-                errors.INVALID_CURSOR, "The cursor is unknown: this list has one page only."
+                errors.INVALID_CURSOR, "Unknown cursor: this list has one page only."
             )
         tools = [tool.listed() for tool in self._tools.values()]
         return self._result(request, {"tools": tools}, cacheable=True)
@@ -263,20 +262,18 @@ class Conversation:
         if tool is None:
             raise InterlockError(
                 errors.UNKNOWN_TOOL,
-                f"There is no tool {name!r}. There are: {', '.join(self._tools)}.",
+                f"Unknown tool {name!r}. Tools: {', '.join(self._tools)}.",
             )
         raw = request.params.arguments
         if raw is UNSET or bytes(raw) == b"null":
             raw = Raw(b"{}")
         key = jsonrpc.decode_value(request.id)
         if key in self._running:
-            raise InterlockError(
-                errors.INVALID_REQUEST, "A request with this id is still being worked on."
-            )
+            raise InterlockError(errors.INVALID_REQUEST, "A request with this id is still running.")
         try:
             started = tool.start(raw, self._reporter(request))
-        except ToolError as trouble:
-            return self._trouble(request, trouble)
+        except ToolError as error:
+            return self._tool_error(request, error)
         if isinstance(started, ToolResult):
             return self._tool_result(request, started)
         work = self._slow_result(request, started)
@@ -303,7 +300,7 @@ class Conversation:
 
         return report
 
-    def _notice(self, message: Message) -> None:
+    def _handle_notification(self, message: Message) -> None:
         if message.method != mcp.CANCELLED or message.params is UNSET:
             return
         try:
@@ -312,12 +309,12 @@ class Conversation:
                 return
             key = jsonrpc.decode_value(cancelled.request_id)
         except (msgspec.DecodeError, ProtocolError):
-            return  # nobody can be told: a notification has no answer
+            return  # A notification has no response, so the error cannot be reported.
         task = self._running.get(key) if isinstance(key, int | str) else None
         if task is not None:
             task.cancel()
 
-    # -- answers
+    # -- responses
 
     def _result(
         self, request: ServerRequest, result: dict[str, Any], *, cacheable: bool = False
@@ -330,29 +327,29 @@ class Conversation:
                 result["cacheScope"] = "public"
         return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
 
-    def _tool_result(self, request: ServerRequest, answer: ToolResult) -> bytes:
-        result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
-        if answer.data is not None:
-            result["structuredContent"] = answer.data
+    def _tool_result(self, request: ServerRequest, tool_result: ToolResult) -> bytes:
+        result: dict[str, Any] = {"content": [{"type": "text", "text": tool_result.text}]}
+        if tool_result.data is not None:
+            result["structuredContent"] = tool_result.data
         return self._result(request, result)
 
-    def _trouble(self, request: ServerRequest, trouble: ToolError) -> bytes:
-        content = [{"type": "text", "text": str(trouble)}]
+    def _tool_error(self, request: ServerRequest, error: ToolError) -> bytes:
+        content = [{"type": "text", "text": str(error)}]
         return self._result(request, {"content": content, "isError": True})
 
     async def _slow_result(self, request: ServerRequest, work: Awaitable[ToolResult]) -> bytes:
         try:
             return self._tool_result(request, await work)
-        except ToolError as trouble:
-            return self._trouble(request, trouble)
+        except ToolError as error:
+            return self._tool_error(request, error)
         except Exception:
-            return _our_fault(bytes(request.id))
+            return _internal_error(bytes(request.id))
 
     def _error(self, id: bytes, error: InterlockError, era: Era = Era.SESSION) -> bytes:
         failure = error.failure
         if self.ax and failure.ax_name:
-            said = {**(error.data or {}), "detail": error.message}
-            return jsonrpc.error_response(id, failure.ax_code, failure.ax_name, said)
+            data = {**(error.data or {}), "detail": error.message}
+            return jsonrpc.error_response(id, failure.ax_code, failure.ax_name, data)
         code = failure.stateless_code if era is Era.STATELESS else failure.code
         return jsonrpc.error_response(
             id, failure.ax_code if self.ax else code, error.message, error.data
@@ -365,7 +362,7 @@ def _read_params(message: Message) -> _Params:
     try:
         return msgspec.json.decode(message.params, type=_Params)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InterlockError(errors.INVALID_PARAMS, f"The params do not fit: {error}.") from None
+        raise InterlockError(errors.INVALID_PARAMS, f"Invalid params: {error}.") from None
 
 
 def _check_stateless(meta: _Meta) -> None:
@@ -377,12 +374,12 @@ def _check_stateless(meta: _Meta) -> None:
         )
 
 
-def _our_fault(id: bytes) -> bytes:
+def _internal_error(id: bytes) -> bytes:
     traceback.print_exc(file=sys.stderr)
     return jsonrpc.error_response(
-        id, errors.INTERNAL.code, "The server failed. Its stderr says where."
+        id, errors.INTERNAL.code, "Internal error of the server. Its stderr has the details."
     )
 
 
 def _unknown_method(method: str) -> InterlockError:
-    return InterlockError(errors.METHOD_NOT_FOUND, f"There is no method {method!r}.")
+    return InterlockError(errors.METHOD_NOT_FOUND, f"Unknown method {method!r}.")

@@ -41,7 +41,7 @@ def problems(schema: Any, arguments: Any) -> dict[str, str]:
     assert error.data["tool"] == "s.t"
     found = {one["field"]: one["problem"] for one in error.data["problems"]}
     # The sentence says the same as the data, for whoever reads only that.
-    assert error.message.startswith("The arguments do not fit s.t. ")
+    assert error.message.startswith("Invalid arguments for s.t. ")
     for field, problem in found.items():
         assert f"{field}: {problem}" in error.message
     return found
@@ -131,7 +131,7 @@ def test_arguments_that_are_no_object(raw: bytes) -> None:
 def test_arguments_that_cannot_be_read(raw: bytes) -> None:
     error = refused({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS
-    assert error.message.startswith("`arguments` cannot be read")
+    assert error.message.startswith("Cannot decode `arguments`")
 
 
 def test_numbers_keep_their_size() -> None:
@@ -247,8 +247,8 @@ def test_a_broken_schema_lets_calls_through_and_warns_once(
         for arguments in ({}, {"a": 1}, {"a": "x"}):
             validate_arguments(tool_call(arguments=arguments), tool)
     [warning] = caplog.records
-    assert warning.getMessage().startswith("s.t: its schema cannot be used (")
-    assert "unchecked" in warning.getMessage()
+    assert warning.getMessage().startswith("tool s.t: unusable schema (")
+    assert "without validation" in warning.getMessage()
     assert len(warning.getMessage()) < 400
     assert "\n" not in warning.getMessage()
 

@@ -128,7 +128,7 @@ REF = {"type": "ref/prompt", "name": "n"}
     ],
 )
 def test_what_another_reader_takes_for_a_known_member(verb: str, params: Any, meant: str) -> None:
-    with pytest.raises(ProtocolError, match=f"some servers take for `{meant}`") as caught:
+    with pytest.raises(ProtocolError, match=f"some servers read as `{meant}`") as caught:
         read(verb, **params)
     assert caught.value.failure is INVALID_PARAMS
 

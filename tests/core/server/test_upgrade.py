@@ -276,7 +276,9 @@ def test_a_refusal() -> None:
         response = refused.value.response
         assert response.status_code == 401
         assert response.headers["www-authenticate"] == "Bearer"
-        with pytest.raises(InterlockError, match='refused: 401 Unauthorized: Show a "token"'):
+        with pytest.raises(
+            InterlockError, match='rejected the connection: 401 Unauthorized: Show a "token"'
+        ):
             await dial(server.url)
 
     run(test, Door(refuse))
@@ -287,7 +289,7 @@ def test_nobody_decides() -> None:
         raise LookupError("a mistake")
 
     async def test(server: Server) -> None:
-        with pytest.raises(InterlockError, match="refused: 500"):
+        with pytest.raises(InterlockError, match="rejected the connection: 500"):
             await dial(server.url)
 
     run(test, Door(lambda upgrade: None))

@@ -173,7 +173,7 @@ def test_no_tool_ends_the_program(raised: BaseException) -> None:
 
 
 def test_threads_are_used_again_and_bounded() -> None:
-    threads = ThreadPool(most=2)
+    threads = ThreadPool(max_threads=2)
     gate, seen = threading.Event(), set()
 
     def work() -> int:
@@ -257,7 +257,7 @@ def test_what_cannot_be_a_tool() -> None:
     def endless(tree: Tree) -> None:
         """It holds itself."""
 
-    with pytest.raises(TypeError, match="Tree holds itself"):
+    with pytest.raises(TypeError, match="Tree is recursive"):
         tool()(endless)
 
 

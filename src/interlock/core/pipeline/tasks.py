@@ -1,8 +1,8 @@
-"""Tasks: calls whose answer is fetched later. Two kinds, which look alike to a client.
+"""Tasks: calls whose result the client fetches later. There are two kinds, equal to a client.
 
-A stateless server may answer a call with a task. It stays there, and requests about it are passed
-on; only its id is another one here (`task_ids`). And a call in which a session server asked
-something is a task of the node's own, if its client speaks tasks (`own_tasks`).
+A stateless server may respond to a call with a task. The task stays at the server, and requests
+about it are passed on with another id (`TaskIds`). A call with a client request of a session server
+becomes a local task of the node, if its client supports tasks (`LocalTasks`).
 """
 
 from __future__ import annotations
@@ -67,53 +67,52 @@ from interlock.protocol.tasks import (
     write_task,
 )
 
-# -- The ids by which callers know tasks: sealed, bound to the caller, and always the same.
+# -- Task ids for clients: sealed, bound to the caller, and deterministic.
 #
-# Whoever holds the id of a task may ask for it, so an upstream's own id does not leave the node:
-# all callers share the node's credentials there, and one caller's task must be nobody else's.
-# Unlike other seals these have no expiry and no chance in them: a client may compare ids and keep
-# them.
+# The id of a task is enough to access it, so the upstream's own id does not leave the node: all
+# callers share the node's credentials there, and a task must be visible to its caller only. Unlike
+# other sealed state, task ids have no expiry and no nonce: a client may compare and store them.
 
-_MARK: Final = "t1."
-_LONGEST: Final = 8 * 1024
-"""An id travels in a header."""
+_ID_PREFIX: Final = "t1."
+_MAX_ID_LENGTH: Final = 8 * 1024
+"""An id is sent in a header."""
 
 
 class TaskReference(msgspec.Struct, array_like=True, frozen=True):
-    """What an id stands for."""
+    """The content of a task id."""
 
     upstream: str
     id: str
-    """The upstream's own id, or the handle of a task of the node's own."""
+    """The id at the upstream, or the handle of a local task."""
     is_local: bool = False
 
 
 class TaskIds:
-    """Makes ids and reads them. Encryption is loaded with the first of them."""
+    """Seals and opens task ids. The encryption library is imported at the first use."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._cipher: Any = None
 
     def seal(self, name: TaskReference, caller: str) -> str | None:
-        """The id by which this caller knows the task. None: it would be too long."""
+        """Return the id of a task for this caller. None: it would be too long."""
         sealed = self._load().encrypt(msgspec.msgpack.encode(name), [caller.encode()])
-        id = _MARK + urlsafe_b64encode(sealed).decode().rstrip("=")
-        return id if len(id) <= _LONGEST else None
+        id = _ID_PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")
+        return id if len(id) <= _MAX_ID_LENGTH else None
 
     def open(self, id: str, caller: str) -> TaskReference | None:
-        """The task that this caller knows by the id. None: there is none that it may know."""
-        if not id.startswith(_MARK) or len(id) > _LONGEST:
+        """Return the task of an id. None: the id is invalid for this caller."""
+        if not id.startswith(_ID_PREFIX) or len(id) > _MAX_ID_LENGTH:
             return None
-        body = id[len(_MARK) :]
+        body = id[len(_ID_PREFIX) :]
         try:
             raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
             opened = self._load().decrypt(raw, [caller.encode()])
             name = msgspec.msgpack.decode(opened, type=TaskReference)
         except Exception:
-            # Forged bytes fail in as many ways as there are: none of them is worth telling apart.
+            # Forged bytes can fail in many ways. All of them mean that the id is invalid.
             return None
-        # The decoder overlooks what does not belong: there is one way to write an id.
+        # The decoder ignores invalid characters: only the canonical form is accepted.
         return name if self.seal(name, caller) == id else None
 
     def _load(self) -> Any:
@@ -124,29 +123,29 @@ class TaskIds:
         return self._cipher
 
 
-# -- Tasks of the node's own: calls to session servers that asked something on the way.
+# -- Local tasks: calls to session servers with client requests.
 #
-# A session server keeps a call open until it has its answer. A client that speaks tasks follows
-# such a call as a task: it sees what the server wants to know, answers it, and fetches the
-# result. Tasks are kept in memory, up to a limit, and for at least as long as their clients were
-# told.
+# A session server keeps a call open until it gets the response to its client request. A client that
+# supports tasks follows such a call as a task: it gets the client requests, responds to them, and
+# fetches the result. Tasks are stored in memory, up to a limit, and at least for the time that
+# their clients were told.
 
 MAX_TASKS: Final = 10_000
 MAX_TASK_BYTES: Final = 64 * 1024 * 1024
-"""So much of results is kept until it is fetched; then the oldest are forgotten."""
+"""Maximum size of all stored results. Beyond that the oldest tasks are removed."""
 MAX_TTL_SECONDS: Final = 24 * 3600.0
-"""How long a task may run whose tool takes as long as it takes."""
+"""How long a task of a tool without a time limit may run."""
 POLL_INTERVAL_SECONDS: Final = 1.0
-"""How often a client should ask, in seconds."""
-_SWEEP: Final = 1.0
-_GONE: Final = "The client did not come back with an answer in time."
+"""How often a client should poll."""
+_SWEEP_SECONDS: Final = 1.0
+_NO_RESPONSE: Final = "The client did not come back with an answer in time."
 
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 class LocalTasks:
-    """All of them."""
+    """The local tasks of a node, by handle."""
 
     def __init__(
         self,
@@ -157,7 +156,10 @@ class LocalTasks:
         call_later: Callable[[float, Callable[[], None]], Any],
         seconds: float,
     ) -> None:
-        """`seconds`: how long an answer may take, and how long a result waits to be fetched."""
+        """
+        Args:
+            seconds: how long a client response may take, and how long a result is stored.
+        """
         self.host = host
         self.clock = clock
         self.wall_clock = wall_clock
@@ -178,22 +180,26 @@ class LocalTasks:
         return self._all.get(handle)
 
     def add(self, handle: str, id: str, held: SuspendedCall, call: Call) -> LocalTask:
-        """Make a task of a call that waits for its client. `id`: by which that knows it."""
+        """Create a task from a suspended call.
+
+        Args:
+            id: the id of the task for its client.
+        """
         self._all[handle] = task = LocalTask(self, handle, id, held, call)
         held.upstream_request.reassign(call, task)
         if not self._sweeping:
             self._sweeping = True
-            self._call_later(_SWEEP, self._sweep)
+            self._call_later(_SWEEP_SECONDS, self._sweep)
         return task
 
     def store_result(self, task: LocalTask) -> None:
-        """It has a result now, which waits to be fetched."""
+        """Count the result of a task, and remove the oldest tasks beyond the size limit."""
         self._bytes += task.size
-        for one in list(self._all.values()):
+        for other in list(self._all.values()):
             if self._bytes <= MAX_TASK_BYTES:
                 return
-            if one.size and one is not task:
-                self._remove(one)
+            if other.size and other is not task:
+                self._remove(other)
 
     def cancel_all(self, reason: str) -> None:
         for task in list(self._all.values()):
@@ -208,7 +214,7 @@ class LocalTasks:
         task.update_state()
         if task.has_ended or task.is_waiting_for_client:
             if task.expires_at <= now:
-                task.cancel(_GONE)
+                task.cancel(_NO_RESPONSE)
                 self._remove(task)
         elif task.latest_end <= now:
             task.expire()
@@ -219,15 +225,15 @@ class LocalTasks:
             try:
                 self._check(task, now)
             except Exception:
-                # The others must still end in time.
-                _log.exception("a task could not be looked after")
+                # The other tasks must still end in time.
+                _log.exception("task: regular check failed")
         self._sweeping = bool(self._all)
         if self._sweeping:
-            self._call_later(_SWEEP, self._sweep)
+            self._call_later(_SWEEP_SECONDS, self._sweep)
 
 
 class LocalTask:
-    """One of them. It is the way back for its server."""
+    """A local task. It is the response handler of its server."""
 
     def __init__(
         self, tasks: LocalTasks, handle: str, id: str, held: SuspendedCall, call: Call
@@ -235,11 +241,11 @@ class LocalTask:
         self.handle = handle
         self.call = call
         self.is_waiting_for_client = True
-        """Whether it waits for its client. Else it waits for its server."""
+        """True if it waits for its client. Otherwise it waits for its server."""
         self.is_cancelled = False
         self.result: tuple[Outcome | None, InterlockError | None] | None = None
         self.size = 0
-        """Of the result that it keeps, in bytes."""
+        """Size of the stored result in bytes."""
         self._id = id
         self._suspended_call = held
         self._tasks = tasks
@@ -251,10 +257,10 @@ class LocalTask:
     def has_ended(self) -> bool:
         return self.is_cancelled or self.result is not None
 
-    # -- what its client sees
+    # -- for its client
 
     def to_outcome(self, result_type: str) -> Outcome:
-        """The task as it is now. A new one brings nothing with it."""
+        """Return the current state of the task. A new task has no further members."""
         self.update_state()
         status, message, detail = self._state()
         task = Task(
@@ -270,7 +276,7 @@ class LocalTask:
         return Outcome(shown, mcp.Era.STATELESS)
 
     def _state(self) -> tuple[str, str, tuple[str, bytes | Raw] | None]:
-        """The status, a sentence about it, and what it brings with it."""
+        """Return the status, a message, and the member that belongs to the status."""
         if self.is_cancelled:
             return ENDED_EARLY, "", None
         if self.result is None:
@@ -280,14 +286,14 @@ class LocalTask:
             return mcp.INPUT_REQUIRED, "", (INPUT_REQUESTS, needed[INPUT_REQUESTS])
         outcome, error = self.result
         if error is not None:
-            return FAILED, error.message, ("error", _error(error))
+            return FAILED, error.message, ("error", _encode_error(error))
         assert outcome is not None
         return COMPLETED, "", ("result", remove_reserved_meta(outcome.result))
 
-    # -- what moves it
+    # -- changes
 
     def update_state(self) -> None:
-        """Does it still wait for its client, or for its server again?"""
+        """Update whether it waits for its client or for its server."""
         asks = bool(self._suspended_call.open_requests())
         if self.has_ended or asks is self.is_waiting_for_client:
             return
@@ -304,7 +310,7 @@ class LocalTask:
             self.update_state()
 
     def cancel(self, reason: str) -> None:
-        """Nobody wants it any more."""
+        """Cancel the task and its call."""
         if self.has_ended:
             return
         self.is_cancelled = True
@@ -313,17 +319,17 @@ class LocalTask:
         self._tasks.host.finish_task(self.call, None, InterlockError(CANCELLED, reason))
 
     def expire(self) -> None:
-        """The server takes too long."""
+        """End the task because its deadline has passed."""
         self._suspended_call.upstream_request.expire()
         if not self.has_ended:
-            # Nobody will settle it any more.
+            # No result will arrive.
             lost = InterlockError(UPSTREAM_LOST, f"{self.call.upstream} was lost during the call.")
             self.on_result(self.call, None, lost)
 
     @property
     def latest_end(self) -> float:
-        """Until when its server may take. Nobody holds a line on which a hang-up would end it, so
-        it ends some day in any case."""
+        """The time at which it ends at the latest. No disconnecting client can end a task, so it
+        always needs an end."""
         return min(self.call.deadline, self._started_at + MAX_TTL_SECONDS)
 
     def _touch(self) -> None:
@@ -331,10 +337,10 @@ class LocalTask:
         self.expires_at = max(self.expires_at, self._tasks.clock() + self._tasks.seconds)
 
     def _extend_expiry(self) -> None:
-        """What its server may still bring must be there to be fetched."""
+        """Store the task long enough for a late result to be fetched."""
         self.expires_at = max(self.expires_at, self.latest_end + self._tasks.seconds)
 
-    # -- Back
+    # -- ResponseHandler
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         if self.has_ended:
@@ -347,22 +353,22 @@ class LocalTask:
             self._tasks.store_result(self)
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """A sign of life: the wait starts again, up to the hard deadline."""
+        """Restart the timeout, up to the hard deadline."""
         if not self.has_ended and not self.is_waiting_for_client and self.call.timeout:
             now = self._tasks.clock()
             self.call.deadline = min(now + self.call.timeout, self.call.hard_deadline)
             self._extend_expiry()
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        self._suspended_call.on_request(ask, call, session)
+        self._suspended_call.on_request(request, call, session)
         self._touch()
         self.update_state()
 
 
-def _error(error: InterlockError) -> bytes:
-    """What went wrong, as the call itself would have been answered."""
+def _encode_error(error: InterlockError) -> bytes:
+    """Encode an error as in a response to the call itself."""
     if isinstance(error, UpstreamResponseError):
         members: dict[str, Any] = {
             "code": mcp.to_stateless_code(error.code),
@@ -376,12 +382,12 @@ def _error(error: InterlockError) -> bytes:
     return encode_value({"code": failure.stateless_code, "message": error.message, "data": data})
 
 
-_NOTHING: Final = b"{}"
-_DONE: Final = Outcome(_NOTHING, mcp.Era.SESSION)
+_EMPTY_OBJECT: Final = b"{}"
+_EMPTY_OUTCOME: Final = Outcome(_EMPTY_OBJECT, mcp.Era.SESSION)
 
 
 class LocalTaskProtocol(Protocol):
-    """A task of the node's own, wherever it is kept."""
+    """A task of the node, of this module or of a feature."""
 
     def to_outcome(self, result_type: str) -> Outcome: ...
 
@@ -391,7 +397,7 @@ class LocalTaskProtocol(Protocol):
 
 
 class Tasks:
-    """Finds tasks by their ids, and has them asked about."""
+    """Handles requests about tasks, and converts results with tasks."""
 
     def __init__(
         self,
@@ -413,12 +419,12 @@ class Tasks:
         self._find_elsewhere: Callable[[str, Call], LocalTaskProtocol | None] = lambda *_: None
 
     def install_finder(self, find: Callable[[str, Call], LocalTaskProtocol | None]) -> None:
-        """Also find tasks of the node that a feature stores."""
+        """Install a function that finds tasks of a feature."""
         self._find_elsewhere = find
 
     def seal_id(self, handle: str, call: Call) -> str | None:
-        """The id by which the caller of this call may ask for such a task."""
-        return self._ids.seal(TaskReference(BUILTIN_KEY, handle, is_local=True), _caller(call))
+        """Return the id of a task of a feature, for the caller of this call."""
+        return self._ids.seal(TaskReference(BUILTIN_KEY, handle, is_local=True), _caller_name(call))
 
     def cancel_all(self, reason: str) -> None:
         self.local_tasks.cancel_all(reason)
@@ -426,22 +432,27 @@ class Tasks:
     # -- requests about a task
 
     def find(self, call: Call) -> Callable[[Call], None] | None:
-        """The task that a request is about. What is returned answers the request; None: its
-        upstream is to be asked, and the call says how. Raises InterlockError."""
+        """Find the task of a request.
+
+        Return the handler of a local task. None: the task is at an upstream, which is set in the
+        call. Raises InterlockError.
+        """
         if call.client.era is not mcp.Era.STATELESS:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} is not served here.")
+            raise InterlockError(
+                METHOD_NOT_FOUND, f"{call.method!r} needs the stateless protocol (2026-07-28)."
+            )
         check_task_support(call.client)
-        name = self._ids.open(call.name, _caller(call))
+        name = self._ids.open(call.name, _caller_name(call))
         task: LocalTaskProtocol | None = None
         if name is not None and name.is_local:
             task = self.local_tasks.get(name.id) or self._find_elsewhere(name.id, call)
         if name is None or (name.is_local and task is None):
-            # Whether it ever was, or is another's, is nobody's business who has to ask.
-            raise InterlockError(UNKNOWN_TASK, "There is no such task here, or it has expired.")
+            # One error for all cases: a caller must not learn about the tasks of others.
+            raise InterlockError(UNKNOWN_TASK, "Unknown or expired task.")
         call.upstream = name.upstream
         if task is not None:
-            answer = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
-            return lambda call: answer.get(call.method, self._cancel)(call, task)
+            handlers = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
+            return lambda call: handlers.get(call.method, self._cancel)(call, task)
         call.extra_params = {TASK_ID: Raw(encode_value(name.id)), **(call.extra_params or {})}
         call.is_retryable = call.method in mcp.RETRYABLE_METHODS
         return None
@@ -454,16 +465,16 @@ class Tasks:
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
         task.respond(read_input_responses(raw))
-        self._host.finish(call, _DONE, None)
+        self._host.finish(call, _EMPTY_OUTCOME, None)
 
     def _cancel(self, call: Call, task: LocalTaskProtocol) -> None:
         task.cancel("The client cancelled the task.")
-        self._host.finish(call, _DONE, None)
+        self._host.finish(call, _EMPTY_OUTCOME, None)
 
-    # -- tasks of the node's own
+    # -- local tasks
 
     def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
-        """Make a task of a call that waits for its client. None: it cannot be one."""
+        """Make a task from a suspended call. Return None if that is not possible."""
         if (
             call.method != mcp.TOOLS_CALL
             or not supports_tasks(call.client)
@@ -471,7 +482,7 @@ class Tasks:
         ):
             return None
         name = TaskReference(call.upstream, secrets.token_urlsafe(18), is_local=True)
-        id = self._ids.seal(name, _caller(call))
+        id = self._ids.seal(name, _caller_name(call))
         return (
             None
             if id is None
@@ -481,7 +492,7 @@ class Tasks:
     # -- tasks of stateless servers
 
     def convert_created(self, call: Call, outcome: Outcome) -> Outcome:
-        """A server answers a call with a task. Raises InterlockError."""
+        """Convert a result with a new task of a server. Raises InterlockError."""
         if (
             call.method != mcp.TOOLS_CALL
             or call.client.era is not mcp.Era.STATELESS
@@ -489,19 +500,20 @@ class Tasks:
         ):
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
-                f"{call.upstream} answered with a task, which its client did not say it can take.",
+                f"The upstream {call.upstream} returned a task, but the client does not support "
+                "tasks.",
             )
         members = decode_members(outcome.result)
         if not self._replace_id(call, members):
             raise InterlockError(
-                UPSTREAM_PROTOCOL, f"{call.upstream} answered with a task without a `taskId`."
+                UPSTREAM_PROTOCOL, f"The upstream {call.upstream} returned a task without `taskId`."
             )
         return Outcome(encode_members(members), outcome.era, outcome.summary)
 
     def convert_status(self, call: Call, outcome: Outcome) -> Outcome:
-        """What a server says of its task, as its client is to hear it. Raises InterlockError."""
+        """Convert the status of a task of a server for its client. Raises InterlockError."""
         members = decode_members(outcome.result)
-        if bytes(members.get(INPUT_REQUESTS, _NOTHING)) != _NOTHING:
+        if bytes(members.get(INPUT_REQUESTS, _EMPTY_OBJECT)) != _EMPTY_OBJECT:
             members = decode_members(self._limit_requests(call, outcome.result))
         self._replace_id(call, members)
         if "result" in members:
@@ -509,38 +521,39 @@ class Tasks:
         return Outcome(encode_members(members), outcome.era, outcome.summary)
 
     def _replace_id(self, call: Call, members: dict[str, Raw]) -> bool:
-        """Put our id into a result. False: it names no task."""
-        own_id = read_task_id(members)
-        if own_id is None:
+        """Replace the task id in a result. Return False if it has none."""
+        upstream_id = read_task_id(members)
+        if upstream_id is None:
             return False
-        shown = self._ids.seal(TaskReference(call.upstream, own_id), _caller(call))
-        if shown is None:
+        sealed_id = self._ids.seal(TaskReference(call.upstream, upstream_id), _caller_name(call))
+        if sealed_id is None:
             raise InterlockError(UPSTREAM_PROTOCOL, f"The `taskId` of {call.upstream} is too long.")
-        members[TASK_ID] = Raw(encode_value(shown))
+        members[TASK_ID] = Raw(encode_value(sealed_id))
         return True
 
     def _limit_requests(self, call: Call, result: bytes) -> bytes:
-        """A task is no way around what servers may ask. Raises InterlockError."""
+        """Check and limit the client requests in a task, as in other results. Raises
+        InterlockError."""
         capped = {}
         for key, (method, params) in read_input_request(result).requests.items():
-            ask = probe_request(method, params, call.upstream)
-            refusal = self._filter.check(ask, call.client, call.upstream)
-            if refusal is not None:
-                raise refusal.to_error()
-            if ask.params != params:
-                capped[key] = ask.params
+            client_request = probe_request(method, params, call.upstream)
+            rejection = self._filter.check(client_request, call.client, call.upstream)
+            if rejection is not None:
+                raise rejection.to_error()
+            if client_request.params != params:
+                capped[key] = client_request.params
         return replace_params(result, capped) if capped else result
 
 
 def check_task_support(client: Client) -> None:
-    """Raises InterlockError for a client that did not say that it knows tasks."""
+    """Check that a client declared the tasks extension. Raises InterlockError."""
     if not supports_tasks(client):
         raise InterlockError(
             MISSING_CLIENT_CAPABILITY,
-            f"This needs a client that declares {mcp.TASKS_EXTENSION}.",
+            f"This method requires a client that declares {mcp.TASKS_EXTENSION}.",
             REQUIRED_CAPABILITIES,
         )
 
 
-def _caller(call: Call) -> str:
+def _caller_name(call: Call) -> str:
     return "" if call.caller is None else call.caller.name

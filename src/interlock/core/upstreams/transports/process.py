@@ -116,7 +116,7 @@ class Process:
         loop = asyncio.get_running_loop()
         for fd in (STDIN, STDOUT, STDERR):
             pipe_end: Any = PipeEnd(
-                self._unattached.pop(fd), ours_to_close=isinstance(loop, asyncio.BaseEventLoop)
+                self._unattached.pop(fd), owns_descriptor=isinstance(loop, asyncio.BaseEventLoop)
             )
             protocol = partial(_Pipe, self._owner, fd)
             if fd == STDIN:
