@@ -178,10 +178,10 @@ def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
 
     asyncio.run(scene())
     # What the node wrote itself changes nothing for anybody.
-    known = dict(desk.identity.authenticator._known)
+    known = dict(desk.identity.authenticator._cache)
     assert known
     desk.identity.watch.look()
-    assert desk.identity.authenticator._known == known
+    assert desk.identity.authenticator._cache == known
 
 
 def test_a_broken_store_keeps_a_node_from_starting(tmp_path: Path) -> None:
