@@ -244,7 +244,7 @@ def test_a_response_needs_a_lawful_id_too(id: bytes) -> None:
         (b'{"jsonrpc":"2.0"}', INVALID_REQUEST, "`method` is missing", b"null"),
         (b'{"jsonrpc":"2.0","id":1}', INVALID_REQUEST, "`method` is missing", b"1"),
         (b'{"jsonrpc":"2.0","result":{}}', INVALID_REQUEST, "`method` is missing", b"null"),
-        (b'{"jsonrpc":"2.0","id":1,"result":1,"error":{}}', INVALID_REQUEST, "either `result`", b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"result":1,"error":{}}', INVALID_REQUEST, "needs either", b"1"),
         (b'{"jsonrpc":"2.0","id":1,"method":"a","result":1}', INVALID_REQUEST, "not both", b"1"),
         (b'{"jsonrpc":"2.0","method":"a","error":{}}', INVALID_REQUEST, "not both", b"null"),
     ],
