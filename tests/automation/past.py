@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import HumanDecision, kept
+from interlock.automation.decision import HumanDecision, encode_arguments
 from interlock.trust.approvals.record import canonical
 
 NOW = 1_800_000_000.0
@@ -27,7 +27,7 @@ def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> 
         "caller": "agent",
         "tool": "files.write",
         "effect": "mutating",
-        "arguments": kept(canonical({} if arguments is None else arguments)),
+        "arguments": encode_arguments(canonical({} if arguments is None else arguments)),
         "verdict": verdict,
         "by": "clerk",
         "proof": "operator",

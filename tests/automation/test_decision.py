@@ -11,14 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlock.automation.decision import (
-    MOST_KEPT,
-    MOST_TEXT,
-    decided,
+    MAX_ARGUMENT_BYTES,
+    MAX_TEXT_LENGTH,
+    encode_arguments,
     is_decision,
     is_hidden,
     is_long_prose,
     is_long_text,
-    kept,
+    make_decision,
     without_secrets,
 )
 from interlock.core.call import Caller, Client, ProposedCall
@@ -65,7 +65,7 @@ def approval(**fields: Any) -> Approval:
 def test_a_humans_yes() -> None:
     decision = approval()
     assert is_decision(decision)
-    found = decided(decision, 7.0)
+    found = make_decision(decision, 7.0)
     assert (found.time, found.source, found.caller, found.tool) == (
         5.0, "approval", "agent", "files.write",
     )  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_humans_yes() -> None:
 def test_a_proposal_says_so() -> None:
     decision = approval(proposal=ProposedCall("room", "e1", "robot"), rule="proposal")
     assert is_decision(decision)
-    found = decided(decision, 7.0)
+    found = make_decision(decision, 7.0)
     assert found.source == "proposal"
 
 
@@ -87,7 +87,7 @@ def test_a_proposal_says_so() -> None:
 def test_a_humans_no(proof: str) -> None:
     decision = approval(state="refused", proof=proof)
     assert is_decision(decision)
-    found = decided(decision, 7.0)
+    found = make_decision(decision, 7.0)
     assert found.verdict == "refuse"
 
 
@@ -120,7 +120,9 @@ def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
 
 
 def test_long_texts_are_left_out_and_known_to_be() -> None:
-    found = json.loads(kept(canonical({"path": "/a", "content": "x" * (MOST_TEXT + 1)})))
+    found = json.loads(
+        encode_arguments(canonical({"path": "/a", "content": "x" * (MAX_TEXT_LENGTH + 1)}))
+    )
     assert found["path"] == "/a"
     assert MASK in found["content"]
     assert is_hidden(found["content"])
@@ -140,7 +142,7 @@ def test_long_texts_are_left_out_and_known_to_be() -> None:
     ],
 )
 def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
-    found = kept(canonical(arguments))
+    found = encode_arguments(canonical(arguments))
     assert b"hunter2" not in found
     assert is_hidden(json.loads(found))
     assert not is_long_text(next(iter(json.loads(found).values())))
@@ -154,20 +156,20 @@ def test_a_text_that_would_take_long_to_look_through_is_not_looked_through(begun
 
 def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
     prose, other = "We met some people. " * 99, "ls /tmp; " * 199
-    found = json.loads(kept(canonical({"prose": prose, "other": other})))
+    found = json.loads(encode_arguments(canonical({"prose": prose, "other": other})))
     assert is_long_text(found["prose"])
     assert is_long_prose(found["prose"])
     assert is_long_text(found["other"])
     assert not is_long_prose(found["other"])
     # Nobody can say so of a text that was short.
-    [forged] = json.loads(kept(canonical([found["prose"]])))
+    [forged] = json.loads(encode_arguments(canonical([found["prose"]])))
     assert is_hidden(forged)
     assert not is_long_text(forged)
 
 
 def test_the_longest_goes_first() -> None:
     many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
-    found = json.loads(kept(canonical(many)))
+    found = json.loads(encode_arguments(canonical(many)))
     assert found["path"] == "/a"
     assert found["k0"] == many["k0"]
     assert is_hidden(found["k59"])
@@ -175,11 +177,17 @@ def test_the_longest_goes_first() -> None:
 
 def test_whether_two_are_the_same_can_still_be_seen() -> None:
     one, other = ({"content": text * 2_000} for text in "ab")
-    assert kept(canonical(one)) == kept(canonical(one)) != kept(canonical(other))
+    assert (
+        encode_arguments(canonical(one))
+        == encode_arguments(canonical(one))
+        != encode_arguments(canonical(other))
+    )
 
 
 def test_too_many_arguments_are_not_kept_at_all() -> None:
-    assert is_hidden(json.loads(kept(canonical({str(one): one for one in range(9_999)}))))
+    assert is_hidden(
+        json.loads(encode_arguments(canonical({str(one): one for one in range(9_999)})))
+    )
 
 
 MANY: dict[str, Callable[[Any], Any]] = {
@@ -198,8 +206,8 @@ MANY: dict[str, Callable[[Any], Any]] = {
 @example({"TOKEN": 0, "x": "y" * 190}, "object")
 def test_never_more_than_so_much(value: Any, form: str) -> None:
     whole = MANY[form](value)
-    found = kept(canonical(whole))
-    assert len(found) <= MOST_KEPT
+    found = encode_arguments(canonical(whole))
+    assert len(found) <= MAX_ARGUMENT_BYTES
     masked = canonical(without_secrets(redact_value(whole)))
-    if len(masked) <= MOST_TEXT:
+    if len(masked) <= MAX_TEXT_LENGTH:
         assert found == masked

@@ -134,7 +134,7 @@ def test_what_cannot_be_written_is_told_to_the_log_alone(
     store = opened(path, clock)
     store.write(lambda: decision(notes(1)[0]))
     store.close()
-    assert "A decision is not remembered" in caplog.text
+    assert "decision not stored" in caplog.text
     assert str(path) in store.reason
     with pytest.raises(InterlockError) as trouble:
         store.history()
@@ -164,7 +164,7 @@ def test_one_that_cannot_be_read_hides_no_other(
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE decision SET record = x'00' WHERE approval = ?", (made[0].approval,))
     assert store.history() == made[1:]
-    assert "cannot be read" in caplog.text
+    assert "unreadable" in caplog.text
 
 
 _WRITES_AND_DIES = """
@@ -210,26 +210,26 @@ def no(id: str, **changes: Any) -> Dismissal:
 def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:
     # A file that was made before there was any such thing.
     store.write(lambda: decision(notes(1)[0]))
-    assert store.dismissed() == []
+    assert store.read_dismissals() == []
     store.dismiss(no("s2", time=NOW + 1))
     store.dismiss(no("s1"))
     store.dismiss(no("s1", by="bert", reverted=True))
     again = opened(path, clock)
-    assert again.dismissed() == [no("s1", by="bert", reverted=True), no("s2", time=NOW + 1)]
+    assert again.read_dismissals() == [no("s1", by="bert", reverted=True), no("s2", time=NOW + 1)]
     again.restore(["s1", "never"])
-    assert store.dismissed() == [no("s2", time=NOW + 1)]
+    assert store.read_dismissals() == [no("s2", time=NOW + 1)]
     again.close()
 
 
 def test_what_cannot_be_read_is_told(
     path: Path, store: DecisionStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert store.dismissed() == []
+    assert store.read_dismissals() == []
     assert not path.exists()
     store.dismiss(no("s1"))
     store.dismiss(no("s2"))
     with closing(sqlite3.connect(path)) as file:
         file.execute("UPDATE dismissed SET record = x'00' WHERE id = 's1'")
         file.commit()
-    assert [one.id for one in store.dismissed()] == ["s2"]
-    assert "what was dismissed as s1 cannot be read" in caplog.text
+    assert [one.id for one in store.read_dismissals()] == ["s2"]
+    assert "dismissal s1: unreadable" in caplog.text

@@ -310,7 +310,7 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path, writing(), rules=[WRITES])
         kept = Kept()
-        gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).heard)
+        gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).on_approval)
         for one in range(8):
             await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
             gated.wall += 60
@@ -353,7 +353,7 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
         watching = DecisionRecorder(kept, lambda: gated.wall)
         steps: list[str] = []
         gated.approvals.watch(lambda one: steps.append(one.state))
-        gated.approvals.watch(watching.heard)
+        gated.approvals.watch(watching.on_approval)
 
         by_engine = await gated.hold(note("/a"))
         claims = claims_for(by_engine, gated.wall, nonce=by_engine.nonce)
@@ -369,7 +369,7 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
         await gated.ask(note("/d"))
         assert {"approved", "done", "expired", "void", "refused"} <= set(steps)
         assert [(one.verdict, one.proof) for one in kept.all] == [("refuse", "local")]
-        assert watching.kept == 1
+        assert watching.count == 1
         gated.close()
 
     asyncio.run(run())

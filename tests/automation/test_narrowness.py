@@ -38,7 +38,7 @@ PROGRAMS = (
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
 
 
 def rules(history: list[HumanDecision]) -> list[LearnedRule]:
@@ -219,7 +219,7 @@ def test_what_looks_like_a_path_is_plain(folder: str, rest: str) -> None:
         assert path.start + "/".join(path.names) == folder + rest
         assert not {"", ".", ".."} & set(path.names)
         assert not set(folder + rest) & set(" \t\r\n\\%$`;|&<>?#*'\"(){}[]!^")
-        assert all(path.whole.startswith(one) and one.endswith("/") for one in path.folders())
+        assert all(path.text.startswith(one) and one.endswith("/") for one in path.folders())
 
 
 # -- what goes together
@@ -238,8 +238,8 @@ def test_only_what_was_seen_together_goes_together() -> None:
 def test_each_with_each_is_said_simply() -> None:
     history = decisions({"env": "a" if one % 2 else "b", "n": one % 4 // 2} for one in range(40))
     [found] = suggest(history, SETTINGS)
-    assert "either" not in found.words
-    assert '"env" is one of "a", "b", and "n" is one of 0, 1' in found.words
+    assert "either" not in found.description
+    assert '"env" is one of "a", "b", and "n" is one of 0, 1' in found.description
 
 
 def test_a_switch_goes_with_what_it_was_seen_with() -> None:
@@ -423,7 +423,10 @@ def test_whatever_is_covered_is_like_what_was_decided(
         for caller in {*rule.callers, "stranger"}:
             for probe in probes:
                 about = {"args": probe, "tool": rule.tools[0], "caller": caller, "effect": "x"}
-                if not (compiled.fits(rule.tools[0], caller, "additive") and compiled.holds(about)):
+                if not (
+                    compiled.matches_call(rule.tools[0], caller, "additive")
+                    and compiled.is_true_for(about)
+                ):
                     continue
                 # Somebody decided about a call of the same caller that was like it in all of its
                 # arguments at once.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.automation.prose import is_prose, is_working
-from interlock.automation.suggestion import AnyText, key_of, ways_of
+from interlock.automation.prose import is_machine_text, is_prose
+from interlock.automation.suggestion import AnyText, find_alternatives, value_key
 
 SAID = [
     "The deploy went fine, thanks to everybody.",
@@ -64,12 +64,12 @@ NEITHER = ["x", "ok", "frobnicate db primary", "text 7", "x" * 5_000, "a " + "x"
 @pytest.mark.parametrize("text", SAID)
 def test_what_is_said_to_people(text: str) -> None:
     assert is_prose(text)
-    assert not is_working(text)
+    assert not is_machine_text(text)
 
 
 @pytest.mark.parametrize("text", RUN)
 def test_what_is_run_or_looked_up(text: str) -> None:
-    assert is_working(text)
+    assert is_machine_text(text)
     assert not is_prose(text)
 
 
@@ -80,13 +80,13 @@ def test_what_does_not_show_that_it_is_said_is_not_prose(text: str) -> None:
 
 @given(st.text() | st.text("abc /;|$()[]{}<>=-.\n'\"`"))
 def test_whatever_it_is_it_is_one_of_them_at_most(text: str) -> None:
-    assert not (is_prose(text) and is_working(text))
+    assert not (is_prose(text) and is_machine_text(text))
     if is_prose(text):
         assert len(text.split()) > 1
 
 
 def opened(texts: list[str]) -> bool:
-    return ways_of("note", [(one, False) for one in texts], 3, 0) == [AnyText()]
+    return find_alternatives("note", [(one, False) for one in texts], 3, 0) == [AnyText()]
 
 
 def test_an_argument_is_open_only_where_nearly_all_was_prose() -> None:
@@ -99,11 +99,11 @@ def test_an_argument_is_open_only_where_nearly_all_was_prose() -> None:
     assert not opened([*prose, *["reboot"] * 5])
     # What was masked may have been anything.
     masked = [("***", True)] * 5
-    assert ways_of("note", [*((one, False) for one in prose), *masked], 3, 0) == []
+    assert find_alternatives("note", [*((one, False) for one in prose), *masked], 3, 0) == []
 
 
 def test_the_order_of_keys_does_not_make_two_values_of_one() -> None:
     one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
-    assert key_of(one) == key_of(other)
-    assert key_of(one) != key_of({**one, "a": 2})
-    assert key_of({"a": True}) != key_of({"a": 1})
+    assert value_key(one) == value_key(other)
+    assert value_key(one) != value_key({**one, "a": 2})
+    assert value_key({"a": True}) != value_key({"a": 1})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.automation.decision import HumanDecision
-from interlock.automation.replay import MOST_EXAMPLES, replay
+from interlock.automation.replay import MAX_EXAMPLES, replay
 from interlock.core.config import LearnedRule
 from tests.automation.past import anything, decision, decisions, notes
 
@@ -30,7 +30,7 @@ def test_it_says_how_many_it_would_have_decided_the_same() -> None:
     history = decisions(notes(214)) + decisions(notes(2), "refuse")
     found = replay(rule(), history)
     assert (found.covered, found.same, found.other, found.unjudged) == (216, 214, 2, 0)
-    assert found.words == "would have decided 214 of 216 the same"
+    assert found.summary == "agrees with 214 of 216 decisions"
     assert [one.verdict for one in found.examples] == ["refuse", "refuse"]
     assert found.examples[0].time > found.examples[1].time
 
@@ -50,7 +50,7 @@ def test_what_it_is_not_about_is_not_counted() -> None:
         decision(notes(1)[0], caller="robot"),
     ]
     assert replay(rule(callers=["agent"]), history).covered == 0
-    assert "nothing" in replay(rule(callers=["agent"]), history).words
+    assert "no stored decision" in replay(rule(callers=["agent"]), history).summary
     assert replay(rule(irreversible=True), history).covered == 3
 
 
@@ -73,7 +73,7 @@ def test_what_is_hidden_or_not_kept_is_not_judged(when: str) -> None:
     history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
     found = replay(rule(when), history)
     assert (found.covered, found.unjudged) == (1, 1)
-    assert "too little" in found.words
+    assert "cannot be judged" in found.summary
 
 
 @pytest.mark.parametrize("when", ['"x" in roles', 'server == "files"'])
@@ -99,7 +99,7 @@ def test_an_open_text_of_which_little_is_kept() -> None:
 def test_only_some_examples_are_kept() -> None:
     found = replay(rule(), decisions(notes(30), "refuse"))
     assert found.other == 30
-    assert len(found.examples) == MOST_EXAMPLES
+    assert len(found.examples) == MAX_EXAMPLES
 
 
 RULES = st.builds(
@@ -120,7 +120,7 @@ def test_all_that_is_covered_is_same_other_or_unjudged(
     found = replay(one, history)
     assert found.same + found.other + found.unjudged == found.covered <= len(history)
     assert found == replay(one, [*history, *history])
-    assert len(found.examples) == min(found.other, MOST_EXAMPLES)
+    assert len(found.examples) == min(found.other, MAX_EXAMPLES)
     if not one.irreversible:
         undone = [past for past in history if past.effect in ("mutating", "additive")]
         assert found == replay(one, undone)

@@ -13,7 +13,13 @@ from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import HumanDecision
 from interlock.automation.replay import VERDICTS, replay
 from interlock.automation.rule import CompiledRule, read_case
-from interlock.automation.suggestion import MOST_A_MINUTE, SINCE, Suggestion, rationed, suggest
+from interlock.automation.suggestion import (
+    MAX_COUNTED_PER_MINUTE,
+    MIN_SINCE_EXCEPTION,
+    Suggestion,
+    count_limited,
+    suggest,
+)
 from interlock.core.config import LearnedRule
 from interlock.core.config.edit import add_learned
 from interlock.core.config.load import parse_config
@@ -27,7 +33,7 @@ def only(history: list[HumanDecision], **options: Any) -> Suggestion:
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
 
 
 # -- how much it takes
@@ -45,14 +51,14 @@ def test_a_folder_that_was_always_approved() -> None:
     assert covers(found.rule, {"path": "/srv/notes/new.md", "content": ["a"]}) is False
     assert covers(found.rule, {"path": "/etc/passwd", "content": "anything"}) is False
     assert covers(found.rule, {"path": "/srv/notes/../x", "content": "x"}) is False
-    assert found.words == (
-        'Whatever "content" says: let "agent" call files.write without asking, when "content" is '
-        'given, and "path" is below "/srv/notes/", and there are no other arguments.'
+    assert found.description == (
+        'With any value of "content": allow "agent" to call files.write without approval, when '
+        '"content" is present, and "path" is below "/srv/notes/", and there are no other arguments.'
     )
     assert (found.evidence.agreed, found.evidence.decided) == (8, 8)
     assert found.evidence.by == {"clerk": 8}
     assert found.evidence.last_exception is None
-    assert "8 of 8 times by clerk (8)" in found.rule.evidence
+    assert "8 of 8 decisions agree, by clerk (8)" in found.rule.evidence
 
 
 def test_too_few_are_no_pattern() -> None:
@@ -63,7 +69,9 @@ def test_too_few_are_no_pattern() -> None:
 def test_what_is_refused_again_and_again_can_be_denied() -> None:
     found = only(decisions(notes(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
-    assert found.words.startswith('Whatever "content" says: refuse files.write to "agent" without')
+    assert found.description.startswith(
+        'With any value of "content": deny calls of files.write by "agent" without'
+    )
     # Whoever is refused next learns nothing of others' arguments.
     assert "/etc/" not in found.rule.reason
 
@@ -74,7 +82,7 @@ def test_an_exception_is_told() -> None:
     found = only([*history[:3], exception, *history[4:]])
     assert (found.evidence.agreed, found.evidence.decided) == (11, 12)
     assert found.evidence.last_exception == exception
-    assert "last decided otherwise" in found.evidence.words
+    assert "last exception on" in found.evidence.summary
 
 
 def test_exceptions_beyond_the_bar_are_too_many() -> None:
@@ -85,13 +93,13 @@ def test_exceptions_beyond_the_bar_are_too_many() -> None:
 def test_whoever_changed_their_mind_is_asked_again() -> None:
     history = decisions(notes(60)) + decisions(notes(1), "refuse")
     assert not suggest(history, SETTINGS)
-    assert not suggest(history + decisions(notes(SINCE - 1)), SETTINGS)
-    assert suggest(history + decisions(notes(SINCE)), SETTINGS)
+    assert not suggest(history + decisions(notes(MIN_SINCE_EXCEPTION - 1)), SETTINGS)
+    assert suggest(history + decisions(notes(MIN_SINCE_EXCEPTION)), SETTINGS)
 
 
 def test_nobody_raises_a_score_by_repeating() -> None:
     flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
-    assert rationed(one.time for one in flood) == MOST_A_MINUTE
+    assert count_limited(one.time for one in flood) == MAX_COUNTED_PER_MINUTE
     assert not suggest(flood, SETTINGS)
     # One approval is decided once, however often it is told.
     assert not suggest([decision(notes(1)[0], approval="same") for _ in range(50)], SETTINGS)
@@ -107,10 +115,10 @@ def test_a_flood_does_not_hide_an_exception() -> None:
 
 
 def test_a_ration_is_for_any_minute() -> None:
-    assert rationed([59.0] * 9 + [61.0] * 9) == 5
-    assert rationed([0.0] * 9 + [60.0] * 9) == 10
-    assert rationed(float(one * 12) for one in range(100)) == 100
-    assert rationed([]) == 0
+    assert count_limited([59.0] * 9 + [61.0] * 9) == 5
+    assert count_limited([0.0] * 9 + [60.0] * 9) == 10
+    assert count_limited(float(one * 12) for one in range(100)) == 100
+    assert count_limited([]) == 0
 
 
 # -- how far it goes
@@ -152,7 +160,7 @@ def test_few_values_are_named() -> None:
     found = only(decisions({"env": one} for one in ["staging", "test"] * 6))
     assert covers(found.rule, {"env": "test"})
     assert covers(found.rule, {"env": "prod"}) is False
-    assert '"env" is one of "staging", "test"' in found.words
+    assert '"env" is one of "staging", "test"' in found.description
 
 
 def test_one_value_may_be_fine_where_others_are_not() -> None:
@@ -281,7 +289,7 @@ def test_long_texts_are_free_texts() -> None:
     found = only(decisions(long) + decisions(notes(2)))
     assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
     assert covers(found.rule, ELSEWHERE) is False
-    assert found.words.startswith('Whatever "content" says: let')
+    assert found.description.startswith('With any value of "content": allow')
 
 
 def test_long_words_are_no_free_texts() -> None:
@@ -302,7 +310,7 @@ def test_what_cannot_be_undone_is_left_out_unless_somebody_says_so() -> None:
     assert not suggest(history, SETTINGS)
     found = only(history, irreversible=True)
     assert found.rule.irreversible
-    assert "cannot be undone" in found.words
+    assert "cannot be undone" in found.description
     mixed = decisions(notes(3)) + history
     assert not suggest(mixed, SETTINGS)
 
@@ -321,8 +329,8 @@ def test_secrets_are_no_conditions() -> None:
 def test_a_rule_that_stands_is_not_suggested_again() -> None:
     history = decisions(notes(9))
     found = only(history)
-    assert not suggest(history, SETTINGS, standing=[found.rule])
-    assert only(history, standing=[LearnedRule(name="x", then="allow", tools=["a.b"])]) == found
+    assert not suggest(history, SETTINGS, accepted=[found.rule])
+    assert only(history, accepted=[LearnedRule(name="x", then="allow", tools=["a.b"])]) == found
 
 
 def test_the_same_decisions_give_the_same_suggestion() -> None:
@@ -336,7 +344,7 @@ def test_the_same_decisions_give_the_same_suggestion() -> None:
 def test_what_strangers_are_called_is_quoted() -> None:
     name = 'agent" or "admin\u202e\n'
     found = only(decisions(notes(8), caller=name))
-    assert found.words.isprintable()
+    assert found.description.isprintable()
     assert found.rule.callers == [name]
 
 
@@ -345,7 +353,7 @@ def test_patterns_are_looked_for_in_the_newest_thousands() -> None:
     older = [decision({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)]
     newer = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(5_000))]
     [found] = suggest(older + newer, many)
-    assert '"/srv/notes/"' in found.words
+    assert '"/srv/notes/"' in found.description
 
 
 def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> None:
@@ -390,7 +398,7 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
         # The same numbers, counted by hand.
         compiled = CompiledRule(found.rule)
         told = {one.approval: one for one in reversed(history)}.values()
-        covered = [one for one in told if compiled.covers(read_case(one))]
+        covered = [one for one in told if compiled.matches_decision(read_case(one))]
         alike = [one for one in covered if one.verdict == VERDICTS[found.rule.then]]
         others = [one for one in covered if one not in alike]
         assert evidence.by == Counter(one.by for one in alike)
@@ -401,7 +409,7 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
             for one in told
             if one.verdict != VERDICTS[found.rule.then]
             and MASK.encode() in one.arguments
-            and compiled.covers(read_case(one)) is None
+            and compiled.matches_decision(read_case(one)) is None
         ]
         assert evidence.doubtful == len(doubtful)
         exceptions = {one.time for one in (*others, *doubtful)}
@@ -412,8 +420,8 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
         assert MASK not in (found.rule.when or "")
         for one in history:
             if one.effect in ("irreversible", "") and not found.rule.irreversible:
-                assert compiled.covers(read_case(one)) is False
+                assert compiled.matches_decision(read_case(one)) is False
         if not irreversible:
             assert not found.rule.irreversible
         assert found.rule.then in VERDICTS
-        assert found.words.isprintable()
+        assert found.description.isprintable()

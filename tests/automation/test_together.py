@@ -14,7 +14,13 @@ from interlock.automation.decision import HumanDecision
 from interlock.automation.folders import read_path
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, read_case
-from interlock.automation.suggestion import SEEN, SINCE, agrees, ranges_of, suggest
+from interlock.automation.suggestion import (
+    MIN_COUNT,
+    MIN_SINCE_EXCEPTION,
+    agrees,
+    find_ranges,
+    suggest,
+)
 from interlock.core.config import LearnedRule
 from tests.automation.past import SETTINGS, decision, decisions, pasts
 
@@ -22,7 +28,7 @@ BAR = AutomationConfig(decisions=4, agreement=0.8)
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
 
 
 def rules(history: list[HumanDecision], bar: AutomationConfig = SETTINGS) -> list[LearnedRule]:
@@ -159,8 +165,8 @@ def test_after_an_exception_it_takes_five_more_however_few_are_asked_for() -> No
     same = [{"env": "test"}]
     history = decisions(same * 60) + decisions(same, "refuse")
     bar = AutomationConfig(decisions=3, agreement=0.5)
-    assert not rules(history + decisions(same * (SINCE - 1)), bar)
-    assert rules(history + decisions(same * SINCE), bar)
+    assert not rules(history + decisions(same * (MIN_SINCE_EXCEPTION - 1)), bar)
+    assert rules(history + decisions(same * MIN_SINCE_EXCEPTION), bar)
     assert not agrees([1.0] * 9, [1.0], 0.5)
 
 
@@ -220,12 +226,12 @@ def is_own(value: Any, seen: list[Any]) -> bool:
     if any(type(value) is type(one) and value == one for one in seen):
         return True
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return any(one.least <= value <= one.most for one in ranges_of(seen, SEEN))
+        return any(one.minimum <= value <= one.maximum for one in find_ranges(seen, MIN_COUNT))
     path = read_path(value) if isinstance(value, str) else None
     if path is None:
         return False
     known = [other.folders() for one in seen if isinstance(one, str) if (other := read_path(one))]
-    return any(sum(folder in one for one in known) >= SEEN for folder in path.folders())
+    return any(sum(folder in one for one in known) >= MIN_COUNT for folder in path.folders())
 
 
 def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig = BAR) -> int:
@@ -239,12 +245,15 @@ def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig
             if past.verdict == VERDICTS[rule.then] and past.tool in rule.tools
         ]
         for who in rule.callers:
-            mine = [case for case in cases if case.decided.caller == who]
-            assert sum(bool(compiled.covers(case)) for case in mine) >= SEEN, (who, rule.when)
+            mine = [case for case in cases if case.decision.caller == who]
+            assert sum(bool(compiled.matches_decision(case)) for case in mine) >= MIN_COUNT, (
+                who,
+                rule.when,
+            )
             everything = [case.arguments or {} for case in cases]
             for probe in [*everything, *({**a, **b} for a, b in zip(everything, probes))]:  # noqa: B905
                 about = {"args": probe, "tool": rule.tools[0], "caller": who, "effect": "additive"}
-                if not compiled.holds(about):
+                if not compiled.is_true_for(about):
                     continue
                 alike = [case.arguments or {} for case in mine]
                 alike = [past for past in alike if past.keys() == probe.keys()]

@@ -49,7 +49,9 @@ class Supervised(Table):
             settings=DECISIONS,
             wall_clock=lambda: self.gated.wall,
         )
-        self.gated.approvals.watch(DecisionRecorder(self.memory, lambda: self.gated.wall).heard)
+        self.gated.approvals.watch(
+            DecisionRecorder(self.memory, lambda: self.gated.wall).on_approval
+        )
 
     async def let_through(self) -> None:
         """The clerk signs what waits, and the tool does it."""

@@ -74,7 +74,7 @@ def desk(world: World) -> Desk:
 
 
 def test_nothing_yet(desk: Desk) -> None:
-    assert "0 decisions are remembered, and it takes 8 alike" in desk()
+    assert "0 decisions are stored, and a suggestion requires 8 equal decisions" in desk()
     assert desk.json("list") == {
         "decisions": 0,
         "suggestions": [],
@@ -88,22 +88,22 @@ def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
     history = decisions(notes(214)) + decisions(notes(2), "refuse") + decisions(notes(5))
     desk.remember(history)
     told = desk()
-    assert 'Whatever "content" says: let "agent" call files.write' in told
+    assert 'With any value of "content": allow "agent" to call files.write' in told
     assert '"path" is below "/srv/notes/"' in told
-    assert "219 of 221 times by clerk (219)" in told
+    assert "219 of 221 decisions agree, by clerk (219)" in told
     [one] = desk.json()["suggestions"]
     assert one["evidence"]["last_exception"]["verdict"] == "refuse"
     assert one["evidence"]["last_exception"]["arguments"]["path"] == "/srv/notes/1.md"
 
     shown = desk("show", one["id"])
-    assert "Replayed: it would have decided 219 of 221 the same." in shown
+    assert "Replay: the rule agrees with 219 of 221 decisions." in shown
     assert "Last exception:" in shown
     assert "policy:\n  learned:\n    - name: allow-files.write-" in shown
-    assert "would have decided 219 of 221 the same" in desk("replay", one["id"], code=1)
+    assert "agrees with 219 of 221 decisions" in desk("replay", one["id"], code=1)
     assert desk.config.read_text() == before
 
     said = desk("accept", one["id"], "--yes", "--open", "content")
-    assert "have to be asked for again" in said
+    assert "must be requested again" in said
     [rule] = desk.learned
     assert rule.tools == ["files.write"]
     assert rule.open == ["content"]
@@ -114,11 +114,11 @@ def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
     now = desk.json()
     assert (now["suggestions"], [one["name"] for one in now["rules"]]) == ([], [rule.name])
     assert "in force:" in desk()
-    assert "the rules in force answer for all of them" in desk()
+    assert "the rules in force cover all of them" in desk()
     assert "Accepted 20" in desk("show", rule.name)
-    assert "in force already" in desk("accept", rule.name, "--yes")
+    assert "already in force" in desk("accept", rule.name, "--yes")
 
-    assert "humans are asked again" in desk("revert", rule.name)
+    assert "Operators decide such calls again" in desk("revert", rule.name)
     assert desk.config.read_text() == before
     assert "no learned rule" in desk("revert", rule.name, code=3)
 
@@ -128,11 +128,11 @@ def test_a_suggestion_that_nobody_wants(desk: Desk) -> None:
     [one] = desk.json()["suggestions"]
     me = getpass.getuser()
     said = desk("dismiss", one["rule"]["name"])
-    assert "is not suggested before 12 more decisions like these" in said
+    assert "until there are 12 more such decisions" in said
     assert f"automation dismiss --undo {one['id']}" in said
     told = desk()
-    assert "no rule is suggested: 12 decisions are remembered" in told
-    assert "1 more was dismissed: `interlock automation list --all` shows them." in told
+    assert "no suggestions: 12 decisions are stored" in told
+    assert "1 suggestion is dismissed. Show all: `interlock automation list --all`." in told
     now = desk.json()
     assert now["suggestions"] == []
     [no] = now["dismissed"]
@@ -142,12 +142,12 @@ def test_a_suggestion_that_nobody_wants(desk: Desk) -> None:
     assert f"{one['id']}  allow " in listed
     assert f"dismissed {no['at']} by {me}" in listed
     assert desk.json("list", "--all")["suggestions"][0]["dismissed"]["by"] == me
-    assert f"It was dismissed {no['at']} by {me}." in desk("show", one["id"])
+    assert f"Status: dismissed {no['at']} by {me}." in desk("show", one["id"])
 
     assert "may be suggested again" in desk("dismiss", "--undo", one["id"])
     assert [found["id"] for found in desk.json()["suggestions"]] == [one["id"]]
-    assert "nothing that was dismissed" in desk("dismiss", "--undo", one["id"], code=1)
-    assert "nothing is called" in desk("dismiss", "s00000000", code=1)
+    assert "no dismissed suggestion has the id" in desk("dismiss", "--undo", one["id"], code=1)
+    assert "was not found" in desk("dismiss", "s00000000", code=1)
 
 
 def test_a_rule_that_was_taken_back_is_not_suggested_at_once(desk: Desk) -> None:
@@ -176,8 +176,8 @@ def test_a_rule_is_taken_back_whatever_is_remembered(desk: Desk) -> None:
     [path] = desk.world.state.rglob("decisions.db")
     path.write_bytes(b"this is no database" * 100)
     said = desk("revert", desk.learned[0].name)
-    assert "that it is not wanted cannot be remembered" in said
-    assert "humans are asked again" in said
+    assert "the dismissal cannot be stored" in said
+    assert "Operators decide such calls again" in said
     assert desk.learned == []
 
 
@@ -194,10 +194,10 @@ def test_what_rules_answer_for_is_said(desk: Desk) -> None:
 
 def test_what_cannot_be_undone_takes_a_word_more(desk: Desk) -> None:
     desk.remember(decisions(notes(9), effect="irreversible"))
-    assert "1 more about what cannot be undone" in desk()
+    assert "1 more for irreversible calls" in desk()
     [one] = desk.json("--irreversible")["suggestions"]
     for command in (["show"], ["replay"], ["accept", "--yes"]):
-        assert "say --irreversible" in desk(command[0], one["id"], *command[1:], code=1)
+        assert "add --irreversible" in desk(command[0], one["id"], *command[1:], code=1)
     assert desk.learned == []
     command = ["accept", one["id"], "--yes", "--open", "content", "--irreversible"]
     assert "This cannot be undone." in desk(*command)
@@ -213,7 +213,7 @@ def flat(told: str) -> str:
 def test_nobody_accepts_without_being_asked(desk: Desk) -> None:
     desk.remember(decisions(notes(9)))
     [one] = desk.json()["suggestions"]
-    assert "say --yes" in flat(desk("accept", one["id"], "--open", "content", code=2))
+    assert "add --yes" in flat(desk("accept", one["id"], "--open", "content", code=2))
     # What is open must be named, whoever says yes.
     for command in (["--yes"], [], ["--yes", "--open", "content", "--open", "path"]):
         said = flat(desk("accept", one["id"], *command, code=2))
@@ -227,12 +227,12 @@ def test_whoever_is_asked_may_say_no(desk: Desk) -> None:
     [one] = desk.json()["suggestions"]
     asked = f"Accept {one['rule']['name']} as shown?"
     command = ["automation", "accept", one["id"]]
-    opened = "Let calls through whatever content says?"
+    opened = "Allow calls with any value of content?"
     for answers in ({opened: "n\n"}, {opened: "y\n", asked: "n\n"}):
         seen, code = at_terminal(desk.world, command, answers)
         assert (code, desk.learned) == (1, [])
         assert "nothing was changed" in seen
-    assert "would have decided 9 of 9 the same" in seen
+    assert "agrees with 9 of 9 decisions" in seen
     seen, code = at_terminal(desk.world, command, {opened: "y\n", asked: "y\n"})
     assert code == 0, seen
     assert [rule.name for rule in desk.learned] == [one["rule"]["name"]]
@@ -244,7 +244,7 @@ def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
     rule = LearnedRule(name="mine", then="allow", tools=["files.write"], open=["path", "content"])
     file.write_text(rule_text(rule), encoding="utf-8")
     told = desk("replay", str(file), code=1)
-    assert "mine would have decided 9 of 12 the same." in told
+    assert "mine agrees with 9 of 12 decisions." in told
     assert told.count("refused by clerk: files.write of agent with") == 3
     [row] = desk.json("replay", str(file), code=1)
     assert (row["rule"], row["covered"], row["same"], row["other"]) == ("mine", 12, 9, 3)
@@ -252,9 +252,9 @@ def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
         rule, when='!args.path.startsWith("/etc/")', open=["content"]
     )
     file.write_text(rule_text(narrower), encoding="utf-8")
-    assert "9 of 9 the same" in desk("replay", str(file))
+    assert "agrees with 9 of 9 decisions" in desk("replay", str(file))
     file.write_text("names: safe\n", encoding="utf-8")
-    assert "no rules below policy.learned" in desk("replay", str(file), code=1)
+    assert "no rules under policy.learned" in desk("replay", str(file), code=1)
     file.write_text("policy: {learned: [{name: x}]}\n", encoding="utf-8")
     assert f"{file}:1:" in desk("replay", str(file), code=3)
 
@@ -262,7 +262,7 @@ def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
 def test_what_is_not_there_is_said(desk: Desk, world: World) -> None:
     for command in (["show"], ["replay"], ["accept", "--yes"]):
         said = desk(command[0], "s00000000", *command[1:], code=1)
-        assert "nothing is called s00000000 here" in said
+        assert "s00000000 was not found" in said
     # Not 1, which says that humans decided otherwise.
     assert "no-rules.yaml: there is no such file" in desk("replay", "no-rules.yaml", code=3)
     desk.config.unlink()

@@ -1,1 +1,2 @@
-"""Progressive automation: what humans decided becomes a rule that a human accepts."""
+"""Progressive automation: suggests policy rules from the decisions of operators. An operator
+accepts them."""

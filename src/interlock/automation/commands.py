@@ -1,8 +1,8 @@
-"""`interlock automation`: which rules the decisions of humans suggest, with their evidence; trying
-one against the past, accepting it, and taking it back.
+"""`interlock automation`: list suggested rules with their evidence, replay them, accept them, and
+revert them.
 
-Nothing of this goes over the wire: to accept a rule is to write it into the config, which only its
-owner can.
+Nothing here goes over the network: accepting a rule writes it into the config, which only its owner
+can do.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from interlock.core.config import Config, LearnedRule
 
 
-# -- What `interlock automation` looks at: the decisions that are remembered, the rules in force,
-# what they suggest, and what somebody does not want to see suggested.
+# -- Data: stored decisions, rules in force, suggestions and dismissals.
 
 
-def line(text: str) -> str:
-    """What others wrote, on one line."""
+def to_one_line(text: str) -> str:
+    """Return a text of others on one line, without control characters."""
     return " ".join(output.sanitize(text).split())
 
 
@@ -48,34 +47,35 @@ class RuleCandidate:
     def __init__(self, rule: LearnedRule, suggestion: Suggestion | None = None) -> None:
         self.rule = rule
         self.id = rule.name if suggestion is None else suggestion.id
-        self.words = rule.reason if suggestion is None else suggestion.words
+        self.description = rule.reason if suggestion is None else suggestion.description
         self.evidence = None if suggestion is None else suggestion.evidence
-        self.dismissed = None if suggestion is None else suggestion.dismissed
+        self.dismissal = None if suggestion is None else suggestion.dismissed
 
 
-def is_called(one: Suggestion | Dismissal, id: str) -> bool:
-    """By its id, or as its rule would be called."""
-    return id in (one.id, one.rule.name)
+def matches_id(candidate: Suggestion | Dismissal, id: str) -> bool:
+    """Return whether an id is that of a suggestion, or the name of its rule."""
+    return id in (candidate.id, candidate.rule.name)
 
 
 class DecisionHistory:
-    """The decisions of humans at the chosen node. Raises ConfigError, InterlockError."""
+    """The stored decisions of a node, with its rules and dismissals. Raises ConfigError,
+    InterlockError."""
 
     def __init__(self, config: Path | None, node: str | None) -> None:
-        self.meant = node_discovery.find_local_node(config, node)
-        self.config: Config = self.meant.config
+        self.target = node_discovery.find_local_node(config, node)
+        self.config: Config = self.target.config
         with self.store() as store:
             self.history: list[HumanDecision] = store.history()
-            self.dismissed: list[Dismissal] = store.dismissed()
+            self.dismissals: list[Dismissal] = store.read_dismissals()
 
     @contextmanager
     def store(self) -> Iterator[DecisionStore]:
-        """Where all of this is kept."""
+        """Open the store of decisions."""
         from interlock.automation.store import DecisionStore, decisions_path
 
         store = DecisionStore(
-            decisions_path(self.config, os.environ, self.meant.base_dir),
-            deliver=lambda what: what(),
+            decisions_path(self.config, os.environ, self.target.base_dir),
+            deliver=lambda callback: callback(),
             settings=self.config.section(AutomationConfig),
             wall_clock=time.time,
         )
@@ -85,7 +85,11 @@ class DecisionHistory:
             store.close()
 
     def dismiss(self, id: str, rule: LearnedRule, agreed: int, *, reverted: bool = False) -> None:
-        """Remember that it is not wanted. `agreed`: how many decisions bear it."""
+        """Store a dismissal.
+
+        Args:
+            agreed: The number of decisions that support the rule.
+        """
         from interlock.automation.dismissal import Dismissal
 
         with self.store() as store:
@@ -101,213 +105,255 @@ class DecisionHistory:
             )
 
     def config_path(self) -> Path:
-        return config_path(self.meant)
+        return config_path(self.target)
 
     @property
     def rules(self) -> list[LearnedRule]:
         return self.config.policy.learned
 
     def suggestions(self, *, irreversible: bool) -> list[Suggestion]:
-        """Those that were dismissed, too."""
+        """Return all suggestions, including dismissed ones."""
         from interlock.automation.suggestion import suggest
 
         return suggest(
             self.history,
             self.config.section(AutomationConfig),
-            standing=self.rules,
+            accepted=self.rules,
             irreversible=irreversible,
-            dismissed=self.dismissed,
+            dismissed=self.dismissals,
         )
 
-    def covered(self) -> int:
-        """How many of the decisions the rules in force would make."""
+    def count_covered(self) -> int:
+        """Return how many stored decisions the rules in force match."""
         from interlock.automation.rule import CompiledRule, read_case
 
         rules = [CompiledRule(rule) for rule in self.rules]
         cases = map(read_case, self.history) if rules else ()
-        return sum(any(rule.covers(case) for rule in rules) for case in cases)
+        return sum(any(rule.matches_decision(case) for rule in rules) for case in cases)
 
     def find(self, id: str, *, irreversible: bool) -> RuleCandidate:
-        """What is called so; says what is wrong, and ends, where nothing is."""
+        """Return the suggestion or rule with an id or name. If there is none, print the error
+        and exit."""
         for rule in self.rules:
             if rule.name == id:
                 return RuleCandidate(rule)
-        found = [one for one in self.suggestions(irreversible=irreversible) if is_called(one, id)]
-        if found:
-            return RuleCandidate(found[0].rule, found[0])
+        matches = [
+            suggestion
+            for suggestion in self.suggestions(irreversible=irreversible)
+            if matches_id(suggestion, id)
+        ]
+        if matches:
+            return RuleCandidate(matches[0].rule, matches[0])
         if not irreversible and any(
-            is_called(one, id) for one in self.suggestions(irreversible=True)
+            matches_id(suggestion, id) for suggestion in self.suggestions(irreversible=True)
         ):
             output.print_problem(
-                f"{line(id)} would also answer for what cannot be undone. If that is what you "
-                "want, say --irreversible."
+                f"{to_one_line(id)} also decides calls that cannot be undone. To include such "
+                "suggestions, add --irreversible."
             )
         else:
             output.print_problem(
-                f"nothing is called {line(id)} here. Suggestions change with every decision: "
-                f"`{self.meant.selector.format_command('automation list')}` has those of now."
+                f"{to_one_line(id)} was not found. Suggestions change with every decision. "
+                "List the current ones: "
+                f"`{self.target.selector.format_command('automation list')}`."
             )
         raise typer.Exit(output.FAILED)
 
 
-def config_path(meant: node_discovery.TargetNode) -> Path:
-    if meant.source is None or meant.source.path is None:
+def config_path(target: node_discovery.TargetNode) -> Path:
+    if target.source is None or target.source.path is None:
         from interlock.core.config import ConfigError
 
         raise ConfigError.of(
-            "the rules of a node stand in its config, and none was found", "name it with --config"
+            "rules are stored in a config, but the node has none", "name a config with --config"
         )
-    return meant.source.path
+    return target.source.path
 
 
-# -- What `interlock automation` says: lists, one rule whole, and rows for programs.
+# -- Output: lists, one rule, and rows for programs.
 
-_STYLES: Final = {"allow": "green", "deny": "bold red"}
-_MOST_SHOWN: Final = 300
+_ACTION_STYLES: Final = {"allow": "green", "deny": "bold red"}
+_MAX_TEXT_LENGTH: Final = 300
 
 
-def show_list(past: DecisionHistory, *, json: bool, irreversible: bool, all: bool) -> None:
-    """Suggestions and rules. `all`: also what was dismissed."""
+def print_list(history: DecisionHistory, *, json: bool, irreversible: bool, all: bool) -> None:
+    """Print suggestions and rules.
+
+    Args:
+        all: Also print dismissed suggestions.
+    """
     from rich.text import Text
 
-    every = past.suggestions(irreversible=irreversible)
-    found = [one for one in every if all or one.dismissed is None]
+    all_suggestions = history.suggestions(irreversible=irreversible)
+    suggestions = [
+        suggestion for suggestion in all_suggestions if all or suggestion.dismissed is None
+    ]
     if json:
         output.print_json(
             {
-                "decisions": len(past.history),
-                "suggestions": [row(RuleCandidate(one.rule, one)) for one in found],
-                "rules": past.rules,
-                "dismissed": [_dismissed_row(one) for one in past.dismissed],
+                "decisions": len(history.history),
+                "suggestions": [
+                    candidate_row(RuleCandidate(suggestion.rule, suggestion))
+                    for suggestion in suggestions
+                ],
+                "rules": history.rules,
+                "dismissed": [_dismissal_row(dismissal) for dismissal in history.dismissals],
             }
         )
         return
     console = output.create_console()
-    for one in found:
-        then = one.rule.then
-        text = Text.assemble(f"{one.id}  ", (f"{then:<6}", _STYLES[then]), short(one.words))
-        console.print(text, soft_wrap=True)
-        console.print(Text(f"           {short(one.evidence.words)}", "dim"), soft_wrap=True)
-    if past.rules:
-        console.print("in force:")
-    for rule in past.rules:
+    for suggestion in suggestions:
+        then = suggestion.rule.then
         text = Text.assemble(
-            "  ", (f"{rule.then:<6}", _STYLES[rule.then]), line(rule.name),
-            (f"  accepted {line(rule.accepted)}" if rule.accepted else "", "dim"),
+            f"{suggestion.id}  ",
+            (f"{then:<6}", _ACTION_STYLES[then]),
+            shorten(suggestion.description),
+        )
+        console.print(text, soft_wrap=True)
+        evidence = shorten(suggestion.evidence.summary)
+        console.print(Text(f"           {evidence}", "dim"), soft_wrap=True)
+    if history.rules:
+        console.print("in force:")
+    for rule in history.rules:
+        text = Text.assemble(
+            "  ", (f"{rule.then:<6}", _ACTION_STYLES[rule.then]), to_one_line(rule.name),
+            (f"  accepted {to_one_line(rule.accepted)}" if rule.accepted else "", "dim"),
         )  # fmt: skip
         console.print(text, soft_wrap=True)
-    if all and past.dismissed:
+    if all and history.dismissals:
         console.print("dismissed:")
-        for no in past.dismissed:
+        for dismissal in history.dismissals:
+            then = dismissal.rule.then
             text = Text.assemble(
-                f"  {no.id}  ", (f"{no.rule.then:<6}", _STYLES[no.rule.then]), line(no.rule.name),
-                (f"  {_why(no)}", "dim"),
+                f"  {dismissal.id}  ", (f"{then:<6}", _ACTION_STYLES[then]),
+                to_one_line(dismissal.rule.name),
+                (f"  {_describe_dismissal(dismissal)}", "dim"),
             )  # fmt: skip
             console.print(text, soft_wrap=True)
-    _say_more(past, len(found), len(every) - len(found), irreversible=irreversible)
+    hidden = len(all_suggestions) - len(suggestions)
+    _print_hints(history, len(suggestions), hidden, irreversible=irreversible)
 
 
-def _why(one: Dismissal) -> str:
+def _describe_dismissal(dismissal: Dismissal) -> str:
+    event = "reverted" if dismissal.reverted else "dismissed"
+    return f"{event} {format_utc(dismissal.time)} by {to_one_line(dismissal.by)}"
 
-    word = "reverted" if one.reverted else "dismissed"
-    return f"{word} {format_utc(one.time)} by {line(one.by)}"
 
+def _print_hints(
+    history: DecisionHistory, suggestion_count: int, dismissed_count: int, *, irreversible: bool
+) -> None:
+    from interlock.automation.rule import is_reversible
 
-def _say_more(past: DecisionHistory, found: int, dismissed: int, *, irreversible: bool) -> None:
-    from interlock.automation.rule import undoable
-
-    if not past.config.section(AutomationConfig).enabled:
-        output.print_note("decisions are not kept: automation.enabled is false.")
-    if found:
+    if not history.config.section(AutomationConfig).enabled:
+        output.print_note("decisions are not stored: automation.enabled is false.")
+    if suggestion_count:
         show, accept = map(
-            past.meant.selector.format_command, ("automation show ID", "automation accept ID")
+            history.target.selector.format_command, ("automation show ID", "automation accept ID")
         )
-        output.print_note(f"`{show}` shows one whole, `{accept}` accepts it.")
+        output.print_note(f"Show one: `{show}`. Accept one: `{accept}`.")
     else:
-        output.print_note(f"no rule is suggested: {_why_none(past)}.")
-    if dismissed:
-        which = "1 more was" if dismissed == 1 else f"{dismissed} more were"
-        listed = past.meant.selector.format_command("automation list --all")
-        output.print_note(f"{which} dismissed: `{listed}` shows them.")
-    if not irreversible and any(not undoable(one.effect) for one in past.history):
-        others = past.suggestions(irreversible=True)
-        more = len([one for one in others if one.dismissed is None]) - found
-        if more > 0:
+        output.print_note(f"no suggestions: {_explain_no_suggestion(history)}.")
+    if dismissed_count:
+        subject = (
+            "1 suggestion is" if dismissed_count == 1 else f"{dismissed_count} suggestions are"
+        )
+        command = history.target.selector.format_command("automation list --all")
+        output.print_note(f"{subject} dismissed. Show all: `{command}`.")
+    if not irreversible and any(not is_reversible(past.effect) for past in history.history):
+        all_suggestions = history.suggestions(irreversible=True)
+        visible = [each for each in all_suggestions if each.dismissed is None]
+        irreversible_count = len(visible) - suggestion_count
+        if irreversible_count > 0:
             output.print_note(
-                f"{more} more about what cannot be undone: say --irreversible to see them."
+                f"{irreversible_count} more for irreversible calls. Add --irreversible to show "
+                "them."
             )
 
 
-def _why_none(past: DecisionHistory) -> str:
-    decided, takes = len(past.history), past.config.section(AutomationConfig).decisions
-    remembered = f"{decided} {'decision is' if decided == 1 else 'decisions are'} remembered"
-    covered = past.covered()
+def _explain_no_suggestion(history: DecisionHistory) -> str:
+    total, required = len(history.history), history.config.section(AutomationConfig).decisions
+    stored = f"{total} {'decision is' if total == 1 else 'decisions are'} stored"
+    covered = history.count_covered()
     if not covered:
-        return f"{remembered}, and it takes {takes} alike"
-    if covered == decided:
-        return f"{remembered}, and the rules in force answer for all of them"
+        return f"{stored}, and a suggestion requires {required} equal decisions"
+    if covered == total:
+        return f"{stored}, and the rules in force cover all of them"
     return (
-        f"{remembered}, the rules in force answer for {covered} of them, and of the others it "
-        f"takes {takes} alike"
+        f"{stored}, the rules in force cover {covered} of them, and a suggestion requires "
+        f"{required} equal decisions among the others"
     )
 
 
-def print_whole(found: RuleCandidate, result: ReplayResult) -> None:
+def print_candidate(candidate: RuleCandidate, result: ReplayResult) -> None:
     from rich.text import Text
 
     from interlock.core.config.edit import rule_text
 
     console = output.create_console()
-    console.print(Text(output.sanitize(found.words or found.rule.name)), soft_wrap=True)
+    title = candidate.description or candidate.rule.name
+    console.print(Text(output.sanitize(title)), soft_wrap=True)
     console.print()
-    console.print(Text(output.sanitize(rule_text(found.rule)), "cyan"), soft_wrap=True)
-    rule = found.rule
-    if found.evidence is not None:
-        console.print(Text(f"Evidence: {line(found.evidence.words)}."), soft_wrap=True)
-        left_out = found.evidence.agreed - found.evidence.counted
-        if left_out:
+    console.print(Text(output.sanitize(rule_text(candidate.rule)), "cyan"), soft_wrap=True)
+    rule = candidate.rule
+    if candidate.evidence is not None:
+        evidence = to_one_line(candidate.evidence.summary)
+        console.print(Text(f"Evidence: {evidence}."), soft_wrap=True)
+        uncounted = candidate.evidence.agreed - candidate.evidence.counted
+        if uncounted:
             console.print(
-                f"          {left_out} of them came so fast that they do not count.", soft_wrap=True
+                f"          {uncounted} of them do not count: at most 5 decisions per minute do.",
+                soft_wrap=True,
             )
-        if found.evidence.last_exception is not None:
+        if candidate.evidence.last_exception is not None:
             console.print(
-                Text(f"Last exception: {_told(found.evidence.last_exception)}"), soft_wrap=True
+                Text(f"Last exception: {_describe_decision(candidate.evidence.last_exception)}"),
+                soft_wrap=True,
             )
     elif rule.accepted:
-        console.print(Text(f"Accepted {line(rule.accepted)}."), soft_wrap=True)
-    if found.dismissed is not None:
-        console.print(Text(f"It was {_why(found.dismissed)}."), soft_wrap=True)
-    console.print(Text(f"Replayed: it {result.words}."), soft_wrap=True)
-    print_examples(result, None if found.evidence is None else found.evidence.last_exception)
-
-
-def print_examples(result: ReplayResult, but: HumanDecision | None = None) -> None:
-    """What humans decided otherwise. `but`: that one was shown."""
-    for one in result.examples:
-        if one != but:
-            print(f"  {_told(one)}")
-    more = result.other - len(result.examples)
-    if more > 0:
-        print(f"  and {more} more")
-
-
-def _told(one: HumanDecision) -> str:
-
-    verdict = "approved" if one.verdict == "approve" else "refused"
-    return short(
-        f"{format_utc(one.time)}  {verdict} by {one.by}: {one.tool} of {one.caller} "
-        f"with {one.arguments.decode()}"
+        console.print(Text(f"Accepted {to_one_line(rule.accepted)}."), soft_wrap=True)
+    if candidate.dismissal is not None:
+        status = _describe_dismissal(candidate.dismissal)
+        console.print(Text(f"Status: {status}."), soft_wrap=True)
+    console.print(Text(f"Replay: the rule {result.summary}."), soft_wrap=True)
+    print_examples(
+        result, None if candidate.evidence is None else candidate.evidence.last_exception
     )
 
 
-def row(found: RuleCandidate) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": found.id, "words": found.words, "rule": found.rule}
-    if found.dismissed is not None:
-        told["dismissed"] = _dismissed_row(found.dismissed)
-    evidence = found.evidence
+def print_examples(result: ReplayResult, printed: HumanDecision | None = None) -> None:
+    """Print decisions against a rule.
+
+    Args:
+        printed: A decision that is printed already.
+    """
+    for decision in result.examples:
+        if decision != printed:
+            print(f"  {_describe_decision(decision)}")
+    remaining = result.other - len(result.examples)
+    if remaining > 0:
+        print(f"  and {remaining} more")
+
+
+def _describe_decision(decision: HumanDecision) -> str:
+    verdict = "approved" if decision.verdict == "approve" else "rejected"
+    return shorten(
+        f"{format_utc(decision.time)}  {verdict} by {decision.by}: {decision.tool} of "
+        f"{decision.caller} with {decision.arguments.decode()}"
+    )
+
+
+def candidate_row(candidate: RuleCandidate) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "id": candidate.id,
+        "description": candidate.description,
+        "rule": candidate.rule,
+    }
+    if candidate.dismissal is not None:
+        members["dismissed"] = _dismissal_row(candidate.dismissal)
+    evidence = candidate.evidence
     if evidence is not None:
         exception = evidence.last_exception
-        told["evidence"] = {
+        members["evidence"] = {
             "agreed": evidence.agreed,
             "decided": evidence.decided,
             "counted": evidence.counted,
@@ -318,19 +364,18 @@ def row(found: RuleCandidate) -> dict[str, Any]:
             "last": evidence.last,
             "last_exception": None if exception is None else _decision_row(exception),
         }
-    return told
+    return members
 
 
-def _dismissed_row(one: Dismissal) -> dict[str, Any]:
-
+def _dismissal_row(dismissal: Dismissal) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "name": one.rule.name,
-        "then": one.rule.then,
-        "tools": one.rule.tools,
-        "by": one.by,
-        "at": format_utc(one.time),
-        "reverted": one.reverted,
+        "id": dismissal.id,
+        "name": dismissal.rule.name,
+        "then": dismissal.rule.then,
+        "tools": dismissal.rule.tools,
+        "by": dismissal.by,
+        "at": format_utc(dismissal.time),
+        "reverted": dismissal.reverted,
     }
 
 
@@ -340,48 +385,48 @@ def replay_row(result: ReplayResult) -> dict[str, Any]:
         "same": result.same,
         "other": result.other,
         "unjudged": result.unjudged,
-        "words": result.words,
-        "examples": [_decision_row(one) for one in result.examples],
+        "summary": result.summary,
+        "examples": [_decision_row(decision) for decision in result.examples],
     }
 
 
-def _decision_row(one: HumanDecision) -> dict[str, Any]:
+def _decision_row(decision: HumanDecision) -> dict[str, Any]:
     import msgspec
 
-    return msgspec.structs.asdict(one) | {"arguments": msgspec.Raw(one.arguments)}
+    return msgspec.structs.asdict(decision) | {"arguments": msgspec.Raw(decision.arguments)}
 
 
-def short(text: str) -> str:
-    """The same, not endless."""
-    whole = line(text)
-    return whole if len(whole) <= _MOST_SHOWN else whole[:_MOST_SHOWN] + "…"
+def shorten(text: str) -> str:
+    """Return a text of others on one line, cut to a maximum length."""
+    one_line = to_one_line(text)
+    return one_line if len(one_line) <= _MAX_TEXT_LENGTH else one_line[:_MAX_TEXT_LENGTH] + "…"
 
 
 automation = typer.Typer(invoke_without_command=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
-Irreversible = Annotated[
-    bool, typer.Option("--irreversible", help="Also for what cannot be undone.")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+IrreversibleOption = Annotated[
+    bool, typer.Option("--irreversible", help="Include rules for irreversible calls.")
 ]
-_VOID: Final = (
-    "Rules change with this: calls that wait for a human now can no longer be approved, and have "
-    "to be asked for again."
+_PENDING_NOTE: Final = (
+    "This changes the policy: calls that are waiting for approval now can no longer be approved, "
+    "and must be requested again."
 )
 
 
 @automation.callback()
 def overview(
     context: typer.Context,
-    irreversible: Irreversible = False,
+    irreversible: IrreversibleOption = False,
     config: config_source.ConfigOption = None,
-    json: Json = False,
+    json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Rules that humans' decisions suggest: look, try, accept, take back.
+    """Suggest rules from the decisions of operators: list, replay, accept and revert them.
 
-    A call that humans decided the same way again and again may be decided without them. The rule is
-    suggested here, in words and as config. It counts once somebody accepts it, and can be taken
-    back. What cannot be undone is never part of it, unless you say so.
+    Calls that operators repeatedly decided in the same way can be decided by a rule. The rule is
+    suggested here as text and as config. It applies after an operator accepts it, and can be
+    reverted. Rules never cover irreversible calls, unless you add --irreversible.
 
     \b
     Examples:
@@ -394,119 +439,127 @@ def overview(
     if context.invoked_subcommand is not None:
         options.reject_options_before_command(context)
         return
-    show_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=False)
+    history = DecisionHistory(config, node)
+    print_list(history, json=json, irreversible=irreversible, all=False)
 
 
 @automation.command("list")
 def list_suggestions(
-    irreversible: Irreversible = False,
-    all: Annotated[bool, typer.Option("--all", help="Also those that were dismissed.")] = False,
+    irreversible: IrreversibleOption = False,
+    all: Annotated[bool, typer.Option("--all", help="Include dismissed suggestions.")] = False,
     config: config_source.ConfigOption = None,
-    json: Json = False,
+    json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Show which rules are suggested, and which are in force.
+    """List suggested rules and rules in force.
 
     \b
     Examples:
       interlock automation list
       interlock automation list --all
     """
-    show_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=all)
+    print_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=all)
 
 
 @automation.command()
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A suggestion, or a rule by its name.")],
-    irreversible: Irreversible = False,
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a suggestion, or the name of a rule.")
+    ],
+    irreversible: IrreversibleOption = False,
     config: config_source.ConfigOption = None,
-    json: Json = False,
+    json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Show a rule in words and as config, its evidence, and what it would have decided.
+    """Show a rule as text and as config, its evidence, and what it would have decided.
 
     \b
     Example:
       interlock automation show s1f0c0e2a
     """
-    from interlock.automation.replay import replay as replayed
+    from interlock.automation.replay import replay as replay_rule
 
-    past = DecisionHistory(config, node)
-    found = past.find(id, irreversible=irreversible)
-    result = replayed(found.rule, past.history)
+    history = DecisionHistory(config, node)
+    candidate = history.find(id, irreversible=irreversible)
+    result = replay_rule(candidate.rule, history.history)
     if json:
-        output.print_json(row(found) | {"replay": replay_row(result)})
+        output.print_json(candidate_row(candidate) | {"replay": replay_row(result)})
     else:
-        print_whole(found, result)
+        print_candidate(candidate, result)
 
 
 @automation.command()
 def replay(
-    what: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
             metavar="ID-or-FILE",
-            help="A suggestion, a rule by its name, or a config whose learned rules are meant.",
+            help="The id of a suggestion, the name of a rule, or a config with learned rules.",
         ),
     ],
-    irreversible: Irreversible = False,
+    irreversible: IrreversibleOption = False,
     config: config_source.ConfigOption = None,
-    json: Json = False,
+    json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Try rules against every decision that is remembered. Nothing is changed by that.
+    """Replay rules over all stored decisions. Changes nothing.
 
-    Exit code 1 when a human once decided otherwise.
+    Exit code 1 if a rule disagrees with a decision.
 
     \b
     Examples:
       interlock automation replay s1f0c0e2a
       interlock automation replay my-rules.yaml
     """
-    from interlock.automation.replay import replay as replayed
+    from interlock.automation.replay import replay as replay_rule
     from interlock.core.config import load_config
 
-    past = DecisionHistory(config, node)
-    # One that is not there is told as such: no rule is called so.
-    if os.path.isfile(what) or what.endswith((".yaml", ".yml", ".json")):
-        rules = load_config(what).policy.learned
+    history = DecisionHistory(config, node)
+    # For a missing file, the message is that no rule has this name.
+    if os.path.isfile(target) or target.endswith((".yaml", ".yml", ".json")):
+        rules = load_config(target).policy.learned
         if not rules:
-            output.print_problem(f"{what} has no rules below policy.learned.")
+            output.print_problem(f"{target} has no rules under policy.learned.")
             raise typer.Exit(output.FAILED)
     else:
-        rules = [past.find(what, irreversible=irreversible).rule]
-    results = [(rule, replayed(rule, past.history)) for rule in rules]
+        rules = [history.find(target, irreversible=irreversible).rule]
+    results = [(rule, replay_rule(rule, history.history)) for rule in rules]
     if json:
-        output.print_json([{"rule": rule.name, **replay_row(one)} for rule, one in results])
+        output.print_json([{"rule": rule.name, **replay_row(result)} for rule, result in results])
     else:
-        for rule, one in results:
-            print(f"{line(rule.name)} {one.words}.")
-            print_examples(one)
-    if any(one.other for _, one in results):
+        for rule, result in results:
+            print(f"{to_one_line(rule.name)} {result.summary}.")
+            print_examples(result)
+    if any(result.other for _, result in results):
         raise typer.Exit(output.FAILED)
 
 
 @automation.command()
 def accept(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The suggestion.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of the suggestion.")],
     irreversible: Annotated[
         bool,
-        typer.Option("--irreversible", help="Yes, also where it answers for what stays for good."),
+        typer.Option("--irreversible", help="Allow a rule that covers irreversible calls."),
     ] = False,
     open: Annotated[
         list[str] | None,
-        typer.Option("--open", metavar="NAME", help="Yes, whatever this argument says."),
+        typer.Option(
+            "--open", metavar="NAME", help="Allow any value of this argument. May be repeated."
+        ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; arguments are opened by --open only.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Skip the confirmation. Open arguments still require --open."
+        ),
     ] = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Accept a suggested rule: it is written into the config. Shows it first, and asks.
+    """Accept a suggested rule: write it into the config. Shows it and asks for confirmation.
 
-    An argument that may say anything is asked for by its name, or named with --open. A running
-    node takes the rule up by itself. `interlock automation revert NAME` takes it back.
+    Each argument that may have any value is confirmed by name, or named with --open. A running node
+    applies the rule at once. Undo it with `interlock automation revert NAME`.
 
     \b
     Examples:
@@ -515,49 +568,49 @@ def accept(
     """
     from msgspec.structs import replace
 
-    from interlock.automation.replay import replay as replayed
+    from interlock.automation.replay import replay as replay_rule
     from interlock.core.config.edit import add_learned
     from interlock.core.config.load import read_text
     from interlock.terminal.config_source import write_text
 
-    past = DecisionHistory(config, node)
-    path = past.config_path()
-    found = past.find(id, irreversible=irreversible)
-    if found.evidence is None:
-        output.print_note(f"{line(found.rule.name)} is in force already.")
+    history = DecisionHistory(config, node)
+    path = history.config_path()
+    candidate = history.find(id, irreversible=irreversible)
+    if candidate.evidence is None:
+        output.print_note(f"{to_one_line(candidate.rule.name)} is already in force.")
         return
-    print_whole(found, replayed(found.rule, past.history))
-    output.print_note(_VOID)
-    if not _agreed(found.rule, open or [], yes=yes):
+    print_candidate(candidate, replay_rule(candidate.rule, history.history))
+    output.print_note(_PENDING_NOTE)
+    if not _confirm(candidate.rule, open or [], yes=yes):
         output.print_note("nothing was changed.")
         raise typer.Exit(output.FAILED)
-    rule = replace(found.rule, accepted=f"{format_utc(time.time())} by {getpass.getuser()}")
-    # Read again: whoever was asked may have taken a while.
+    rule = replace(candidate.rule, accepted=f"{format_utc(time.time())} by {getpass.getuser()}")
+    # Read the config again: it may have changed during the prompt.
     write_text(path, add_learned(read_text(path), rule, str(path)))
-    if found.dismissed is not None:
-        with past.store() as store:
-            store.restore([found.id, found.dismissed.id])
-    print(f"{line(rule.name)} is in {path} now.")
-    revert = past.meant.selector.format_command(f"automation revert {line(rule.name)}")
-    output.print_note(f"`{revert}` takes it back.")
+    if candidate.dismissal is not None:
+        with history.store() as store:
+            store.restore([candidate.id, candidate.dismissal.id])
+    print(f"Added {to_one_line(rule.name)} to {path}.")
+    revert = history.target.selector.format_command(f"automation revert {to_one_line(rule.name)}")
+    output.print_note(f"Undo: `{revert}`.")
 
 
 @automation.command()
 def revert(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule, as it is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the rule.")],
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Take an accepted rule back: humans are asked again. A running node heeds it by itself.
+    """Revert an accepted rule: operators decide again. A running node applies it at once.
 
-    It counts as dismissed, so it is not suggested again at once.
+    The rule counts as dismissed, so it is not suggested again soon.
 
     \b
     Example:
       interlock automation revert allow-files.write-1f0c0e
     """
-    from interlock.automation.replay import replay as replayed
-    from interlock.automation.suggestion import id_of
+    from interlock.automation.replay import replay as replay_rule
+    from interlock.automation.suggestion import rule_id
     from interlock.core.config.edit import remove_learned
     from interlock.core.config.load import read_text
     from interlock.errors import InterlockError
@@ -566,32 +619,33 @@ def revert(
     path = config_path(node_discovery.find_local_node(config, node))
     text = remove_learned(read_text(path), name, str(path))
     try:
-        past = DecisionHistory(config, node)
-        # Before the config, by which a running node notices it: its journal says who did it.
-        for rule in past.rules:
+        history = DecisionHistory(config, node)
+        # Store the dismissal before the config changes: the node's journal then names the operator.
+        for rule in history.rules:
             if rule.name == name:
-                same = replayed(rule, past.history).same
-                past.dismiss(id_of(rule), rule, same, reverted=True)
+                agreed = replay_rule(rule, history.history).same
+                history.dismiss(rule_id(rule), rule, agreed, reverted=True)
     except InterlockError as error:
-        # It is taken back all the same.
-        output.print_note(f"that it is not wanted cannot be remembered: {error.message}")
+        # The rule is reverted in any case.
+        output.print_note(f"the dismissal cannot be stored: {error.message}")
     write_text(path, text)
-    print(f"{line(name)} is in {path} no more: humans are asked again.")
-    output.print_note(_VOID)
+    print(f"Removed {to_one_line(name)} from {path}. Operators decide such calls again.")
+    output.print_note(_PENDING_NOTE)
 
 
 @automation.command()
 def dismiss(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The suggestion, or its rule's name.")],
-    undo: Annotated[
-        bool, typer.Option("--undo", help="It was a mistake: let it be suggested again.")
-    ] = False,
-    irreversible: Irreversible = False,
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of the suggestion, or its rule's name.")
+    ],
+    undo: Annotated[bool, typer.Option("--undo", help="Undo a dismissal.")] = False,
+    irreversible: IrreversibleOption = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Do not want a suggestion: it is not shown again, nor are others for the same decisions,
-    before humans have decided as much anew as there was. Who dismissed it, and when, is kept.
+    """Dismiss a suggestion. It is hidden, together with others for the same decisions, until
+    operators have made as many new decisions as there were. The store keeps who dismissed it, and
+    when.
 
     \b
     Examples:
@@ -599,46 +653,52 @@ def dismiss(
       interlock automation list --all
       interlock automation dismiss --undo s1f0c0e2a
     """
-    past = DecisionHistory(config, node)
+    history = DecisionHistory(config, node)
     if undo:
-        meant = [one.id for one in past.dismissed if is_called(one, id)]
-        if not meant:
-            output.print_problem(f"nothing that was dismissed is called {line(id)} here.")
+        ids = [dismissal.id for dismissal in history.dismissals if matches_id(dismissal, id)]
+        if not ids:
+            output.print_problem(f"no dismissed suggestion has the id {to_one_line(id)}.")
             raise typer.Exit(output.FAILED)
-        with past.store() as store:
-            store.restore(meant)
-        print(f"{line(id)} may be suggested again.")
+        with history.store() as store:
+            store.restore(ids)
+        print(f"{to_one_line(id)} may be suggested again.")
         return
-    found = past.find(id, irreversible=irreversible)
-    if found.evidence is None:
-        revert = past.meant.selector.format_command(f"automation revert {line(id)}")
-        output.print_problem(f"{line(id)} is in force: `{revert}` takes it back.")
+    candidate = history.find(id, irreversible=irreversible)
+    if candidate.evidence is None:
+        revert = history.target.selector.format_command(f"automation revert {to_one_line(id)}")
+        output.print_problem(f"{to_one_line(id)} is in force. Revert it: `{revert}`.")
         raise typer.Exit(output.FAILED)
-    past.dismiss(found.id, found.rule, found.evidence.agreed)
-    least = max(found.evidence.agreed, past.config.section(AutomationConfig).decisions)
-    print(f"{line(found.rule.name)} is not suggested before {least} more decisions like these.")
-    undo_it = past.meant.selector.format_command(f"automation dismiss --undo {line(found.id)}")
-    output.print_note(f"`{undo_it}` brings it back.")
+    history.dismiss(candidate.id, candidate.rule, candidate.evidence.agreed)
+    required = max(candidate.evidence.agreed, history.config.section(AutomationConfig).decisions)
+    name = to_one_line(candidate.rule.name)
+    print(f"Dismissed {name} until there are {required} more such decisions.")
+    undo_it = history.target.selector.format_command(
+        f"automation dismiss --undo {to_one_line(candidate.id)}"
+    )
+    output.print_note(f"Undo: `{undo_it}`.")
 
 
-def _agreed(rule: LearnedRule, opened: list[str], *, yes: bool) -> bool:
-    """Whether somebody wants the rule, and each argument that it leaves open."""
-    for name in opened:
+def _confirm(rule: LearnedRule, confirmed: list[str], *, yes: bool) -> bool:
+    """Ask whether to accept the rule, and each argument that it leaves open."""
+    for name in confirmed:
         if name not in rule.open:
-            raise typer.BadParameter(f"{line(rule.name)} does not leave {line(name)} open")
-    left = [name for name in rule.open if name not in opened]
-    asked = not yes and sys.stdin.isatty()
-    if left and not asked:
-        said = " ".join(f"--open {shlex.quote(line(name))}" for name in left)
+            raise typer.BadParameter(
+                f"{to_one_line(rule.name)} does not leave {to_one_line(name)} open. Remove --open."
+            )
+    unconfirmed = [name for name in rule.open if name not in confirmed]
+    is_interactive = not yes and sys.stdin.isatty()
+    if unconfirmed and not is_interactive:
+        flags = " ".join(f"--open {shlex.quote(to_one_line(name))}" for name in unconfirmed)
         raise typer.BadParameter(
-            "this rule lets calls through whatever some arguments say. If that is what you want, "
-            f"say {said}"
+            f"This rule allows calls with any value of some arguments. To allow this, add {flags}."
         )
-    for name in left:
-        if not output.confirm(f"Let calls through whatever {line(name)} says?"):
+    for name in unconfirmed:
+        if not output.confirm(f"Allow calls with any value of {to_one_line(name)}?"):
             return False
     if yes:
         return True
-    if not asked:
-        raise typer.BadParameter("nobody can be asked here: look at the rule, then say --yes")
-    return output.confirm(f"Accept {line(rule.name)} as shown?")
+    if not is_interactive:
+        raise typer.BadParameter(
+            "Cannot ask for confirmation without a terminal. Check the rule, then add --yes."
+        )
+    return output.confirm(f"Accept {to_one_line(rule.name)} as shown above?")

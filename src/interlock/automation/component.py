@@ -1,5 +1,5 @@
-"""The component of automation in a node: records decisions of humans, and decides calls by the
-learned rules that a human accepted."""
+"""The automation component of a node: records decisions of operators, and applies accepted
+learned rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from interlock.trust.node_context import NodeContext
 
 
 class Automation(FeatureComponent):
-    """What a node learns."""
+    """The automation feature of a node."""
 
     def __init__(
         self,
@@ -44,29 +44,29 @@ class Automation(FeatureComponent):
         self._step = DecisionStep(
             "learned", LearnedRules((), audit=audit).__call__, when=(), applies_to=HELD
         )
-        self._use(config)
+        self._apply_config(config)
         authorizer.install(self._step)
 
     async def apply(self, old: Config, new: Config) -> None:
-        self._use(new)
+        self._apply_config(new)
 
-    def _use(self, config: Config) -> None:
+    def _apply_config(self, config: Config) -> None:
         rules = config.policy.learned
-        self._tell_of_changes({rule.name: rule for rule in rules})
+        self._record_changes({rule.name: rule for rule in rules})
         self._step.decide = LearnedRules(rules, audit=self._audit).__call__
         self._step.when = rules
         if self._store is not None:
             self._store.configure(config.section(AutomationConfig))
         if config.section(AutomationConfig).enabled and self._stop is None:
             if self._store is None:
-                self._store = self._opened(config.section(AutomationConfig))
+                self._store = self._open_store(config.section(AutomationConfig))
             self._stop = self._approvals.watch(
-                DecisionRecorder(self._store, time.time).heard, (APPROVED, REFUSED)
+                DecisionRecorder(self._store, time.time).on_approval, (APPROVED, REFUSED)
             )
         elif not config.section(AutomationConfig).enabled:
-            self._hear_no_more()
+            self._stop_recording()
 
-    def _opened(self, settings: AutomationConfig) -> DecisionStore:
+    def _open_store(self, settings: AutomationConfig) -> DecisionStore:
         return DecisionStore(
             self._path,
             deliver=asyncio.get_running_loop().call_soon_threadsafe,
@@ -75,38 +75,43 @@ class Automation(FeatureComponent):
         )
 
     async def stop(self) -> None:
-        self._hear_no_more()
+        self._stop_recording()
         if self._store is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._store.close)
 
-    def _tell_of_changes(self, rules: dict[str, LearnedRule]) -> None:
-        """Who may answer in a human's place, and since when, is in the journal."""
-        before, self._rules = self._rules, rules
-        for name in {**before, **rules}:
-            old, new = before.get(name), rules.get(name)
+    def _record_changes(self, rules: dict[str, LearnedRule]) -> None:
+        """Write to the journal which rules decide in place of operators, and since when."""
+        previous, self._rules = self._rules, rules
+        for name in {**previous, **rules}:
+            old, new = previous.get(name), rules.get(name)
             if new == old:
                 continue
-            word = "accepted" if old is None else "reverted" if new is None else "changed"
+            event = "accepted" if old is None else "reverted" if new is None else "changed"
             if new is None:
-                about = self._who_took_back(name)
+                detail = self._find_reverter(name)
             else:
-                about = f"{new.then} {' '.join(new.tools)} {new.evidence}"
-            self._audit.record_change("learned", name, word, about)
+                detail = f"{new.then} {' '.join(new.tools)} {new.evidence}"
+            self._audit.record_change("learned", name, event, detail)
 
-    def _who_took_back(self, name: str) -> str:
-        """Whoever `interlock automation revert` remembered, just before it changed the config."""
-        store = self._store or self._opened(AutomationConfig())
+    def _find_reverter(self, name: str) -> str:
+        """Return who reverted a rule: `interlock automation revert` stores the name before it
+        changes the config."""
+        store = self._store or self._open_store(AutomationConfig())
         try:
-            found = [one for one in store.dismissed() if one.reverted and one.rule.name == name]
+            dismissals = [
+                dismissal
+                for dismissal in store.read_dismissals()
+                if dismissal.reverted and dismissal.rule.name == name
+            ]
         except InterlockError:
-            # The log has it, and the rule is gone all the same.
-            found = []
+            # The error is in the log. The rule is removed in any case.
+            dismissals = []
         finally:
             if store is not self._store:
                 store.close()
-        return f"by {found[-1].by}" if found else "by whoever changed the config"
+        return f"by {dismissals[-1].by}" if dismissals else "by a change of the config"
 
-    def _hear_no_more(self) -> None:
+    def _stop_recording(self) -> None:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()

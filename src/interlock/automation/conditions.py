@@ -1,7 +1,7 @@
-"""Parts of a condition: each as CEL, and in words. Pure.
+"""Parts of a condition, each as CEL and as text. Pure.
 
-Names and values come from whoever called, so every one of them is quoted: nothing that stands in an
-argument can become part of the expression, or of the sentence that a human accepts.
+Names and values come from callers, so all of them are quoted: nothing in an argument can become
+part of the expression, or of the text that an operator accepts.
 """
 
 from __future__ import annotations
@@ -13,167 +13,193 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-LONGEST_VALUE: Final = 256
-"""Characters of a value that may stand in a condition."""
-_DEEPEST: Final = 4
-_INTS: Final = range(-(2**63), 2**63)
-_EXACT: Final = 2**53
-"""From here on numbers beside each other are the same to many readers, conditions among them."""
-_PLAIN: Final = "A-Za-z0-9_"
+MAX_VALUE_LENGTH: Final = 256
+"""The maximum length of a value in a condition."""
+_MAX_DEPTH: Final = 4
+_CEL_INTEGERS: Final = range(-(2**63), 2**63)
+_EXACT_INTEGER_LIMIT: Final = 2**53
+"""From here on, many JSON readers and CEL itself cannot tell adjacent numbers apart."""
+_PLAIN_CHARACTERS: Final = "A-Za-z0-9_"
 
 
 class ConditionPart(msgspec.Struct, frozen=True):
-    """A part of a condition, as CEL and in words."""
+    """A part of a condition, as CEL and as text."""
 
     cel: str
-    words: str
+    description: str
 
 
-def text(value: str) -> str:
-    """A text as CEL. What nobody can see, or what turns lines around, is written as its number."""
-    return '"' + "".join(_character(one) for one in value) + '"'
+def quote_text(value: str) -> str:
+    """Return a text as a CEL literal. Invisible and line-breaking characters become escapes."""
+    return '"' + "".join(_escape_character(character) for character in value) + '"'
 
 
-def _character(one: str) -> str:
-    if one in '"\\':
-        return f"\\{one}"
-    if one.isprintable():
-        return one
-    code = ord(one)
+def _escape_character(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def literal(value: Any) -> str:
-    """A JSON value as CEL. Raises ValueError for one that cannot be written so."""
+def format_literal(value: Any) -> str:
+    """Return a JSON value as a CEL literal. Raises ValueError for an unsupported value."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
-        return text(value)
+        return quote_text(value)
     if isinstance(value, float):
-        # An exponent is no integer, nor may a whole number become one.
+        # `repr` with an exponent or a decimal point stays a double in CEL.
         return repr(value)
     if isinstance(value, int):
-        if value not in _INTS:
-            raise ValueError("CEL has no such number")
+        if value not in _CEL_INTEGERS:
+            raise ValueError(f"CEL does not support the number {value}")
         return str(value)
     if isinstance(value, list):
-        return f"[{', '.join(literal(one) for one in value)}]"
-    members = (f"{text(name)}: {literal(one)}" for name, one in value.items())
+        return f"[{', '.join(format_literal(item) for item in value)}]"
+    members = (f"{quote_text(name)}: {format_literal(item)}" for name, item in value.items())
     return f"{{{', '.join(members)}}}"
 
 
 def is_usable(value: Any, depth: int = 0) -> bool:
-    """Whether a value may stand in a condition that a human is to read."""
+    """Return whether a value may be part of a condition that an operator reads."""
     if isinstance(value, str):
-        return len(value) <= LONGEST_VALUE and "\0" not in value
+        return len(value) <= MAX_VALUE_LENGTH and "\0" not in value
     if isinstance(value, int | float) or value is None:
-        return value is None or abs(value) < _EXACT
-    if depth >= _DEEPEST or len(json.dumps(value)) > LONGEST_VALUE:
+        return value is None or abs(value) < _EXACT_INTEGER_LIMIT
+    if depth >= _MAX_DEPTH or len(json.dumps(value)) > MAX_VALUE_LENGTH:
         return False
-    inside = [*value, *value.values()] if isinstance(value, dict) else value
-    return all(is_usable(one, depth + 1) for one in inside)
+    children = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(is_usable(child, depth + 1) for child in children)
 
 
-def _quoted(value: Any) -> str:
-    """For a sentence: the same spelling as in the condition."""
-    return literal(value)
+def _format_value(value: Any) -> str:
+    """Return a value for the text of a condition, in the notation of the condition."""
+    return format_literal(value)
 
 
-def _required(name: str, cel: str, optional: bool) -> str:
-    here = f"{text(name)} in args"
-    return f"(!({here}) || {cel})" if optional else f"{here} && {cel}"
+def _require_member(name: str, cel: str, optional: bool) -> str:
+    is_in_args = f"{quote_text(name)} in args"
+    return f"(!({is_in_args}) || {cel})" if optional else f"{is_in_args} && {cel}"
 
 
-def _or_absent(words: str, optional: bool) -> str:
-    return f"{words}, if it is given" if optional else words
+def _describe_optional(description: str, optional: bool) -> str:
+    return f"{description}, if present" if optional else description
 
 
-def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> ConditionPart:
-    """The argument is one of these values."""
-    member = f"args[{text(name)}]"
+def equals_any(name: str, values: Sequence[Any], *, optional: bool = False) -> ConditionPart:
+    """Return the part: the argument has one of these values."""
+    member = f"args[{quote_text(name)}]"
     if len(values) == 1:
-        cel = f"{member} == {literal(values[0])}"
-        words = f"{_quoted(name)} is {_quoted(values[0])}"
+        cel = f"{member} == {format_literal(values[0])}"
+        description = f"{_format_value(name)} is {_format_value(values[0])}"
     else:
-        cel = f"{member} in {literal(list(values))}"
-        words = f"{_quoted(name)} is one of {', '.join(_quoted(one) for one in values)}"
-    return ConditionPart(_required(name, cel, optional), _or_absent(words, optional))
-
-
-class FolderPattern(NamedTuple):
-    """A folder, which ends with a slash, and what the names below it are made of: besides plain
-    letters, digits, `_`, `-` and single dots between them."""
-
-    folder: str
-    letters: str = ""
-    """Other letters that were seen."""
-    dotted: bool = False
-    """Whether names may begin with a dot."""
-
-    @property
-    def pattern(self) -> str:
-        """Both RE2 and Python read it alike. It is meant for the whole text."""
-        start = "".join(f"[{one}]" if one in ".+" else one for one in self.folder)
-        word = f"[{_PLAIN}{self.letters}-]+"
-        name = f"{'[.]?' if self.dotted else ''}{word}(?:[.]{word})*"
-        return f"{start}{name}(?:/{name})*"
-
-    def holds(self, path: str) -> bool:
-        return re.fullmatch(self.pattern, path) is not None
-
-
-def below(name: str, folders: Sequence[FolderPattern], *, optional: bool = False) -> ConditionPart:
-    """The argument is a path below one of these folders, by a list of what may stand there. What
-    leads out of them again, or is no plain path to whoever reads it, does not count."""
-    member = f"args[{text(name)}]"
-    fits = " || ".join(f"{member}.matches({text(f'^{one.pattern}$')})" for one in folders)
-    words = f"{_quoted(name)} is below {' or '.join(_quoted(one.folder) for one in folders)}"
-    cel = f"({fits})" if len(folders) > 1 else fits
-    return ConditionPart(_required(name, cel, optional), _or_absent(words, optional))
-
-
-def between(
-    name: str,
-    least: int | float,
-    most: int | float,
-    *,
-    whole: bool = False,
-    optional: bool = False,
-) -> ConditionPart:
-    """The argument is a number, and not beyond what was seen. `whole`: no fractions were."""
-    member = f"args[{text(name)}]"
-    cel = f"{member} >= {literal(least)} && {member} <= {literal(most)}"
-    if whole:
-        cel = f"type({member}) == int && {cel}"
-    words = f"{_quoted(name)} is from {_quoted(least)} to {_quoted(most)}"
+        cel = f"{member} in {format_literal(list(values))}"
+        description = (
+            f"{_format_value(name)} is one of {', '.join(_format_value(value) for value in values)}"
+        )
     return ConditionPart(
-        _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
+        _require_member(name, cel, optional), _describe_optional(description, optional)
     )
 
 
-def present(name: str) -> ConditionPart:
-    """The argument is there, whatever it says."""
-    return ConditionPart(f"{text(name)} in args", f"{_quoted(name)} is given")
+class FolderPattern(NamedTuple):
+    """A folder (ending with a slash), and the characters of names below it, besides letters,
+    digits, `_`, `-` and single dots."""
+
+    folder: str
+    extra_characters: str = ""
+    """Other characters that occurred."""
+    allows_dotfiles: bool = False
+    """True if names may begin with a dot."""
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression for a complete path. RE2 and Python read it in the same way."""
+        start = "".join(
+            f"[{character}]" if character in ".+" else character for character in self.folder
+        )
+        word = f"[{_PLAIN_CHARACTERS}{self.extra_characters}-]+"
+        name = f"{'[.]?' if self.allows_dotfiles else ''}{word}(?:[.]{word})*"
+        return f"{start}{name}(?:/{name})*"
+
+    def matches_path(self, path: str) -> bool:
+        return re.fullmatch(self.pattern, path) is not None
 
 
-def absent(name: str) -> ConditionPart:
-    """The argument is not there."""
-    return ConditionPart(f"!({text(name)} in args)", f"{_quoted(name)} is not given")
+def is_below(
+    name: str, folders: Sequence[FolderPattern], *, optional: bool = False
+) -> ConditionPart:
+    """Return the part: the argument is a path below one of these folders.
+
+    The condition lists what a path may contain. A path that leads out of the folder, or that is
+    ambiguous, does not match.
+    """
+    member = f"args[{quote_text(name)}]"
+    expression = " || ".join(
+        f"{member}.matches({quote_text(f'^{folder.pattern}$')})" for folder in folders
+    )
+    description = (
+        f"{_format_value(name)} is below "
+        f"{' or '.join(_format_value(folder.folder) for folder in folders)}"
+    )
+    cel = f"({expression})" if len(folders) > 1 else expression
+    return ConditionPart(
+        _require_member(name, cel, optional), _describe_optional(description, optional)
+    )
 
 
-def either(ways: Sequence[Sequence[ConditionPart]]) -> ConditionPart:
-    """All of the pieces of one of these ways."""
-    cel = " || ".join(f"({' && '.join(one.cel for one in way)})" for way in ways)
-    words = ", or ".join(" and ".join(one.words for one in way) for way in ways)
-    return ConditionPart(f"({cel})", f"either {words}")
+def is_between(
+    name: str,
+    minimum: int | float,
+    maximum: int | float,
+    *,
+    integers_only: bool = False,
+    optional: bool = False,
+) -> ConditionPart:
+    """Return the part: the argument is a number in this range."""
+    member = f"args[{quote_text(name)}]"
+    cel = f"{member} >= {format_literal(minimum)} && {member} <= {format_literal(maximum)}"
+    if integers_only:
+        cel = f"type({member}) == int && {cel}"
+    description = (
+        f"{_format_value(name)} is from {_format_value(minimum)} to {_format_value(maximum)}"
+    )
+    return ConditionPart(
+        _require_member(name, f"({cel})" if optional else cel, optional),
+        _describe_optional(description, optional),
+    )
 
 
-def only(names: Sequence[str]) -> ConditionPart:
-    """There are no arguments but these: nobody ever looked at a call with another one."""
-    words = "there are no other arguments" if names else "there are no arguments"
-    return ConditionPart(f"args.all(name, name in {literal(list(names))})", words)
+def is_present(name: str) -> ConditionPart:
+    """Return the part: the argument is present, with any value."""
+    return ConditionPart(f"{quote_text(name)} in args", f"{_format_value(name)} is present")
 
 
-def joined(pieces: Sequence[ConditionPart]) -> str | None:
-    """All of them, as one condition."""
-    return " && ".join(one.cel for one in pieces) or None
+def is_absent(name: str) -> ConditionPart:
+    """Return the part: the argument is absent."""
+    return ConditionPart(f"!({quote_text(name)} in args)", f"{_format_value(name)} is absent")
+
+
+def any_of(alternatives: Sequence[Sequence[ConditionPart]]) -> ConditionPart:
+    """Return the part: all parts of one of the alternatives are true."""
+    cel = " || ".join(
+        f"({' && '.join(part.cel for part in alternative)})" for alternative in alternatives
+    )
+    description = ", or ".join(
+        " and ".join(part.description for part in alternative) for alternative in alternatives
+    )
+    return ConditionPart(f"({cel})", f"either {description}")
+
+
+def has_only(names: Sequence[str]) -> ConditionPart:
+    """Return the part: there are no other arguments, because operators never saw a call with
+    one."""
+    description = "there are no other arguments" if names else "there are no arguments"
+    return ConditionPart(f"args.all(name, name in {format_literal(list(names))})", description)
+
+
+def join_parts(parts: Sequence[ConditionPart]) -> str | None:
+    """Return all parts as one condition."""
+    return " && ".join(part.cel for part in parts) or None

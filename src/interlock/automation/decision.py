@@ -1,9 +1,10 @@
-"""Decisions of humans about calls, as they are stored: without secrets, and of limited size.
+"""Decisions of operators about calls, in their stored form: without secrets, and of limited size.
 
-What stands for something that is not kept has the mask in it: no condition is made of it, and no
-condition about it is judged. `DecisionRecorder` hears of every approval that was decided, and has
-the decisions of humans kept. Only those: what a policy engine or a service let through says nothing
-about what a human would, and neither does what nobody decided in time."""
+The mask stands for everything that is not stored: no condition is derived from it, and conditions
+about it are not judged. `DecisionRecorder` receives every decided approval, and stores the
+decisions of operators. Decisions of policy engines or services say nothing about what an operator
+would decide, and neither do expired approvals.
+"""
 
 from __future__ import annotations
 
@@ -33,76 +34,78 @@ from interlock.trust.approvals.record import (
 )
 
 LOCAL: Final = "local"
-"""How the machine's own user refuses: nobody needs a key for that."""
+"""The proof of a rejection by the local user of the machine, which needs no key."""
 APPROVAL, PROPOSAL = "approval", "proposal"
-MOST_TEXT: Final = 1_024
-"""Characters of one text that are kept."""
-MOST_KEPT: Final = 8 * 1_024
-"""Bytes of all arguments of one call."""
-_BEGUN: Final = ("${", "eyJ")
-_MOST_BEGUN: Final = 100
+MAX_TEXT_LENGTH: Final = 1_024
+"""The maximum number of stored characters of one text."""
+MAX_ARGUMENT_BYTES: Final = 8 * 1_024
+"""The maximum size of all stored arguments of one call, in bytes."""
+_SECRET_PREFIXES: Final = ("${", "eyJ")
+_MAX_SECRET_PREFIXES: Final = 100
 _VERDICTS: Final = {APPROVED: APPROVE, REFUSED: REFUSE}
-_HUMAN: Final = {APPROVED: (OPERATOR, PASSKEY), REFUSED: (OPERATOR, PASSKEY, LOCAL)}
-_OTHER_GATES: Final = ("danger:", "safety:", "aql:", "contract:")
-"""Rules of gates that a learned rule never answers for."""
+_OPERATOR_PROOFS: Final = {APPROVED: (OPERATOR, PASSKEY), REFUSED: (OPERATOR, PASSKEY, LOCAL)}
+_OTHER_RULE_PREFIXES: Final = ("danger:", "safety:", "aql:", "contract:")
+"""Prefixes of rules that a learned rule never replaces."""
 
 
 class HumanDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One decision of one human."""
+    """One decision of one operator."""
 
     time: float
-    """Seconds on the wall clock."""
+    """Seconds since 1970."""
     source: str
-    """`approval`; `proposal` where it was proposed in a topic."""
+    """`approval`, or `proposal` if the call was proposed in a topic."""
     caller: str
     tool: str
-    """Its canonical name."""
+    """The canonical name of the tool."""
     effect: str
     arguments: bytes
-    """Canonical JSON, secrets masked, long texts left out."""
+    """Canonical JSON, with secrets masked and without long texts."""
     verdict: str
     """`approve` or `refuse`."""
     by: str
     proof: str
-    """What kind of proof it was: operator or passkey; `local` for some refusals."""
+    """The kind of proof: operator or passkey; `local` for some rejections."""
     approval: str
-    """The approval that was decided. Each is decided once."""
+    """The id of the approval. Each approval is decided once."""
     rule: str
-    """The rule that stopped the call."""
+    """The rule that required the approval."""
 
 
 def is_known_by_name(caller: Caller) -> bool:
-    """Whether a name always means the same caller. Of callers of other nodes we have those nodes'
-    word only, and to one that does not say who calls there all have one name; the names of guests
-    are given by chance."""
+    """Return whether the name always identifies the same caller.
+
+    Callers of other nodes are known only by the word of those nodes, which may give all callers one
+    name. The names of guests are random.
+    """
     return not caller.parent_caller and caller.kind not in (PARENT_KIND, GUEST)
 
 
 def is_decision(approval: Approval) -> bool:
-    """Whether this step of an approval is a human's decision, and one that a learned rule could
-    take over."""
-    if approval.proof not in _HUMAN.get(approval.state, ()):
+    """Return whether this step of an approval is a decision of an operator that a learned rule
+    could replace."""
+    if approval.proof not in _OPERATOR_PROOFS.get(approval.state, ()):
         return False
     if approval.at or not is_known_by_name(approval.caller):
-        # Of calls at other nodes we have their word only.
+        # Calls at other nodes are known only by the word of those nodes.
         return False
-    if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
+    if approval.action != CONFIRM or approval.rule.startswith(_OTHER_RULE_PREFIXES):
         return False
-    # What was decided by more than its arguments is no rule's: a rule knows nothing else.
+    # A rule knows only arguments, so it cannot replace a decision that depended on more.
     return (
         approval.upstream != BUILTIN_KEY and approval.shown != NOT_SHOWN and not approval.meta_shown
     )
 
 
-def decided(approval: Approval, now: float) -> HumanDecision:
-    """The decision that this step of an approval is: see `is_decision`."""
+def make_decision(approval: Approval, now: float) -> HumanDecision:
+    """Return the decision of this step of an approval: see `is_decision`."""
     return HumanDecision(
         time=approval.decided or now,
         source=APPROVAL if approval.proposal is None else PROPOSAL,
         caller=approval.caller.name,
         tool=approval.tool,
         effect=approval.effect,
-        arguments=kept(approval.shown),
+        arguments=encode_arguments(approval.shown),
         verdict=_VERDICTS[approval.state],
         by=approval.by,
         proof=approval.proof,
@@ -112,123 +115,134 @@ def decided(approval: Approval, now: float) -> HumanDecision:
 
 
 def without_secrets(value: Any) -> Any:
-    """A copy in which nothing has the form of a secret, wherever it stands: `password=…` within a
-    text, `--token …`, keys of known forms. What is one by its name is masked by `redact_value`."""
+    """Return a copy in which everything that looks like a secret is masked, wherever it is:
+    `password=…` inside a text, `--token …`, keys of known forms. Values with secret names are
+    masked by `redact_value`.
+    """
     if isinstance(value, str):
-        # A text that looks like what stands for others tells nobody what it was; and one with so
-        # many beginnings of secrets would be read to its end at each of them.
-        if _LONG_TEXT.search(value) or any(value.count(one) > _MOST_BEGUN for one in _BEGUN):
+        # A text that looks like a placeholder is masked, so that it is not taken for one. A text
+        # with very many prefixes of secrets is masked unread: the search would read it to its end
+        # from each of them.
+        has_many_prefixes = any(
+            value.count(prefix) > _MAX_SECRET_PREFIXES for prefix in _SECRET_PREFIXES
+        )
+        if _LONG_TEXT_PLACEHOLDER.search(value) or has_many_prefixes:
             return MASK
         return redact(value)
     if isinstance(value, dict):
-        return {_name_without(name): without_secrets(one) for name, one in value.items()}
+        return {_mask_name(name): without_secrets(item) for name, item in value.items()}
     if isinstance(value, list):
-        if all(isinstance(one, str) for one in value):
+        if all(isinstance(item, str) for item in value):
             value = redact_args(value)
-        return [without_secrets(one) for one in value]
+        return [without_secrets(item) for item in value]
     return value
 
 
-def _name_without(name: str) -> str:
-    # Two that are masked stay two.
-    return name if redact(name) == name else _left_out(name.encode())
+def _mask_name(name: str) -> str:
+    # Two masked names must stay different.
+    return name if redact(name) == name else _placeholder(name.encode())
 
 
-def kept(shown: bytes) -> bytes:
-    """Arguments as they are remembered. People saw them in full; what looks like a secret is not
-    written down for good."""
-    value = _shortened(without_secrets(redact_value(json.loads(shown))))
-    whole = canonical(value)
-    if len(whole) <= MOST_KEPT or not isinstance(value, dict):
-        return whole if len(whole) <= MOST_KEPT else canonical(_left_out(whole))
-    # What is long goes first: a path is short, and what is written there is not.
-    sizes = {name: len(canonical(one)) for name, one in value.items()}
-    total = len(whole)
-    for name in sorted(sizes, key=lambda one: -sizes[one]):
-        if total <= MOST_KEPT:
+def encode_arguments(shown: bytes) -> bytes:
+    """Return the stored form of arguments. Operators saw them in full; what looks like a secret
+    is not stored."""
+    value = _shorten(without_secrets(redact_value(json.loads(shown))))
+    encoded = canonical(value)
+    if len(encoded) <= MAX_ARGUMENT_BYTES or not isinstance(value, dict):
+        return encoded if len(encoded) <= MAX_ARGUMENT_BYTES else canonical(_placeholder(encoded))
+    # Remove the largest members first: paths are short, and file contents are long.
+    sizes = {name: len(canonical(member)) for name, member in value.items()}
+    total = len(encoded)
+    for name in sorted(sizes, key=lambda member: -sizes[member]):
+        if total <= MAX_ARGUMENT_BYTES:
             break
-        instead = _left_out(canonical(value[name]))
-        total -= sizes[name] - len(canonical(instead))
-        value[name] = instead
-    whole = canonical(value)
-    return whole if len(whole) <= MOST_KEPT else canonical(_left_out(whole))
+        placeholder = _placeholder(canonical(value[name]))
+        total -= sizes[name] - len(canonical(placeholder))
+        value[name] = placeholder
+    encoded = canonical(value)
+    return encoded if len(encoded) <= MAX_ARGUMENT_BYTES else canonical(_placeholder(encoded))
 
 
-def _shortened(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > MOST_TEXT:
-        whole = value.encode()
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
+        encoded = value.encode()
         if MASK in value:
-            # It may hold a secret, and then it is more than a long text.
-            return _left_out(whole)
-        prose = f" of prose in {len(value.split())} words" if is_prose(value) else ""
-        return _left_out(whole, f"{len(value)} characters{prose}")
+            # The text may contain a secret, so it is not only a long text.
+            return _placeholder(encoded)
+        prose_note = f" of prose in {len(value.split())} words" if is_prose(value) else ""
+        return _placeholder(encoded, f"{len(value)} characters{prose_note}")
     if isinstance(value, dict):
-        return {name: _shortened(one) for name, one in value.items()}
+        return {name: _shorten(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_shortened(one) for one in value]
+        return [_shorten(item) for item in value]
     return value
 
 
-def _left_out(whole: bytes, size: str = "") -> str:
-    """What stands for something long: whether two of them are the same can be seen."""
-    return f"{MASK} (left out: {size or f'{len(whole)} bytes'}, {sha256(whole).hexdigest()[:16]})"
+def _placeholder(encoded: bytes, size: str = "") -> str:
+    """Return the placeholder of a long value. Its digest shows whether two values are equal."""
+    size = size or f"{len(encoded)} bytes"
+    return f"{MASK} (left out: {size}, {sha256(encoded).hexdigest()[:16]})"
 
 
-_LONG_TEXT: Final = re.compile(
+_LONG_TEXT_PLACEHOLDER: Final = re.compile(
     re.escape(MASK)
     + r" \(left out: \d+ characters(?P<prose> of prose in \d+ words)?, [0-9a-f]{16}\)"
 )
 
 
 def is_long_text(value: Any) -> bool:
-    """Whether it stands for a text that is not kept for its length alone."""
-    return isinstance(value, str) and _LONG_TEXT.fullmatch(value) is not None
+    """Return whether a value is the placeholder of a text that is not stored only because of its
+    length."""
+    return isinstance(value, str) and _LONG_TEXT_PLACEHOLDER.fullmatch(value) is not None
 
 
 def is_long_prose(value: str) -> bool:
-    """The same, and it was prose."""
-    match = _LONG_TEXT.fullmatch(value)
+    """Return whether a value is the placeholder of a long text that was prose."""
+    match = _LONG_TEXT_PLACEHOLDER.fullmatch(value)
     return match is not None and match["prose"] is not None
 
 
 def is_hidden(value: Any) -> bool:
-    """Whether something of it is not kept."""
+    """Return whether a part of a value is not stored."""
     if isinstance(value, str):
         return MASK in value
     if isinstance(value, dict):
-        return any(MASK in name or is_hidden(one) for name, one in value.items())
-    return isinstance(value, list) and any(is_hidden(one) for one in value)
+        return any(MASK in name or is_hidden(item) for name, item in value.items())
+    return isinstance(value, list) and any(is_hidden(item) for item in value)
 
 
-# -- What watching decisions asks of whoever keeps them. Only shapes here.
+# -- Recording
 
 
 class DecisionSink(Protocol):
-    """A durable store of decisions."""
+    """A store of decisions."""
 
     def write(self, make: Callable[[], HumanDecision]) -> None:
-        """Keep the decision that `make` returns. It is called on whatever thread: to mask secrets
-        takes a while. Returns at once, and never raises: a decision counts whether it is remembered
-        or not."""
+        """Store the decision that `make` returns. Returns at once, and never raises: the decision
+        counts even if it is not stored.
+
+        Args:
+            make: Called in another thread, because masking secrets takes time.
+        """
 
     def history(self) -> list[HumanDecision]:
-        """All that are kept, the oldest first. Waits. Raises InterlockError."""
+        """Return all stored decisions, oldest first. Waits for the disk. Raises InterlockError."""
         ...
 
     def close(self) -> None:
-        """Write what is left, and stop."""
+        """Write everything that is queued, and stop."""
 
 
 class DecisionRecorder:
-    """Records the decisions of humans: a callback of `approvals.watch`."""
+    """Records the decisions of operators: a callback of `approvals.watch`."""
 
     def __init__(self, store: DecisionSink, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._wall_clock = wall_clock
-        self.kept = 0
+        self.count = 0
 
-    def heard(self, approval: Approval) -> None:
-        """One step of one approval."""
+    def on_approval(self, approval: Approval) -> None:
+        """Record one step of an approval if it is a decision."""
         if is_decision(approval):
-            self._store.write(partial(decided, approval, self._wall_clock()))
-            self.kept += 1
+            self._store.write(partial(make_decision, approval, self._wall_clock()))
+            self.count += 1

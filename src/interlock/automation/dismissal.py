@@ -1,5 +1,7 @@
-"""Dismissals: suggestions that a human rejected, and rules that a human took back. They are
-suggested again only after as many new decisions as there were before."""
+"""Dismissals: suggestions that an operator dismissed, and rules that an operator reverted.
+
+They are suggested again only after as many new decisions as there were before.
+"""
 
 from __future__ import annotations
 
@@ -14,44 +16,52 @@ from interlock.core.config.problems import BadValue
 
 
 class Dismissal(msgspec.Struct, frozen=True, kw_only=True):
-    """A suggestion or a rule that somebody rejected."""
+    """A dismissed suggestion, or a reverted rule."""
 
     id: str
-    """Of the suggestion."""
+    """The id of the suggestion."""
     rule: LearnedRule
     by: str
     time: float
-    """Seconds on the wall clock."""
+    """Seconds since 1970."""
     agreed: int
-    """Decisions that bore the rule then."""
+    """The number of decisions that supported the rule."""
     reverted: bool = False
-    """Whether it was in force, and taken back."""
+    """True if the rule was in force, and was reverted."""
 
 
-def dismissal_of(
+def find_dismissal(
     id: str,
     rule: LearnedRule,
-    agreed: Sequence[DecisionCase],
+    supporting_cases: Sequence[DecisionCase],
     dismissed: Iterable[Dismissal],
     settings: AutomationConfig,
 ) -> Dismissal | None:
-    """By what a suggestion is dismissed: itself, or one that was for most of the same decisions.
-    `agreed`: the decisions that bear it. None: by nothing."""
-    for one in sorted(dismissed, key=lambda one: -one.time):
-        if one.rule.then != rule.then:
+    """Return the dismissal that applies to a suggestion: its own, or that of a rule for most of the
+    same decisions.
+
+    Args:
+        supporting_cases: The decisions that support the suggestion.
+
+    Returns:
+        None: no dismissal applies.
+    """
+    for dismissal in sorted(dismissed, key=lambda dismissal: -dismissal.time):
+        if dismissal.rule.then != rule.then:
             continue
-        new = sum(case.decided.time > one.time for case in agreed)
-        if new >= max(one.agreed, settings.decisions):
+        new_count = sum(case.decision.time > dismissal.time for case in supporting_cases)
+        if new_count >= max(dismissal.agreed, settings.decisions):
             continue
-        if one.id == id or 2 * _covered(one.rule, agreed) >= len(agreed):
-            return one
+        is_same = dismissal.id == id
+        if is_same or 2 * _count_matches(dismissal.rule, supporting_cases) >= len(supporting_cases):
+            return dismissal
     return None
 
 
-def _covered(rule: LearnedRule, cases: Iterable[DecisionCase]) -> int:
+def _count_matches(rule: LearnedRule, cases: Iterable[DecisionCase]) -> int:
     try:
         compiled = CompiledRule(rule)
     except BadValue:
-        # It was written by another version, or by hand.
+        # The rule was written by another version, or by hand.
         return 0
-    return sum(bool(compiled.covers(one)) for one in cases)
+    return sum(bool(compiled.matches_decision(case)) for case in cases)

@@ -1,7 +1,7 @@
-"""Paths and addresses in arguments, and the few folders that hold most of them. Pure.
+"""Paths and URLs in arguments, and the few folders that contain most of them. Pure.
 
-Only what is plainly one counts: a beginning that everybody reads alike, and then plain words with
-slashes between them. Nothing that a shell, a browser or a file system may read as something else.
+Only unambiguous paths count: a known prefix, and then plain names with slashes between them.
+Nothing counts that a shell, a browser or a file system may read differently.
 """
 
 from __future__ import annotations
@@ -14,45 +14,47 @@ from typing import Final, NamedTuple
 
 from interlock.automation.conditions import FolderPattern, is_usable
 
-NEARLY_ALL: Final = 0.9
-_DEEPEST: Final = 32
-_START: Final = re.compile(
+NEARLY_ALL_SHARE: Final = 0.9
+_MAX_DEPTH: Final = 32
+_PATH_PREFIX: Final = re.compile(
     r"/|\./|~/|[A-Za-z]:/|(?P<host>[a-z][a-z0-9+.-]*://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?/)"
 )
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-_RARE: Final = frozenset("@+,=")
-"""What may stand in a path as well, where humans saw that."""
-_WORD: Final = re.compile(r"[A-Za-z0-9._-]+")
+_PLAIN_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+)
+_EXTRA_CHARACTERS: Final = frozenset("@+,=")
+"""Characters that a path may contain, too, where operators saw them."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class TextPath(NamedTuple):
     """A text that looks like a path."""
 
-    whole: str
-    start: str
-    """What stands before its first name: `/`, `https://host/`, nothing."""
+    text: str
+    prefix: str
+    """The part before the first name: `/`, `https://host/`, or nothing."""
     names: list[str]
-    least: int
-    """So many names the shallowest folder has that says something: a host does by itself."""
+    min_depth: int
+    """The number of names in the shallowest meaningful folder. A host is meaningful by itself."""
 
     def folders(self) -> list[str]:
-        """All that it is in, the shallowest first."""
+        """Return all folders that contain the path, shallowest first."""
         return [
-            self.start + "".join(f"{name}/" for name in self.names[:deep])
-            for deep in range(self.least, len(self.names))
+            self.prefix + "".join(f"{name}/" for name in self.names[:depth])
+            for depth in range(self.min_depth, len(self.names))
         ]
 
 
 def read_path(text: str) -> TextPath | None:
-    """None: it is no path, or one that may be read in more than one way."""
-    match = _START.match(text)
-    start = match[0] if match is not None else ""
-    names = text[len(start) :].split("/")
-    if len(names) > _DEEPEST or not all(_is_name(one) for one in names):
+    """Parse a path. None: the text is not a path, or is ambiguous."""
+    match = _PATH_PREFIX.match(text)
+    prefix = match[0] if match is not None else ""
+    names = text[len(prefix) :].split("/")
+    if len(names) > _MAX_DEPTH or not all(_is_name(name) for name in names):
         return None
-    if not start and (len(names) < 2 or not _WORD.fullmatch(names[0])):
+    if not prefix and (len(names) < 2 or not _PLAIN_NAME.fullmatch(names[0])):
         return None
-    return TextPath(text, start, names, 0 if match is not None and match["host"] else 1)
+    return TextPath(text, prefix, names, 0 if match is not None and match["host"] else 1)
 
 
 def _is_name(name: str) -> bool:
@@ -60,96 +62,130 @@ def _is_name(name: str) -> bool:
         bool(name)
         and ".." not in name
         and not name.endswith(".")
-        and all(one in _PLAIN or _is_rare(one) for one in name)
+        and all(
+            character in _PLAIN_CHARACTERS or _is_extra_character(character) for character in name
+        )
     )
 
 
-def _is_rare(one: str) -> bool:
-    # A letter that is another one in disguise is none.
-    return one in _RARE or (
-        one > "\x7f" and one.isalnum() and unicodedata.normalize("NFKC", one) == one
+def _is_extra_character(character: str) -> bool:
+    # A character that NFKC turns into another one may be mistaken for it.
+    return character in _EXTRA_CHARACTERS or (
+        character > "\x7f"
+        and character.isalnum()
+        and unicodedata.normalize("NFKC", character) == character
     )
 
 
 class FolderTree:
-    """Folders, and how many paths each holds: counted once, however many there are."""
+    """A tree of folders with the number of paths in each."""
 
     def __init__(self, paths: Iterable[TextPath]) -> None:
-        self.held: Counter[str] = Counter()
-        self.inside: dict[str, dict[str, None]] = {}
-        self.tops: dict[str, None] = {}
+        self.path_counts: Counter[str] = Counter()
+        self.subfolders: dict[str, dict[str, None]] = {}
+        self.top_folders: dict[str, None] = {}
         for path in paths:
-            above = ""
+            parent = ""
             for folder in path.folders():
-                self.held[folder] += 1
-                if above:
-                    self.inside.setdefault(above, {})[folder] = None
+                self.path_counts[folder] += 1
+                if parent:
+                    self.subfolders.setdefault(parent, {})[folder] = None
                 else:
-                    self.tops[folder] = None
-                above = folder
+                    self.top_folders[folder] = None
+                parent = folder
 
     def deepest(self, folder: str) -> str:
-        """As far down as nearly all that it holds goes."""
-        whole = self.held[folder]
+        """Return the deepest folder that still contains nearly all paths of a folder."""
+        total = self.path_counts[folder]
         while True:
-            best = max(self.inside.get(folder, ()), key=self.held.__getitem__, default="")
-            if not best or self.held[best] < NEARLY_ALL * whole:
+            best = max(
+                self.subfolders.get(folder, ()), key=self.path_counts.__getitem__, default=""
+            )
+            if not best or self.path_counts[best] < NEARLY_ALL_SHARE * total:
                 return folder
             folder = best
 
-    def parts(self, folder: str) -> list[str]:
-        """The folders right below it; itself where there is none."""
-        return [*self.inside.get(folder, (folder,))]
+    def subfolders_or_self(self, folder: str) -> list[str]:
+        """Return the subfolders of a folder, or the folder itself if it has none."""
+        return [*self.subfolders.get(folder, (folder,))]
 
 
-def holding(texts: Sequence[str], seen: int, finer: int, most: int) -> list[FolderPattern]:
-    """The few folders that hold most of the paths among these texts, each as deep as it can be, and
-    what their names are made of. `finer`: how many folders further down."""
-    paths = [path for one in texts if (path := read_path(one)) is not None]
+def find_folders(
+    texts: Sequence[str], min_count: int, extra_levels: int, max_folders: int
+) -> list[FolderPattern]:
+    """Return the few folders that contain most of the paths, each as deep as possible.
+
+    Args:
+        min_count: The number of paths that a folder must contain.
+        extra_levels: How many levels to go further down.
+    """
+    paths = [path for text in texts if (path := read_path(text)) is not None]
     tree = FolderTree(paths)
-    found = [tree.deepest(one) for one in tree.tops if tree.held[one] >= seen]
-    for _ in range(finer):
-        found = [tree.deepest(part) for one in found for part in tree.parts(one)]
-    found = _parted(tree, found, seen, most)
-    often = [one for one in found if tree.held[one] >= seen and is_usable(one)]
-    often.sort(key=lambda one: (-tree.held[one], one))
-    return [_below(one, paths, seen) for one in sorted(often[:most])]
+    folders = [
+        tree.deepest(folder) for folder in tree.top_folders if tree.path_counts[folder] >= min_count
+    ]
+    for _ in range(extra_levels):
+        folders = [
+            tree.deepest(part) for folder in folders for part in tree.subfolders_or_self(folder)
+        ]
+    folders = _split_folders(tree, folders, min_count, max_folders)
+    frequent = [
+        folder for folder in folders if tree.path_counts[folder] >= min_count and is_usable(folder)
+    ]
+    frequent.sort(key=lambda folder: (-tree.path_counts[folder], folder))
+    return [_make_pattern(folder, paths, min_count) for folder in sorted(frequent[:max_folders])]
 
 
-def _parted(tree: FolderTree, folders: list[str], seen: int, most: int) -> list[str]:
-    """The folders inside them, where a few hold nearly all: what was only ever seen in the homes of
-    two people says nothing about the home of a third."""
-    found: list[str] = []
-    left = list(folders)
-    while left:
-        folder = left.pop(0)
-        inside = tree.inside.get(folder, {})
-        parts = [tree.deepest(one) for one in inside if tree.held[one] >= seen]
-        enough = sum(tree.held[one] for one in parts) >= NEARLY_ALL * tree.held[folder]
-        if parts and enough and len(found) + len(left) + len(parts) <= most:
-            left += parts
+def _split_folders(
+    tree: FolderTree, folders: list[str], min_count: int, max_folders: int
+) -> list[str]:
+    """Replace folders by their subfolders where a few of them contain nearly all paths.
+
+    Paths in the homes of two users say nothing about the home of a third user.
+    """
+    result: list[str] = []
+    unprocessed = list(folders)
+    while unprocessed:
+        folder = unprocessed.pop(0)
+        subfolders = tree.subfolders.get(folder, {})
+        parts = [
+            tree.deepest(subfolder)
+            for subfolder in subfolders
+            if tree.path_counts[subfolder] >= min_count
+        ]
+        count_in_parts = sum(tree.path_counts[part] for part in parts)
+        hold_nearly_all = count_in_parts >= NEARLY_ALL_SHARE * tree.path_counts[folder]
+        if parts and hold_nearly_all and len(result) + len(unprocessed) + len(parts) <= max_folders:
+            unprocessed += parts
         else:
-            found.append(folder)
-    return found
+            result.append(folder)
+    return result
 
 
-def _below(folder: str, paths: Sequence[TextPath], seen: int) -> FolderPattern:
-    """Only letters, and dots before a name, that were there often enough may be there again."""
-    rare: Counter[str] = Counter()
-    dotted = 0
-    for one in paths:
-        if one.whole.startswith(folder):
-            rest = one.whole[len(folder) :]
-            rare.update({letter for letter in rest if letter not in _PLAIN and letter != "/"})
-            dotted += any(name.startswith(".") for name in rest.split("/"))
-    letters = "".join(sorted(letter for letter, times in rare.items() if times >= seen))
-    return FolderPattern(folder, letters, dotted >= seen)
+def _make_pattern(folder: str, paths: Sequence[TextPath], min_count: int) -> FolderPattern:
+    """Return the pattern of a folder. It allows extra characters and dotfiles only if they
+    occurred often enough."""
+    extra_counts: Counter[str] = Counter()
+    dotted_count = 0
+    for path in paths:
+        if path.text.startswith(folder):
+            suffix = path.text[len(folder) :]
+            extra_counts.update(
+                {letter for letter in suffix if letter not in _PLAIN_CHARACTERS and letter != "/"}
+            )
+            dotted_count += any(name.startswith(".") for name in suffix.split("/"))
+    letters = "".join(
+        sorted(letter for letter, times in extra_counts.items() if times >= min_count)
+    )
+    return FolderPattern(folder, letters, dotted_count >= min_count)
 
 
-def within(below: FolderPattern, texts: Iterable[str], seen: int, most: int) -> list[FolderPattern]:
-    """The same for fewer paths, all of which it holds: the few folders that nearly all of these are
-    in, each as deep as it can be."""
-    paths = [path for one in texts if (path := read_path(one)) is not None]
+def narrow_folder(
+    pattern: FolderPattern, texts: Iterable[str], min_count: int, max_folders: int
+) -> list[FolderPattern]:
+    """Narrow a folder pattern to fewer paths that it matches: return the few folders that
+    contain nearly all of them."""
+    paths = [path for text in texts if (path := read_path(text)) is not None]
     tree = FolderTree(paths)
-    found = _parted(tree, [tree.deepest(below.folder)], seen, most)
-    return [_below(one, paths, seen) for one in sorted(found)]
+    folders = _split_folders(tree, [tree.deepest(pattern.folder)], min_count, max_folders)
+    return [_make_pattern(folder, paths, min_count) for folder in sorted(folders)]

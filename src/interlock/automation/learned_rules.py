@@ -1,8 +1,8 @@
-"""Decisions by learned rules: those under `policy.learned`, which a human accepted.
+"""Decisions by learned rules: the rules under `policy.learned`, which an operator accepted.
 
-Asked only about what the policy makes wait for a confirmation; whatever else stands between a call
-and its way out has its say afterwards. Where nobody can say whether a rule fits, a human is asked
-as before. Every answer is in the journal, with the name of its rule.
+Learned rules are consulted only for calls that the policy would hold for confirmation; all later
+checks still apply. If it is undecidable whether a rule matches, an operator decides as before.
+Every decision is in the journal with the name of its rule.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from interlock.trust.policy.attributes import read_arguments
 from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.policy import about_call
 
-VERB: Final = "learned"
-"""What its entries in the journal are about."""
-PREFIX: Final = "learned:"
-"""Put before a rule's name where a decision says which rule made it."""
+JOURNAL_METHOD: Final = "learned"
+"""The method of its entries in the journal."""
+RULE_PREFIX: Final = "learned:"
+"""The prefix of the rule name in decisions of learned rules."""
 _CONFIRM: Final = PolicyAction.CONFIRM
 
 
 class ChangeJournal(Protocol):
-    """The journal, as far as it is needed here."""
+    """The journal, as far as learned rules use it."""
 
     def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
 
 
-class _Answer:
-    """A rule, and what it answers."""
+class _RuleDecision:
+    """A compiled rule with its decision."""
 
     __slots__ = ("compiled", "decision", "denies")
 
@@ -43,77 +43,79 @@ class _Answer:
         self.compiled = CompiledRule(rule)
         self.denies = rule.then == "deny"
         action = PolicyAction.DENY if self.denies else PolicyAction.ALLOW
-        self.decision: Decision = decision(action, f"{PREFIX}{rule.name}", rule.reason)
+        self.decision: Decision = decision(action, f"{RULE_PREFIX}{rule.name}", rule.reason)
 
 
 class LearnedRules:
-    """All accepted rules, by their tools."""
+    """All accepted rules, by tool."""
 
     def __init__(self, rules: Iterable[LearnedRule], *, audit: ChangeJournal | None) -> None:
-        """Raises BadValue for a condition that the config itself would have refused."""
+        """Compile the rules. Raises BadValue for a condition that the config would reject, too."""
         self._audit = audit
-        self._by_tool: dict[str, list[_Answer]] = {}
-        for answer in sorted(map(_Answer, rules), key=lambda one: not one.denies):
-            for tool in answer.compiled.rule.tools:
-                self._by_tool.setdefault(tool, []).append(answer)
+        self._by_tool: dict[str, list[_RuleDecision]] = {}
+        rule_decisions = sorted(map(_RuleDecision, rules), key=lambda one: not one.denies)
+        for rule_decision in rule_decisions:
+            for tool in rule_decision.compiled.rule.tools:
+                self._by_tool.setdefault(tool, []).append(rule_decision)
 
     def __call__(self, call: Call, decision: Decision) -> Decision:
-        """What happens to a call that would wait. Raises InterlockError where a rule denies it."""
+        """Return the decision about a call that would wait for confirmation. Raises
+        InterlockError if a rule denies it."""
         if decision.action is not _CONFIRM or call.method != TOOLS_CALL or call.approval_id:
-            # What a human let through by itself needs no rule.
+            # A call that an operator already approved needs no rule.
             return decision
         route, caller = call.route, call.caller
         if route is None or caller is None or not is_known_by_name(caller):
-            # A name that no list has may be anything.
+            # A name that is not in any list does not identify a caller.
             return decision
-        answers = self._by_tool.get(route.canonical)
-        if answers is None:
+        rule_decisions = self._by_tool.get(route.canonical)
+        if rule_decisions is None:
             return decision
-        about: Any = None
-        read = False
-        for answer in answers:
-            compiled = answer.compiled
-            if not compiled.fits(route.canonical, caller.name, call.effect):
+        context: Any = None
+        is_context_read = False
+        for rule_decision in rule_decisions:
+            compiled = rule_decision.compiled
+            if not compiled.matches_call(route.canonical, caller.name, call.effect):
                 continue
-            if not read:
-                about, read = _about(call), True
-            holds = None if about is None else compiled.holds(about)
-            # Who said yes to arguments has not seen what this call brings beside them.
-            if holds and (answer.denies or not brought_along(call, route)):
-                return self._answered(call, answer)
-            if holds is None and answer.denies:
-                # It may be what humans refuse: no other rule says yes to it.
+            if not is_context_read:
+                context, is_context_read = _make_context(call), True
+            result = None if context is None else compiled.is_true_for(context)
+            # An operator who accepted arguments has not seen additional content of this call.
+            if result and (rule_decision.denies or not brought_along(call, route)):
+                return self._apply(call, rule_decision)
+            if result is None and rule_decision.denies:
+                # An operator may have rejected such a call: no other rule may allow it.
                 return decision
         return decision
 
-    def _answered(self, call: Call, answer: _Answer) -> Decision:
-        rule = answer.compiled.rule
+    def _apply(self, call: Call, rule_decision: _RuleDecision) -> Decision:
+        rule = rule_decision.compiled.rule
         assert call.route is not None
         assert call.caller is not None
         tool = call.route.canonical
         if self._audit is not None:
-            asked = f"{tool} of {call.caller.name}"
+            detail = f"{tool} of {call.caller.name}"
             if call.proposal is not None:
-                asked += f", proposed in {call.proposal.topic} by {call.proposal.participant}"
-            self._audit.record_change(VERB, rule.name, rule.then, asked)
-        if answer.denies:
-            why = f" {rule.reason}" if rule.reason else ""
+                detail += f", proposed in {call.proposal.topic} by {call.proposal.participant}"
+            self._audit.record_change(JOURNAL_METHOD, rule.name, rule.then, detail)
+        if rule_decision.denies:
+            reason = f" {rule.reason}" if rule.reason else ""
             raise InterlockError(
                 DENIED,
-                f"{tool} is not allowed: a human refused such calls so often that it became a rule "
-                f"(learned rule {rule.name}).{why}",
-                {"rule": answer.decision.rule, "reason": rule.reason, "subject": tool},
+                f"{tool} is denied by the learned rule {rule.name}, because operators have "
+                f"repeatedly rejected such calls.{reason}",
+                {"rule": rule_decision.decision.rule, "reason": rule.reason, "subject": tool},
             )
-        return answer.decision
+        return rule_decision.decision
 
 
-def _about(call: Call) -> dict[str, Any] | None:
-    """What conditions can speak of. None: the call is beyond judgement."""
+def _make_context(call: Call) -> dict[str, Any] | None:
+    """Return the values that conditions can refer to. None: the call cannot be judged."""
     assert call.caller is not None
     try:
-        # What no human can be shown was in no call that anybody let through.
+        # Content that cannot be displayed was never approved by an operator.
         exact(call.arguments)
         return about_call(call, call.caller, read_arguments(call))
     except InterlockError:
-        # Arguments that two readers read differently. Whoever holds the call says so.
+        # Ambiguous arguments: the approval gate reports the error.
         return None

@@ -1,8 +1,8 @@
 """Detection of prose: text for people, not for a machine to run, look up or open. Pure.
 
-Only prose is ever left open in a rule, so whatever else there may be counts as something else: a
-text has to show that it is a sentence, and nothing in it may look like a command, a query, code, a
-path or an address. Who is wrong here has a human asked once more.
+Only prose is ever left open in a rule, so every doubtful text counts as something else. A text must
+show that it is a sentence, and nothing in it may look like a command, a query, code, a path or an
+address. A false negative costs one more question to an operator.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import unicodedata
 from typing import Final
 
-_LONGEST_WORD: Final = 64
-_SIGNS: Final = re.compile(
+_MAX_WORD_LENGTH: Final = 64
+_MACHINE_SYNTAX: Final = re.compile(
     r"""
       \\ | ` | [{}] | :// | && | \|
     | \$[A-Za-z_({]                                 # what a shell fills in
@@ -28,7 +28,7 @@ _SIGNS: Final = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-"""What stands in commands, queries, code, paths and addresses, and seldom in a sentence."""
+"""Syntax of commands, queries, code, paths and addresses that is rare in sentences."""
 _QUERY: Final = re.compile(
     r"^\s*(?:select\b.*\bfrom\b|insert\s+into\b|delete\s+from\b|update\b.*\bset\b|merge\s+into\b"
     r"|with\s+\w+\s+as\s*\(|(?:create|drop|alter|truncate|grant|revoke)\s+(?:or\s+replace\s+)?"
@@ -36,13 +36,13 @@ _QUERY: Final = re.compile(
     r"|match\s*\(|(?:get|put|post|patch|head)\s+\S*/)",
     re.IGNORECASE | re.DOTALL,
 )
-_SETTING: Final = re.compile(r"^[ \t]*(?:-[ \t]+)?[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
-"""A line of a file of settings."""
+_SETTING_LINE: Final = re.compile(r"^[ \t]*(?:-[ \t]+)?[\w.\"'-]+[ \t]*[:=](?:[ \t]|$)")
+"""A line of a settings file."""
 _CODE_LINE: Final = re.compile(
     r"^[ \t]*(?:import|from|def|class|function|const|let|var|public|private|static|package|using"
     r"|return|#include|if|elif|else|for|while|try|except|do|done|fi|esac|then|end)\b.*[:;)(\]]?$"
 )
-_RUN: Final = """
+_PROGRAM_NAMES: Final = """
 ansible ansible-playbook apk apt apt-get aptitude aria2c awk aws az base64 bash brew bun bundle
 bzip2 cargo cd certbot chgrp chmod chown chroot clang cmake composer conda cp cron crontab curl dash
 dd deno df diff dig diskpart dism dmesg dnf docker docker-compose dotnet dpkg du echo ed egrep emacs
@@ -59,7 +59,7 @@ tcpdump tee telnet terraform tmux traceroute truncate tsc ufw umount unlink unse
 userdel usermod uv vagrant vi vim visudo wc wget whoami winget wmic xargs xz yarn yum zcat zip zsh
 zypper
 """
-_ORDERS: Final = """
+_COMMAND_VERBS: Final = """
 add apply at begin build cat clear clone commit compile config configure connect copy create cut
 date del delete deploy destroy disable drain drop enable erase exec execute export fetch file find
 flush flushall flushdb force format get grant halt head host import incr init insert install invoke
@@ -70,8 +70,8 @@ send service set show sleep sort source split start stop suspend switch sync tes
 transfer trigger truncate type uninstall unlock unmount update upgrade upload use wait watch wipe
 write
 """
-"""What commands with, and sentences may."""
-_SAID: Final = """
+"""Words at the beginning of commands that may also begin sentences."""
+_FUNCTION_WORDS: Final = """
 an and are as be because been but by can could did do does for from had has have he her his if in
 into is it its me my no nor not of on or our she should so than that the their them then there these
 they this those to until us was we were what when which who will with would you your
@@ -84,47 +84,48 @@ al como con del el ella está esta este las lo los más mi muy nos para pero por
 che dei della di gli io nel non per più sono ao com dos em eu foi mas na não os sem seu são sua um
 aan bij dat dit een er het hij ik met naar niet om ook op te tot uit van voor wij worden zijn
 """
-"""Small words of a few languages, by which sentences are known."""
-_PROGRAMS: Final = frozenset(_RUN.split())
-_BEGINNINGS: Final = _PROGRAMS | frozenset(_ORDERS.split())
-_SMALL_WORDS: Final = frozenset(_SAID.split())
+"""Frequent function words of several languages, which identify sentences."""
+_PROGRAMS: Final = frozenset(_PROGRAM_NAMES.split())
+_COMMAND_WORDS: Final = _PROGRAMS | frozenset(_COMMAND_VERBS.split())
+_FUNCTION_WORD_SET: Final = frozenset(_FUNCTION_WORDS.split())
 _SENTENCE_ENDS: Final = re.compile(r"[A-Za-z\u00c0-\uffff)\"'][.!?\u2026](?:[\"')\s]|$)|[a-z],\s")
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
-def is_working(text: str) -> bool:
-    """Whether it looks like something that is run, looked up or gone to."""
-    # Letters that are others in disguise may be read as those.
+def is_machine_text(text: str) -> bool:
+    """Return whether a text looks like something that is run, looked up or opened."""
+    # Compatibility characters may be read as the characters that NFKC gives.
     text = unicodedata.normalize("NFKC", text)
-    if _SIGNS.search(text) or _QUERY.match(text):
+    if _MACHINE_SYNTAX.search(text) or _QUERY.match(text):
         return True
     lines = [line for line in text.splitlines() if line.strip()]
-    if any(_runs(line.split()) for line in lines):
+    if any(_is_command(line.split()) for line in lines):
         return True
-    said = sum(bool(_SETTING.match(line) or _CODE_LINE.match(line)) for line in lines)
-    return len(lines) > 1 and said * 2 >= len(lines)
+    config_lines = sum(bool(_SETTING_LINE.match(line) or _CODE_LINE.match(line)) for line in lines)
+    return len(lines) > 1 and config_lines * 2 >= len(lines)
 
 
-def _runs(words: list[str]) -> bool:
-    """Whether a line begins as a command does."""
+def _is_command(words: list[str]) -> bool:
+    """Return whether a line begins like a command."""
     first = words[0].removesuffix(".exe")
     if first in _PROGRAMS:
         return True
     order = first.lower().partition("-")[0]
-    return order in _BEGINNINGS and not _SENTENCE_ENDS.search(" ".join(words))
+    return order in _COMMAND_WORDS and not _SENTENCE_ENDS.search(" ".join(words))
 
 
 def is_prose(text: str) -> bool:
-    """Whether it is several words, and shows that they are said to somebody."""
+    """Return whether a text has several words and signs of a sentence."""
     words = text.split()
-    if len(words) < 2 or max(map(len, words)) > _LONGEST_WORD or is_working(text):
+    if len(words) < 2 or max(map(len, words)) > _MAX_WORD_LENGTH or is_machine_text(text):
         return False
-    return words[0][0].isupper() or _is_said(text)
+    return words[0][0].isupper() or _has_sentence_signs(text)
 
 
-def _is_said(text: str) -> bool:
-    """Whether there are small words, ends of sentences, or letters that no program is called by."""
+def _has_sentence_signs(text: str) -> bool:
+    """Return whether a text has function words, ends of sentences, or non-ASCII words, which no
+    program has as its name."""
     if _SENTENCE_ENDS.search(text):
         return True
     words = _WORD.findall(text.lower())
-    return any(word in _SMALL_WORDS or not word.isascii() for word in words)
+    return any(word in _FUNCTION_WORD_SET or not word.isascii() for word in words)

@@ -1,4 +1,4 @@
-"""The replay of a rule over all stored decisions: what it would have decided."""
+"""The replay of a rule over all stored decisions: what the rule would have decided."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from interlock.automation.rule import CompiledRule, read_case
 from interlock.core.config import LearnedRule
 from interlock.trust.approvals.proofs import APPROVE, REFUSE
 
-MOST_EXAMPLES: Final = 10
+MAX_EXAMPLES: Final = 10
 VERDICTS: Final = {"allow": APPROVE, "deny": REFUSE}
-"""By what a rule does, what a human would have said."""
+"""The decision of an operator that corresponds to each action of a rule."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """What a rule would have decided. `same`, `other` and `unjudged` add up to `covered`."""
+    """The result of a replay. `same`, `other` and `unjudged` add up to `covered`."""
 
     covered: int
-    """Decisions that it would have taken over, or may have."""
+    """Decisions that the rule matches or may match."""
     same: int
     other: int
     unjudged: int
-    """Those of which too little is kept to say. In life such a call is looked at whole."""
+    """Decisions of which too little is stored to judge. A live call has all its arguments."""
     examples: tuple[HumanDecision, ...] = ()
-    """What humans decided otherwise, the newest first."""
+    """Decisions against the rule, newest first."""
 
     @property
-    def words(self) -> str:
-        """`would have decided 214 of 216 the same`."""
+    def summary(self) -> str:
+        """A text such as `agrees with 214 of 216 decisions`."""
         judged = self.same + self.other
         if not self.covered:
-            return "would have decided nothing: no decision that is remembered is about this"
-        said = f"would have decided {self.same} of {judged} the same"
+            return "matches no stored decision"
+        text = f"agrees with {self.same} of {judged} decisions"
         if self.unjudged:
-            said += f"; of {self.unjudged} more too little is kept to say"
-        return said
+            text += f"; {self.unjudged} more cannot be judged from the stored arguments"
+        return text
 
 
 def replay(rule: LearnedRule, history: Iterable[HumanDecision]) -> ReplayResult:
-    """Raises BadValue for a condition that is none."""
+    """Replay a rule. Raises BadValue for an invalid condition."""
     compiled = CompiledRule(rule)
     verdict = VERDICTS[rule.then]
     same = unjudged = 0
     other: list[HumanDecision] = []
     seen: set[str] = set()
-    for one in history:
-        if one.approval in seen:
+    for decision in history:
+        if decision.approval in seen:
             continue
-        seen.add(one.approval)
-        covers = compiled.covers(read_case(one))
-        if covers is None:
+        seen.add(decision.approval)
+        matches = compiled.matches_decision(read_case(decision))
+        if matches is None:
             unjudged += 1
-        elif covers and one.verdict == verdict:
+        elif matches and decision.verdict == verdict:
             same += 1
-        elif covers:
-            other.append(one)
-    other.sort(key=lambda one: -one.time)
+        elif matches:
+            other.append(decision)
+    other.sort(key=lambda decision: -decision.time)
     return ReplayResult(
-        same + len(other) + unjudged, same, len(other), unjudged, tuple(other[:MOST_EXAMPLES])
+        same + len(other) + unjudged, same, len(other), unjudged, tuple(other[:MAX_EXAMPLES])
     )

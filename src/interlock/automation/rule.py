@@ -1,4 +1,4 @@
-"""A learned or suggested rule, compiled, and its match with a call or a stored decision."""
+"""Compiled learned rules: matching against calls and against stored decisions."""
 
 from __future__ import annotations
 
@@ -15,153 +15,176 @@ from interlock.core.config.conditions import Condition, UndecidableError, compil
 from interlock.core.redaction import is_secret_key
 from interlock.trust.policy.attributes import DEEPEST
 
-_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
-_TEXT: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
-_MACRO: Final = r"\bargs\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\("
-_SPOKEN: Final = re.compile(
-    rf"(?P<macro>{_MACRO})|\bargs\s*(?:\.\s*(?P<name>[A-Za-z_]\w*)|\[\s*(?P<text>{_TEXT})\s*\]"
-    rf"|(?P<other>\[))|{_TEXT}|//[^\n]*",
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_STRING_LITERAL: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_MACRO_CALL: Final = r"\bargs\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\("
+_ARGUMENT_REFERENCE: Final = re.compile(
+    rf"(?P<macro>{_MACRO_CALL})|\bargs\s*(?:\.\s*(?P<name>[A-Za-z_]\w*)|\[\s*(?P<text>{_STRING_LITERAL})\s*\]"
+    rf"|(?P<other>\[))|{_STRING_LITERAL}|//[^\n]*",
     re.DOTALL,
 )
-"""Where a condition speaks of a member of the arguments; and texts and
-remarks, in which it does not."""
-_ESCAPED: Final = re.compile(
+"""References to members of the arguments in a condition. Also matches string literals and comments,
+so that text inside them is not taken for a reference.
+"""
+_ESCAPE_SEQUENCE: Final = re.compile(
     r"""\\(?:(["'\\])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))""", re.DOTALL
 )
-_NUL: Final = b"\\u0000"
+_ESCAPED_NUL: Final = b"\\u0000"
 
 
-def undoable(effect: str) -> bool:
-    """Whether what has such an effect can be undone. Nobody knows: then it cannot."""
+def is_reversible(effect: str) -> bool:
+    """Return whether an effect can be undone. An unknown effect counts as irreversible."""
     return bool(effect) and effect != _IRREVERSIBLE
 
 
 class DecisionCase(msgspec.Struct, frozen=True, eq=False):
-    """A decision with its arguments decoded."""
+    """A decision with decoded arguments."""
 
-    decided: HumanDecision
+    decision: HumanDecision
     arguments: dict[str, Any] | None
-    """None: they are beyond judgement."""
+    """None: the arguments cannot be judged."""
     hidden: frozenset[str] = frozenset()
-    """Those of them of which something is not kept."""
+    """The names of arguments of which a part is not stored."""
 
 
-def read_case(decided: HumanDecision) -> DecisionCase:
+def read_case(decision: HumanDecision) -> DecisionCase:
     try:
-        arguments = msgspec.json.decode(decided.arguments)
+        arguments = msgspec.json.decode(decision.arguments)
     except (msgspec.DecodeError, RecursionError):
-        return DecisionCase(decided, None)
-    if type(arguments) is not dict or _NUL in decided.arguments or _deeper(arguments, DEEPEST):
-        # The policy judges no such call either.
-        return DecisionCase(decided, None)
-    hidden = frozenset(name for name, one in arguments.items() if is_hidden(one))
-    return DecisionCase(decided, arguments, hidden)
+        return DecisionCase(decision, None)
+    if (
+        type(arguments) is not dict
+        or _ESCAPED_NUL in decision.arguments
+        or _is_deeper_than(arguments, DEEPEST)
+    ):
+        # The policy cannot judge such a call either.
+        return DecisionCase(decision, None)
+    hidden = frozenset(name for name, value in arguments.items() if is_hidden(value))
+    return DecisionCase(decision, arguments, hidden)
 
 
-def _deeper(value: Any, most: int) -> bool:
+def _is_deeper_than(value: Any, max_depth: int) -> bool:
     if isinstance(value, dict | list):
-        inside = value.values() if isinstance(value, dict) else value
-        return most <= 0 or any(_deeper(one, most - 1) for one in inside)
+        children = value.values() if isinstance(value, dict) else value
+        return max_depth <= 0 or any(_is_deeper_than(child, max_depth - 1) for child in children)
     return False
 
 
 class CompiledRule:
-    """Asked whether it fits."""
+    """A learned rule with a compiled condition."""
 
-    __slots__ = ("_callers", "_condition", "_named", "_open", "_tools", "_unnamed", "rule")
+    __slots__ = (
+        "_callers",
+        "_condition",
+        "_has_dynamic_references",
+        "_named_arguments",
+        "_open_arguments",
+        "_tools",
+        "rule",
+    )
 
     def __init__(self, rule: LearnedRule) -> None:
-        """Raises BadValue for a condition that the config itself would have refused."""
+        """Compile the rule. Raises BadValue for a condition that the config would reject, too."""
         self.rule = rule
         self._tools = frozenset(rule.tools)
         self._callers = frozenset(rule.callers)
         text = rule.when
         self._condition: Condition | None = None if text is None else compile_condition(text)
-        self._named, self._unnamed = _spoken_of(text or "")
-        # What is a secret by its name was never looked at, and is left to nobody.
-        self._open = frozenset(one for one in rule.open if not is_secret_key(one))
+        self._named_arguments, self._has_dynamic_references = _referenced_arguments(text or "")
+        # An argument whose name marks it as a secret was never shown, so it must not be left open.
+        self._open_arguments = frozenset(name for name in rule.open if not is_secret_key(name))
 
-    def fits(self, tool: str, caller: str, effect: str) -> bool:
-        """All but its condition."""
+    def matches_call(self, tool: str, caller: str, effect: str) -> bool:
+        """Return whether a call matches everything except the condition."""
         return (
             tool in self._tools
             and (not self._callers or caller in self._callers)
-            and (self.rule.irreversible or undoable(effect))
+            and (self.rule.irreversible or is_reversible(effect))
         )
 
-    def holds(self, about: Mapping[str, Any] | None) -> bool | None:
-        """Whether its condition is true of a call. None: nobody can say, and a human is asked."""
-        if about is None:
+    def is_true_for(self, context: Mapping[str, Any] | None) -> bool | None:
+        """Return whether the condition is true for a call. None: undecidable, so an operator
+        decides."""
+        if context is None:
             return None
-        found = self._judged(about)
-        if found and self.rule.then == "allow" and without_secrets(about["args"]) != about["args"]:
-            # What would be masked in the record was never looked at as it is.
+        result = self._evaluate(context)
+        if (
+            result
+            and self.rule.then == "allow"
+            and without_secrets(context["args"]) != context["args"]
+        ):
+            # A value that is masked in records was never shown to an operator.
             return False
-        return found
+        return result
 
-    def _judged(self, about: Mapping[str, Any]) -> bool | None:
-        if self.rule.then == "allow" and not self._speaks_of_all(about["args"]):
+    def _evaluate(self, context: Mapping[str, Any]) -> bool | None:
+        if self.rule.then == "allow" and not self._covers_all_arguments(context["args"]):
             return False
         if self._condition is None:
             return True
         try:
-            return self._condition.matches(about)
+            return self._condition.holds(context)
         except UndecidableError:
             return None
 
-    def _speaks_of_all(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether every argument is in its condition, or a text that may be any."""
+    def _covers_all_arguments(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether each argument is in the condition, or is an open text."""
         return all(
-            isinstance(value, str) if name in self._open else name in self._named
+            isinstance(value, str)
+            if name in self._open_arguments
+            else name in self._named_arguments
             for name, value in arguments.items()
         )
 
-    def covers(self, case: DecisionCase) -> bool | None:
-        """The same of a decision of the past. None: too little of it is kept."""
-        one = case.decided
-        if not self.fits(one.tool, one.caller, one.effect):
+    def matches_decision(self, case: DecisionCase) -> bool | None:
+        """Return whether the rule matches a stored decision. None: too little of it is stored."""
+        decision = case.decision
+        if not self.matches_call(decision.tool, decision.caller, decision.effect):
             return False
         if case.arguments is None:
             return None
-        if case.hidden and (self._unnamed or not case.hidden.isdisjoint(self._named)):
+        if case.hidden and (
+            self._has_dynamic_references or not case.hidden.isdisjoint(self._named_arguments)
+        ):
             return None
-        # Roles, scopes and server are not kept: what asks for them cannot be judged.
-        found = self._judged(
+        # Roles, scopes and server are not stored: conditions about them cannot be judged.
+        result = self._evaluate(
             {
-                "args": {**case.arguments, **dict.fromkeys(case.hidden & self._open, "")},
-                "tool": one.tool,
-                "caller": one.caller,
-                "effect": one.effect,
+                "args": {**case.arguments, **dict.fromkeys(case.hidden & self._open_arguments, "")},
+                "tool": decision.tool,
+                "caller": decision.caller,
+                "effect": decision.effect,
             }
         )
-        hidden = [case.arguments[name] for name in case.hidden & self._open]
-        if found and self.rule.then == "allow" and not all(map(is_long_text, hidden)):
-            # All the rest fits: what is hidden decides.
+        hidden = [case.arguments[name] for name in case.hidden & self._open_arguments]
+        if result and self.rule.then == "allow" and not all(map(is_long_text, hidden)):
+            # Everything else matches: the hidden part decides.
             return None
-        return found
+        return result
 
 
-def _spoken_of(condition: str) -> tuple[frozenset[str], bool]:
-    """The arguments that a condition names, and whether it may speak of others, too."""
-    named: set[str] = set()
-    unnamed = False
-    for one in _SPOKEN.finditer(condition):
-        name = one["name"]
-        if one["text"] is not None:
-            name = _meant(one["text"])
-            unnamed = unnamed or name is None
+def _referenced_arguments(condition: str) -> tuple[frozenset[str], bool]:
+    """Return the arguments that a condition names, and whether it may refer to others."""
+    names: set[str] = set()
+    has_dynamic = False
+    for match in _ARGUMENT_REFERENCE.finditer(condition):
+        name = match["name"]
+        if match["text"] is not None:
+            name = _unquote(match["text"])
+            has_dynamic = has_dynamic or name is None
         if name is not None:
-            named.add(name)
-        unnamed = unnamed or one["other"] is not None
-    return frozenset(named), unnamed
+            names.add(name)
+        has_dynamic = has_dynamic or match["other"] is not None
+    return frozenset(names), has_dynamic
 
 
-def _meant(quoted: str) -> str | None:
-    """The text that stands in quotes. None: it is written in a way that we do not write."""
-    if quoted[0] in "rR" or any(one[4] for one in _ESCAPED.finditer(quoted)):
+def _unquote(literal: str) -> str | None:
+    """Return the value of a string literal. None: it uses an escape that generated conditions do
+    not use."""
+    if literal[0] in "rR" or any(escape[4] for escape in _ESCAPE_SEQUENCE.finditer(literal)):
         return None
 
     def character(match: re.Match[str]) -> str:
         return match[1] or chr(int(match[2] or match[3], 16))
 
-    return _ESCAPED.sub(character, quoted[1:-1])
+    return _ESCAPE_SEQUENCE.sub(character, literal[1:-1])

@@ -1,6 +1,6 @@
-"""Suggestions of rules from decisions: in words, as config, and with evidence.
+"""Suggestions of rules from decisions: as text, as config, and with evidence.
 
-Of several that would do, the narrowest is suggested that explains nearly as much.
+Of several possible rules, the narrowest one that explains nearly as much is suggested.
 """
 
 from __future__ import annotations
@@ -20,83 +20,95 @@ import msgspec
 from interlock.automation.conditions import (
     ConditionPart,
     FolderPattern,
-    absent,
-    below,
-    between,
-    either,
+    any_of,
+    equals_any,
+    has_only,
+    is_absent,
+    is_below,
+    is_between,
+    is_present,
     is_usable,
-    joined,
-    one_of,
-    only,
-    present,
-    text,
+    join_parts,
+    quote_text,
 )
 from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import HumanDecision, is_long_prose, is_long_text
-from interlock.automation.dismissal import Dismissal, dismissal_of
-from interlock.automation.folders import NEARLY_ALL, holding, read_path, within
-from interlock.automation.prose import is_prose, is_working
+from interlock.automation.dismissal import Dismissal, find_dismissal
+from interlock.automation.folders import (
+    NEARLY_ALL_SHARE,
+    find_folders,
+    narrow_folder,
+    read_path,
+)
+from interlock.automation.prose import is_machine_text, is_prose
 from interlock.automation.replay import VERDICTS
-from interlock.automation.rule import CompiledRule, DecisionCase, read_case, undoable
+from interlock.automation.rule import CompiledRule, DecisionCase, is_reversible, read_case
 from interlock.core.config import LearnedRule
 from interlock.core.config.problems import BadValue
 from interlock.core.redaction import MASK, is_secret_key
 from interlock.primitives.rate_limits import SlidingWindow
 from interlock.primitives.timestamps import format_utc
 
-# -- Whether decisions agree well enough to become a rule. Pure.
+# -- Agreement: whether equal decisions are frequent enough to become a rule. Pure.
 #
-# Agreement is rationed, exceptions are not: who has the same call let through a hundred times in
-# a minute has shown it five times, and one refusal among them still counts as one.
+# Agreement is limited per minute, exceptions are not: an operator who approves the same call a
+# hundred times in one minute counts five times, and one rejection among them still counts as one.
 
-A_MINUTE: Final = 60.0
-MOST_A_MINUTE: Final = 5
-"""So many decisions alike count within any minute."""
-SINCE: Final = 5
-"""So often it was decided that way since the last exception."""
+MINUTE_SECONDS: Final = 60.0
+MAX_COUNTED_PER_MINUTE: Final = 5
+"""The maximum number of equal decisions that count within a minute."""
+MIN_SINCE_EXCEPTION: Final = 5
+"""The number of agreeing decisions that must follow the last exception."""
 
 
-def rationed(times: Iterable[float]) -> int:
-    """How many of them count, when no more than five of any minute do."""
-    window = SlidingWindow(A_MINUTE)
-    return sum(window.take(moment, MOST_A_MINUTE) for moment in sorted(times))
+def count_limited(times: Iterable[float]) -> int:
+    """Return how many decisions count if at most five per minute do."""
+    window = SlidingWindow(MINUTE_SECONDS)
+    return sum(window.take(time, MAX_COUNTED_PER_MINUTE) for time in sorted(times))
 
 
 def agrees(agreed: Sequence[float], others: Sequence[float], share: float) -> bool:
-    """Whether exceptions, by when they were, are so few and so long ago that what was decided
-    alike is one. `share`: of all that count, so many agree."""
+    """Return whether exceptions are rare enough, and long enough ago, for a rule.
+
+    Args:
+        agreed: The times of the agreeing decisions.
+        others: The times of the exceptions.
+        share: The share of counted decisions that must agree.
+    """
     if not others:
         return True
     last = max(others)
-    counted = rationed(agreed)
-    return counted >= share * (counted + len(others)) and sum(one > last for one in agreed) >= SINCE
+    counted = count_limited(agreed)
+    since_exception = sum(time > last for time in agreed)
+    return counted >= share * (counted + len(others)) and since_exception >= MIN_SINCE_EXCEPTION
 
 
-# -- What one argument was, as few alternatives: values, folders, a range of numbers, or any text.
+# -- The alternatives of one argument: exact values, folders, ranges of numbers, or any text.
 #
-# Each of them fits only what is like something that was seen. What is a secret by its name, what
-# is hidden, lists and objects are never left open; nor is a text that says where something goes,
-# or an argument whose texts are not nearly all prose.
+# Each alternative matches only what is similar to values that occurred. Secrets (by name), hidden
+# values, lists and objects are never left open. The same holds for texts that are destinations or
+# commands, and for arguments whose texts are not nearly all prose.
 
-MOST_VALUES: Final = 5
-"""More values than these are no list that a human would write."""
-MOST_PART: Final = 0.5
-_NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_WHERE: Final = (
+MAX_ALTERNATIVES: Final = 5
+"""More values than this are not a list that a person would write."""
+MAJORITY: Final = 0.5
+_NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_DESTINATION_PARTS: Final = (
     "bash", "bcc", "cc", "config", "cron", "dir", "domain", "env", "expr", "filter", "from", "glob",
     "hook", "host", "id", "ip", "jq", "js", "key", "lambda", "line", "lines", "module", "name",
     "package", "pattern", "payload", "ps", "python", "q", "rule", "run", "schedule", "selector",
     "sh", "stdin", "to", "user", "where", "xpath", "yaml",
 )  # fmt: skip
-_WHAT: Final = (
+_DESTINATION_WORDS: Final = (
     "account", "address", "arg", "code", "cmd", "command", "dest", "directory", "email",
     "endpoint", "eval", "exec", "expression", "file", "folder", "formula", "href", "instruction",
     "link", "macro", "manifest", "path", "program", "prompt", "query", "recipient", "regex",
     "script", "shell", "source", "sql", "statement", "target", "template", "uri", "url", "workflow",
 )  # fmt: skip
-"""Names of arguments, in part and anywhere in them, that say where something goes or what is run,
-by a machine or by a model: such are never left open, however much they look like prose."""
-_WHICH: Final = frozenset(
+"""Names of arguments (as one part of a name, or anywhere in it) that are destinations or commands
+for a machine or a model: they are never left open, even if their texts look like prose.
+"""
+_IDENTIFIER_PARTS: Final = frozenset(
     (
         "account", "address", "build", "bus", "channel", "chat", "code", "contact", "customer",
         "device", "gid", "gpio", "group", "host", "id", "ids", "index", "invoice", "ip", "issue",
@@ -107,9 +119,9 @@ _WHICH: Final = frozenset(
         "ticket", "uid", "unit", "user", "version", "vm", "zip", "zone",
     )
 )  # fmt: skip
-_WHICH_ENDS: Final = ("id", "ids", "number", "nr")
-"""Parts of names, and their ends, whose numbers say which one is meant, and not how much: between
-two of them are others."""
+_IDENTIFIER_ENDINGS: Final = ("id", "ids", "number", "nr")
+"""Parts and endings of names whose numbers are identifiers, not quantities: a range between two
+of them is meaningless."""
 
 
 class ExactValue(msgspec.Struct, frozen=True):
@@ -121,8 +133,8 @@ class ExactValue(msgspec.Struct, frozen=True):
     def value(self) -> Any:
         return msgspec.json.decode(self.key[1])
 
-    def fits(self, value: Any, hidden: bool) -> bool:
-        return not hidden and key_of(value) == self.key
+    def matches(self, value: Any, hidden: bool) -> bool:
+        return not hidden and value_key(value) == self.key
 
 
 class PathsInFolder(msgspec.Struct, frozen=True):
@@ -130,40 +142,41 @@ class PathsInFolder(msgspec.Struct, frozen=True):
 
     below: FolderPattern
 
-    def fits(self, value: Any, hidden: bool) -> bool:
-        return not hidden and isinstance(value, str) and self.below.holds(value)
+    def matches(self, value: Any, hidden: bool) -> bool:
+        return not hidden and isinstance(value, str) and self.below.matches_path(value)
 
 
 class NumberRange(msgspec.Struct, frozen=True):
     """Numbers."""
 
-    least: int | float
-    most: int | float
-    whole: bool
+    minimum: int | float
+    maximum: int | float
+    integers_only: bool
 
-    def fits(self, value: Any, hidden: bool) -> bool:
-        of_its_kind = isinstance(value, int) or not self.whole
-        return not hidden and _is_number(value) and of_its_kind and self.least <= value <= self.most
+    def matches(self, value: Any, hidden: bool) -> bool:
+        has_kind = isinstance(value, int) or not self.integers_only
+        is_in_range = _is_number(value) and self.minimum <= value <= self.maximum
+        return not hidden and has_kind and is_in_range
 
     def contains(self, other: NumberRange) -> bool:
         return (
-            self.least <= other.least
-            and other.most <= self.most
-            and (other.whole or not self.whole)
+            self.minimum <= other.minimum
+            and other.maximum <= self.maximum
+            and (other.integers_only or not self.integers_only)
         )
 
 
 class AnyText(msgspec.Struct, frozen=True):
     """Any text."""
 
-    def fits(self, value: Any, hidden: bool) -> bool:
+    def matches(self, value: Any, hidden: bool) -> bool:
         return isinstance(value, str) and (not hidden or is_long_text(value))
 
 
 class AbsentArgument(msgspec.Struct, frozen=True):
     """No value: the argument is absent."""
 
-    def fits(self, value: Any, hidden: bool) -> bool:
+    def matches(self, value: Any, hidden: bool) -> bool:
         return False
 
 
@@ -171,621 +184,742 @@ ABSENT: Final = AbsentArgument()
 ArgumentAlternative = ExactValue | PathsInFolder | NumberRange | AnyText | AbsentArgument
 
 
-def key_of(value: Any) -> tuple[str, bytes]:
-    """By what a value is the same as another: `true` is not 1."""
+def value_key(value: Any) -> tuple[str, bytes]:
+    """Return a key that compares values: `true` is not equal to 1."""
     return type(value).__name__, msgspec.json.encode(value, order="deterministic")
 
 
-def _parts(name: str) -> set[str]:
-    return {part.lower() for part in _NAME_PART.findall(name)}
+def _name_parts(name: str) -> set[str]:
+    return {part.lower() for part in _NAME_PARTS.findall(name)}
 
 
-def _says_which(name: str) -> bool:
-    return any(part in _WHICH or part.endswith(_WHICH_ENDS) for part in _parts(name))
+def _is_identifier(name: str) -> bool:
+    return any(
+        part in _IDENTIFIER_PARTS or part.endswith(_IDENTIFIER_ENDINGS)
+        for part in _name_parts(name)
+    )
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def ways_of(
-    name: str, values: Sequence[tuple[Any, bool]], seen: int, finer: int
+def find_alternatives(
+    name: str, values: Sequence[tuple[Any, bool]], min_count: int, extra_levels: int
 ) -> list[ArgumentAlternative]:
-    """The narrowest way to say what it was, for each value and whether something of it is hidden.
-    Empty: there is none, and no rule may have this argument."""
-    plain = [value for value, hidden in values if not hidden]
-    ways: list[list[ArgumentAlternative]] = [
-        list(_values(plain, seen)),
-        list(_folders(plain, seen, finer)),
-        [] if _says_which(name) else list(ranges_of(plain, seen)),
+    """Return the narrowest alternatives for an argument. Empty: there are none, so no rule may have
+    this argument.
+
+    Args:
+        values: Each value, and whether a part of it is hidden.
+    """
+    visible_values = [value for value, hidden in values if not hidden]
+    options: list[list[ArgumentAlternative]] = [
+        list(_exact_values(visible_values, min_count)),
+        list(_folder_alternatives(visible_values, min_count, extra_levels)),
+        [] if _is_identifier(name) else list(find_ranges(visible_values, min_count)),
     ]
-    explained = [
-        (sum(any(one.fits(value, False) for one in way) for value in plain), way)
-        for way in ways
-        if way
+    counted_options = [
+        (
+            sum(
+                any(alternative.matches(value, False) for alternative in option)
+                for value in visible_values
+            ),
+            option,
+        )
+        for option in options
+        if option
     ]
-    enough = [one for one in explained if one[0] >= MOST_PART * len(values)]
-    nearly = [one for one in enough if one[0] >= NEARLY_ALL * len(values)]
-    if enough:
-        return nearly[0][1] if nearly else max(enough, key=lambda one: one[0])[1]
-    if _is_free(name, values):
+    sufficient = [counted for counted in counted_options if counted[0] >= MAJORITY * len(values)]
+    nearly_complete = [
+        counted for counted in sufficient if counted[0] >= NEARLY_ALL_SHARE * len(values)
+    ]
+    if sufficient:
+        best = max(sufficient, key=lambda counted: counted[0])
+        return nearly_complete[0][1] if nearly_complete else best[1]
+    if _may_be_open(name, values):
         return [AnyText()]
-    # So few values can be named, however seldom each was there.
-    distinct = sorted({key_of(one) for one in plain if is_usable(one)})
-    return [ExactValue(one) for one in distinct] if len(distinct) <= MOST_VALUES else []
+    # A few values can be listed, even if each is rare.
+    distinct = sorted({value_key(value) for value in visible_values if is_usable(value)})
+    return [ExactValue(key) for key in distinct] if len(distinct) <= MAX_ALTERNATIVES else []
 
 
-def _values(plain: Sequence[Any], seen: int) -> list[ExactValue]:
-    """The values, if they are few, and each was there often enough."""
-    counted = Counter(key_of(one) for one in plain if is_usable(one))
-    often = sorted(key for key, times in counted.items() if times >= seen)
-    return [ExactValue(one) for one in often] if len(often) <= MOST_VALUES else []
+def _exact_values(visible_values: Sequence[Any], min_count: int) -> list[ExactValue]:
+    """Return the values if they are few, and each is frequent enough."""
+    counted = Counter(value_key(value) for value in visible_values if is_usable(value))
+    frequent = sorted(key for key, times in counted.items() if times >= min_count)
+    return [ExactValue(key) for key in frequent] if len(frequent) <= MAX_ALTERNATIVES else []
 
 
-def _folders(plain: Sequence[Any], seen: int, finer: int) -> list[PathsInFolder]:
-    texts = [one for one in plain if isinstance(one, str)]
-    return [PathsInFolder(one) for one in holding(texts, seen, finer, MOST_VALUES)]
+def _folder_alternatives(
+    visible_values: Sequence[Any], min_count: int, extra_levels: int
+) -> list[PathsInFolder]:
+    texts = [value for value in visible_values if isinstance(value, str)]
+    patterns = find_folders(texts, min_count, extra_levels, MAX_ALTERNATIVES)
+    return [PathsInFolder(pattern) for pattern in patterns]
 
 
-def ranges_of(plain: Sequence[Any], seen: int) -> list[NumberRange]:
-    """From the least to the most that was seen. A gap that is wider than all the rest was not
-    looked at by anybody: there are ranges on both sides of it, if there was enough on both."""
-    numbers = sorted(one for one in plain if _is_number(one) and is_usable(one))
-    often = [one for one in _parted(numbers) if len(one) >= seen]
-    largest = sorted(often, key=len, reverse=True)[:MOST_VALUES]
+def find_ranges(visible_values: Sequence[Any], min_count: int) -> list[NumberRange]:
+    """Return the ranges of the numbers that occurred.
+
+    A gap that is wider than everything beside it was never examined by an operator: there are
+    ranges on both sides of it if both sides have enough numbers.
+    """
+    numbers = sorted(value for value in visible_values if _is_number(value) and is_usable(value))
+    frequent = [group for group in _split_at_gaps(numbers) if len(group) >= min_count]
+    largest = sorted(frequent, key=len, reverse=True)[:MAX_ALTERNATIVES]
     return [
-        NumberRange(one[0], one[-1], all(isinstance(number, int) for number in one))
-        for one in sorted(largest)
+        NumberRange(group[0], group[-1], all(isinstance(number, int) for number in group))
+        for group in sorted(largest)
     ]
 
 
-def _parted(numbers: list[int | float]) -> list[list[int | float]]:
-    """Numbers in their order, parted at every gap that is wider than all that is beside it."""
-    parted: list[list[int | float]] = []
-    left = [numbers] if numbers else []
-    while left:
-        some = left.pop()
-        gap, at = max(
-            ((after - before, at) for at, (before, after) in enumerate(pairwise(some), 1)),
+def _split_at_gaps(numbers: list[int | float]) -> list[list[int | float]]:
+    """Split sorted numbers at every gap that is wider than everything beside it."""
+    groups: list[list[int | float]] = []
+    unprocessed = [numbers] if numbers else []
+    while unprocessed:
+        group = unprocessed.pop()
+        gap, index = max(
+            ((after - before, index) for index, (before, after) in enumerate(pairwise(group), 1)),
             default=(0, 0),
         )
-        if gap * 2 > some[-1] - some[0]:
-            left += [some[:at], some[at:]]
+        if gap * 2 > group[-1] - group[0]:
+            unprocessed += [group[:index], group[index:]]
         else:
-            parted.append(some)
-    return parted
+            groups.append(group)
+    return groups
 
 
-# The same texts are looked at in every group that they are in.
-_says = lru_cache(maxsize=8_192)(is_prose)
+# The same texts occur in many groups.
+_is_prose_cached = lru_cache(maxsize=8_192)(is_prose)
 
 
-def _is_free(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
-    """Whether it may say anything: most were prose, many different texts, and hardly any other text
-    was anything else."""
-    if not _parts(name).isdisjoint(_WHERE) or any(one in name.lower() for one in _WHAT):
+def _may_be_open(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
+    """Return whether an argument may have any value: most values are prose, with many different
+    texts, and hardly any other text."""
+    is_destination = not _name_parts(name).isdisjoint(_DESTINATION_PARTS) or any(
+        word in name.lower() for word in _DESTINATION_WORDS
+    )
+    if is_destination:
         return False
     prose: list[str] = []
     others = 0
     for value, hidden in values:
         if not isinstance(value, str):
             continue
-        # Of a long text is kept whether it was prose; of one that was masked nobody can say.
-        if is_long_prose(value) if hidden else _says(value):
+        # The placeholder of a long text tells whether it was prose. A masked text does not.
+        if is_long_prose(value) if hidden else _is_prose_cached(value):
             prose.append(value)
-        elif hidden or len(value.split()) > 1 or is_working(value):
+        elif hidden or len(value.split()) > 1 or is_machine_text(value):
             others += 1
     return (
-        len(prose) > MOST_PART * len(values)
-        and len(set(prose)) > MOST_VALUES
-        and len(prose) >= NEARLY_ALL * (len(prose) + others)
+        len(prose) > MAJORITY * len(values)
+        and len(set(prose)) > MAX_ALTERNATIVES
+        and len(prose) >= NEARLY_ALL_SHARE * (len(prose) + others)
     )
 
 
-def piece_for(name: str, alternatives: Sequence[ArgumentAlternative]) -> list[ConditionPart]:
-    """What one sentence says of them; nothing where anything or nothing may be there."""
-    optional = any(isinstance(one, AbsentArgument) for one in alternatives)
-    values = [one.value for one in alternatives if isinstance(one, ExactValue)]
-    folders = [one.below for one in alternatives if isinstance(one, PathsInFolder)]
-    ranges = [one for one in alternatives if isinstance(one, NumberRange)]
+def make_condition_parts(
+    name: str, alternatives: Sequence[ArgumentAlternative]
+) -> list[ConditionPart]:
+    """Return the condition parts for alternatives. None are needed where any value or no value
+    is allowed."""
+    optional = any(isinstance(alternative, AbsentArgument) for alternative in alternatives)
+    values = [
+        alternative.value for alternative in alternatives if isinstance(alternative, ExactValue)
+    ]
+    folders = [
+        alternative.below for alternative in alternatives if isinstance(alternative, PathsInFolder)
+    ]
+    ranges = [alternative for alternative in alternatives if isinstance(alternative, NumberRange)]
     if values:
-        return [one_of(name, values, optional=optional)]
+        return [equals_any(name, values, optional=optional)]
     if folders:
-        return [below(name, folders, optional=optional)]
+        return [is_below(name, folders, optional=optional)]
     if ranges:
-        [one] = ranges
-        return [between(name, one.least, one.most, whole=one.whole, optional=optional)]
-    if any(isinstance(one, AnyText) for one in alternatives):
-        return [] if optional else [present(name)]
-    return [absent(name)]
+        [number_range] = ranges
+        return [
+            is_between(
+                name,
+                number_range.minimum,
+                number_range.maximum,
+                integers_only=number_range.integers_only,
+                optional=optional,
+            )
+        ]
+    if any(isinstance(alternative, AnyText) for alternative in alternatives):
+        return [] if optional else [is_present(name)]
+    return [is_absent(name)]
 
 
-# -- What arguments were seen together, and by whom: only that goes together in a rule.
+# -- Combinations: which alternatives of arguments occurred together, and for which callers.
 #
-# A way is one thing that each of the arguments was. Each caller has ways of its own, made of
-# nothing but its own decisions, and no wider than those need. Callers share one only where it
-# lies within what each of them has by itself, and where each was seen with it often enough.
+# A combination has one alternative for each argument. Each caller has its own combinations, derived
+# only from its own decisions, and no wider than these decisions require. Callers share a
+# combination only where it lies within what each of them has, and where each of them has enough
+# decisions.
 
-AlternativeTuple = tuple[ArgumentAlternative, ...]
-DecisionsByAlternative = dict[AlternativeTuple, dict[str, list[DecisionCase]]]
-"""By what its arguments are, and by the caller: the decisions."""
-_Entry = tuple[AlternativeTuple, str, list[DecisionCase]]
-"""What a caller has by itself, and its decisions."""
-_MOST_ROUNDS: Final = 200
-"""What is not settled by then is in no rule."""
-_MOST_SHARING: Final = 40
-"""Ranges of numbers alike in all else that are looked at for what they share."""
+Combination = tuple[ArgumentAlternative, ...]
+DecisionsByCombination = dict[Combination, dict[str, list[DecisionCase]]]
+"""Decisions, by the combination of their arguments, and by caller."""
+_Entry = tuple[Combination, str, list[DecisionCase]]
+"""A combination of one caller, the caller, and its decisions."""
+_MAX_ROUNDS: Final = 200
+"""Combinations that are not stable after this number of rounds are not used."""
+_MAX_SHARED_ENTRIES: Final = 40
+"""The maximum number of combinations (equal except for numbers) that are compared for common
+ranges."""
 
 
 class ToolDecisions(msgspec.Struct, frozen=True):
-    """Decisions about one tool, and the values of each argument."""
+    """Decisions about one tool, and the alternatives of each argument."""
 
     cases: Sequence[DecisionCase]
     against: Sequence[DecisionCase]
-    """What humans decided otherwise."""
+    """Decisions against the rule."""
     arguments: dict[str, list[ArgumentAlternative]]
-    seen: int
-    """What was seen less often does not count."""
+    min_count: int
+    """Rarer alternatives and combinations do not count."""
     share: float
-    """So many of the decisions about anything must agree."""
+    """The share of decisions that must agree."""
 
-    def ways(self) -> DecisionsByAlternative:
-        """All that somebody was seen with often enough, and who was."""
-        by_way: DecisionsByAlternative = {}
+    def find_combinations(self) -> DecisionsByCombination:
+        """Return all combinations that are frequent enough, with their callers and decisions."""
+        by_combination: DecisionsByCombination = {}
         for case in self.cases:
-            way = _way(case, self.arguments)
-            if way is not None:
-                by_way.setdefault(way, {}).setdefault(case.decided.caller, []).append(case)
-        own: DecisionsByAlternative = {}
-        for way, by in by_way.items():
-            for who, made in by.items():
-                for narrow, alike in self._own(way, made):
-                    own.setdefault(narrow, {})[who] = alike
-        return self._shared(own)
+            combination = _find_combination(case, self.arguments)
+            if combination is not None:
+                by_combination.setdefault(combination, {}).setdefault(
+                    case.decision.caller, []
+                ).append(case)
+        own_combinations: DecisionsByCombination = {}
+        for combination, by_caller in by_combination.items():
+            for caller, caller_cases in by_caller.items():
+                for narrowed, matching_cases in self._narrow_own(combination, caller_cases):
+                    own_combinations.setdefault(narrowed, {})[caller] = matching_cases
+        return self._add_shared(own_combinations)
 
     # -- what is a caller's own
 
-    def _own(
-        self, way: AlternativeTuple, made: list[DecisionCase]
-    ) -> Iterator[tuple[AlternativeTuple, list[DecisionCase]]]:
-        """The same, no wider than these decisions of one caller need. What is left out for one
-        argument's sake may be all that made another wide: until nothing changes."""
-        left = [(way, made)]
-        for _ in range(_MOST_ROUNDS):
-            if not left:
-                return
-            way, some = left.pop()
-            for narrow, alike in self._within(way, some).items():
-                if len(alike) < self.seen:
-                    continue
-                if narrow == way and len(alike) == len(some):
-                    yield way, alike
-                else:
-                    left.append((narrow, alike))
+    def _narrow_own(
+        self, combination: Combination, caller_cases: list[DecisionCase]
+    ) -> Iterator[tuple[Combination, list[DecisionCase]]]:
+        """Yield combinations that are no wider than the decisions of one caller require.
 
-    def _within(
-        self, way: AlternativeTuple, cases: Sequence[DecisionCase]
-    ) -> dict[AlternativeTuple, list[DecisionCase]]:
-        ways: dict[str, list[ArgumentAlternative]] = {}
-        for name, one in zip(self.arguments, way, strict=True):
-            values = [_argument(case, name) for case in cases]
-            if isinstance(one, PathsInFolder):
-                found = within(one.below, values, self.seen, MOST_VALUES)
-                ways[name] = [PathsInFolder(each) for each in found]
-            elif isinstance(one, NumberRange):
-                ways[name] = [*ranges_of(values, self.seen)]
+        Narrowing one argument may remove the decisions that made another one wide, so it is
+        repeated until nothing changes.
+        """
+        unprocessed = [(combination, caller_cases)]
+        for _ in range(_MAX_ROUNDS):
+            if not unprocessed:
+                return
+            combination, cases = unprocessed.pop()
+            for narrowed, matching_cases in self._narrow_combination(combination, cases).items():
+                if len(matching_cases) < self.min_count:
+                    continue
+                if narrowed == combination and len(matching_cases) == len(cases):
+                    yield combination, matching_cases
+                else:
+                    unprocessed.append((narrowed, matching_cases))
+
+    def _narrow_combination(
+        self, combination: Combination, cases: Sequence[DecisionCase]
+    ) -> dict[Combination, list[DecisionCase]]:
+        alternatives: dict[str, list[ArgumentAlternative]] = {}
+        for name, alternative in zip(self.arguments, combination, strict=True):
+            values = [_argument_value(case, name) for case in cases]
+            if isinstance(alternative, PathsInFolder):
+                patterns = narrow_folder(
+                    alternative.below, values, self.min_count, MAX_ALTERNATIVES
+                )
+                alternatives[name] = [PathsInFolder(pattern) for pattern in patterns]
+            elif isinstance(alternative, NumberRange):
+                alternatives[name] = [*find_ranges(values, self.min_count)]
             else:
-                ways[name] = [one]
-        narrowed: dict[AlternativeTuple, list[DecisionCase]] = {}
+                alternatives[name] = [alternative]
+        narrowed: dict[Combination, list[DecisionCase]] = {}
         for case in cases:
-            narrow = _way(case, ways)
-            if narrow is not None:
-                narrowed.setdefault(narrow, []).append(case)
+            narrowed_combination = _find_combination(case, alternatives)
+            if narrowed_combination is not None:
+                narrowed.setdefault(narrowed_combination, []).append(case)
         return narrowed
 
     # -- what callers share
 
-    def _shared(self, own: DecisionsByAlternative) -> DecisionsByAlternative:
-        """Also numbers that several callers have in common: from the least to the most that all of
-        them were seen with, where that is enough of each."""
-        found: DecisionsByAlternative = {way: dict(by) for way, by in own.items()}
-        alike: dict[AlternativeTuple, list[_Entry]] = {}
-        for way, by in own.items():
-            if any(isinstance(one, NumberRange) for one in way):
-                but_numbers = tuple(ABSENT if isinstance(one, NumberRange) else one for one in way)
-                entries = alike.setdefault(but_numbers, [])
-                entries += [(way, who, made) for who, made in by.items()]
-        for entries in alike.values():
-            if len(entries) <= _MOST_SHARING:
-                entries.sort(key=lambda one: (-len(one[2]), one[1], repr(one[0])))
-                for shared in dict.fromkeys(self._in_common(one[0], entries) for one in entries):
-                    found.setdefault(shared, {}).update(self._seen_with(shared, entries))
-        return found
+    def _add_shared(self, own_combinations: DecisionsByCombination) -> DecisionsByCombination:
+        """Add ranges of numbers that several callers have in common, where each of them has
+        enough decisions."""
+        result: DecisionsByCombination = {
+            combination: dict(by_caller) for combination, by_caller in own_combinations.items()
+        }
+        groups: dict[Combination, list[_Entry]] = {}
+        for combination, by_caller in own_combinations.items():
+            if any(isinstance(alternative, NumberRange) for alternative in combination):
+                without_numbers = tuple(
+                    ABSENT if isinstance(alternative, NumberRange) else alternative
+                    for alternative in combination
+                )
+                entries = groups.setdefault(without_numbers, [])
+                entries += [
+                    (combination, caller, caller_cases)
+                    for caller, caller_cases in by_caller.items()
+                ]
+        for entries in groups.values():
+            if len(entries) <= _MAX_SHARED_ENTRIES:
+                entries.sort(key=lambda entry: (-len(entry[2]), entry[1], repr(entry[0])))
+                common = (self._find_common(entry[0], entries) for entry in entries)
+                for shared in dict.fromkeys(common):
+                    result.setdefault(shared, {}).update(self._find_sharing(shared, entries))
+        return result
 
-    def _in_common(self, way: AlternativeTuple, entries: Sequence[_Entry]) -> AlternativeTuple:
-        """What is left of a way when as many as can be share it."""
-        shared = way
+    def _find_common(self, combination: Combination, entries: Sequence[_Entry]) -> Combination:
+        """Return what remains of a combination when as many entries as possible share it."""
+        shared = combination
         sharing: list[_Entry] = []
-        for one in entries:
-            cut = _cut(shared, one[0])
-            if cut is not None and all(self._is_enough(cut, each) for each in (*sharing, one)):
-                shared = cut
-                sharing.append(one)
+        for entry in entries:
+            intersection = _intersect(shared, entry[0])
+            if intersection is not None and all(
+                self._has_enough(intersection, other) for other in (*sharing, entry)
+            ):
+                shared = intersection
+                sharing.append(entry)
         return shared
 
-    def _is_enough(self, way: AlternativeTuple, entry: _Entry) -> bool:
-        there = (True for case in entry[2] if _may_fit(case, self.arguments, way))
-        return len(list(islice(there, self.seen))) == self.seen
+    def _has_enough(self, combination: Combination, entry: _Entry) -> bool:
+        matches = (True for case in entry[2] if _may_match(case, self.arguments, combination))
+        return len(list(islice(matches, self.min_count))) == self.min_count
 
-    def _seen_with(
-        self, way: AlternativeTuple, entries: Sequence[_Entry]
+    def _find_sharing(
+        self, combination: Combination, entries: Sequence[_Entry]
     ) -> dict[str, list[DecisionCase]]:
-        """Who has all of this by itself, and was there often enough."""
+        """Return the callers whose own combination contains this one and has enough decisions,
+        with the decisions."""
         return {
-            who: [case for case in made if _may_fit(case, self.arguments, way)]
-            for own, who, made in entries
-            if contains(own, way) and self._is_enough(way, (own, who, made))
+            caller: [case for case in caller_cases if _may_match(case, self.arguments, combination)]
+            for own_combination, caller, caller_cases in entries
+            if contains_combination(own_combination, combination)
+            and self._has_enough(combination, (own_combination, caller, caller_cases))
         }
 
-    # -- what was decided otherwise
+    # -- exceptions
 
-    def agree(self, way: AlternativeTuple, who: str, made: Sequence[DecisionCase]) -> bool:
-        """Whether the decisions about one caller agree: by themselves, however many others do; and
-        no part of it was refused again and again, however much was let through beside it."""
-        otherwise = [
+    def has_agreement(
+        self, combination: Combination, caller: str, caller_cases: Sequence[DecisionCase]
+    ) -> bool:
+        """Return whether the decisions about one caller agree.
+
+        Decisions of other callers do not matter. No part of the combination may have been rejected
+        repeatedly, even if much else was approved.
+        """
+        exceptions = [
             case
             for case in self.against
-            if case.decided.caller == who and _may_fit(case, self.arguments, way)
+            if case.decision.caller == caller and _may_match(case, self.arguments, combination)
         ]
-        if not agrees(_times(made), _times(otherwise), self.share):
+        if not agrees(_decision_times(caller_cases), _decision_times(exceptions), self.share):
             return False
-        if len(otherwise) < self.seen:
+        if len(exceptions) < self.min_count:
             return True
-        for name, one in zip(self.arguments, way, strict=True):
-            parts = _parts_of(one, [_argument(case, name) for case in made])
-            yes, no = (
+        for name, alternative in zip(self.arguments, combination, strict=True):
+            find_parts = _make_part_finder(
+                alternative, [_argument_value(case, name) for case in caller_cases]
+            )
+            agreed_counts, exception_counts = (
                 Counter(
                     part
-                    for case in some
+                    for case in cases
                     if name not in case.hidden
-                    for part in parts(_argument(case, name))
+                    for part in find_parts(_argument_value(case, name))
                 )
-                for some in (made, otherwise)
+                for cases in (caller_cases, exceptions)
             )
-            often = [part for part, times in no.items() if times >= self.seen]
-            if any(yes[part] < self.share * (yes[part] + no[part]) for part in often):
+            frequent = [part for part, count in exception_counts.items() if count >= self.min_count]
+            if any(
+                agreed_counts[part] < self.share * (agreed_counts[part] + exception_counts[part])
+                for part in frequent
+            ):
                 return False
         return True
 
 
-def most_seen(ways: DecisionsByAlternative, most: int) -> DecisionsByAlternative:
-    """Those that were seen the most often."""
-    ranked = sorted(ways, key=lambda way: (-sum(map(len, ways[way].values())), repr(way)))
-    return {way: ways[way] for way in ranked[:most]}
+def select_most_frequent(
+    combinations: DecisionsByCombination, limit: int
+) -> DecisionsByCombination:
+    """Return the most frequent combinations."""
+    ranked = sorted(
+        combinations,
+        key=lambda combination: (
+            -sum(map(len, combinations[combination].values())),
+            repr(combination),
+        ),
+    )
+    return {combination: combinations[combination] for combination in ranked[:limit]}
 
 
-def _parts_of(one: ArgumentAlternative, values: Sequence[Any]) -> Callable[[Any], list[Hashable]]:
-    """What a value is a part of, within all that an alternative fits: the folders further down,
-    the numbers between two that were seen, a text by itself."""
-    if isinstance(one, PathsInFolder):
-        whole = one.below.folder
+def _make_part_finder(
+    alternative: ArgumentAlternative, values: Sequence[Any]
+) -> Callable[[Any], list[Hashable]]:
+    """Return a function that returns the parts of an alternative to which a value belongs: folders
+    at deeper levels, the numbers between two that occurred, or the text itself.
+    """
+    if isinstance(alternative, PathsInFolder):
+        folder = alternative.below.folder
         return lambda value: [
             part
             for path in [read_path(value)]
             if path is not None
             for part in (*path.folders(), value)
-            if len(part) > len(whole)
+            if len(part) > len(folder)
         ]
-    if isinstance(one, NumberRange):
+    if isinstance(alternative, NumberRange):
         numbers = sorted(set(values))
         return lambda value: [(bisect_left(numbers, value), bisect_right(numbers, value))]
-    if isinstance(one, AnyText):
-        return lambda value: [key_of(value)]
+    if isinstance(alternative, AnyText):
+        return lambda value: [value_key(value)]
     return lambda value: []
 
 
-def _times(cases: Iterable[DecisionCase]) -> list[float]:
-    return [one.decided.time for one in cases]
+def _decision_times(cases: Iterable[DecisionCase]) -> list[float]:
+    return [case.decision.time for case in cases]
 
 
-def _argument(case: DecisionCase, name: str) -> Any:
+def _argument_value(case: DecisionCase, name: str) -> Any:
     return (case.arguments or {}).get(name)
 
 
-def _way(
-    case: DecisionCase, ways: Mapping[str, Sequence[ArgumentAlternative]]
-) -> AlternativeTuple | None:
-    """What its arguments are. None: one of them is something else."""
+def _find_combination(
+    case: DecisionCase, alternatives_of: Mapping[str, Sequence[ArgumentAlternative]]
+) -> Combination | None:
+    """Return the combination of a decision. None: an argument matches no alternative."""
     arguments = case.arguments or {}
-    if not ways.keys() >= arguments.keys():
+    if not alternatives_of.keys() >= arguments.keys():
         return None
-    found: list[ArgumentAlternative] = []
-    for name, alternatives in ways.items():
+    combination: list[ArgumentAlternative] = []
+    for name, alternatives in alternatives_of.items():
         if name not in arguments:
-            found.append(ABSENT)
+            combination.append(ABSENT)
             continue
         value, hidden = arguments[name], name in case.hidden
-        fits = next((one for one in alternatives if one.fits(value, hidden)), None)
-        if fits is None:
+        match = next(
+            (alternative for alternative in alternatives if alternative.matches(value, hidden)),
+            None,
+        )
+        if match is None:
             return None
-        found.append(fits)
-    return tuple(found)
+        combination.append(match)
+    return tuple(combination)
 
 
-def _may_fit(case: DecisionCase, names: Iterable[str], way: AlternativeTuple) -> bool:
-    """Whether all of its arguments are so. What is hidden may be."""
+def _may_match(case: DecisionCase, names: Iterable[str], combination: Combination) -> bool:
+    """Return whether all arguments match the combination. A hidden argument may match."""
     arguments = case.arguments
     if arguments is None:
         return False
-    alternatives = dict(zip(names, way, strict=True))
+    alternatives = dict(zip(names, combination, strict=True))
     if not alternatives.keys() >= arguments.keys():
         return False
     return all(
-        isinstance(one, AbsentArgument)
+        isinstance(alternative, AbsentArgument)
         if name not in arguments
-        else not isinstance(one, AbsentArgument)
-        and (name in case.hidden or one.fits(arguments[name], False))
-        for name, one in alternatives.items()
+        else not isinstance(alternative, AbsentArgument)
+        and (name in case.hidden or alternative.matches(arguments[name], False))
+        for name, alternative in alternatives.items()
     )
 
 
-def contains(way: AlternativeTuple, other: AlternativeTuple) -> bool:
-    """Whether it goes as far as another, or further."""
+def contains_combination(combination: Combination, other: Combination) -> bool:
+    """Return whether a combination is as wide as another, or wider."""
     return all(
-        mine == theirs
+        alternative == other_alternative
         or (
-            isinstance(mine, NumberRange)
-            and isinstance(theirs, NumberRange)
-            and mine.contains(theirs)
+            isinstance(alternative, NumberRange)
+            and isinstance(other_alternative, NumberRange)
+            and alternative.contains(other_alternative)
         )
-        for mine, theirs in zip(way, other, strict=True)
+        for alternative, other_alternative in zip(combination, other, strict=True)
     )
 
 
-def _cut(way: AlternativeTuple, other: AlternativeTuple) -> AlternativeTuple | None:
-    """What both have, of two that differ in numbers only. None: nothing."""
-    found: list[ArgumentAlternative] = []
-    for mine, theirs in zip(way, other, strict=True):
-        both = mine
-        if isinstance(mine, NumberRange) and isinstance(theirs, NumberRange):
-            both = NumberRange(
-                max(mine.least, theirs.least),
-                min(mine.most, theirs.most),
-                mine.whole or theirs.whole,
+def _intersect(combination: Combination, other: Combination) -> Combination | None:
+    """Return the intersection of two combinations that differ in numbers only. None: it is
+    empty."""
+    result: list[ArgumentAlternative] = []
+    for alternative, other_alternative in zip(combination, other, strict=True):
+        intersection = alternative
+        if isinstance(alternative, NumberRange) and isinstance(other_alternative, NumberRange):
+            intersection = NumberRange(
+                max(alternative.minimum, other_alternative.minimum),
+                min(alternative.maximum, other_alternative.maximum),
+                alternative.integers_only or other_alternative.integers_only,
             )
-            if both.least > both.most:
+            if intersection.minimum > intersection.maximum:
                 return None
-        found.append(both)
-    return tuple(found)
+        result.append(intersection)
+    return tuple(result)
 
 
-# -- What do decisions have in common? The narrowest description that still fits most of them.
+# -- Patterns: the narrowest description that matches most decisions.
 #
-# A rule must not go further than what humans looked at. So every argument is described as closely
-# as it can be: by the few values that it had, by the few folders that its paths are in, by the
-# numbers that it was between; and an argument that was hardly ever there is not there. Where
-# several arguments vary, only what was seen together goes together, and only for callers who were
-# seen with it. What does not fit waits for a human as before: nothing is opened for the sake of a
-# few odd ones, which somebody may have sent for just that. Only a text in several words, such as
-# a message, may be left open, and then it is named. What can be neither described nor left open
-# is in no rule.
+# A rule must not cover more than what operators examined. So every argument is described as
+# narrowly as possible: by the few values that it had, the few folders of its paths, or the range of
+# its numbers; and an argument that was hardly ever present must be absent. Where several arguments
+# vary, only combinations that occurred are allowed, and only for callers who used them. Everything
+# else waits for an operator as before: a few odd calls do not widen a rule, because an attacker may
+# have sent them for this purpose. Only a text of several words, such as a message, may be left
+# open, and then the rule names it. An argument that can be neither described nor left open is in no
+# rule.
 
-MOST_NAMES: Final = 40
-MOST_CALLERS: Final = 20
-"""More than these are not named in one rule, and nobody is covered who is not named."""
-MOST_TOGETHER: Final = 10
-"""So many combinations of what varies one rule may have."""
-SEEN: Final = 3
-"""What was seen less often is not named in a rule."""
-FINEST: Final = 3
-"""So many folders further down it is looked, when a folder holds exceptions as well."""
-_MOST_CLUSTERS: Final = 16
+MAX_ARGUMENTS: Final = 40
+MAX_CALLERS: Final = 20
+"""The maximum number of callers in one rule. Callers that are not named are not covered."""
+MAX_COMBINATIONS: Final = 10
+"""The maximum number of combinations in one rule."""
+MIN_COUNT: Final = 3
+"""Rarer values are not named in a rule."""
+MAX_EXTRA_LEVELS: Final = 3
+"""The maximum number of additional folder levels, for folders that also contain exceptions."""
+_MAX_VALUE_CLUSTERS: Final = 16
 
 
 class CallPattern(msgspec.Struct, frozen=True):
-    """What some decisions have in common."""
+    """A description that several decisions have in common."""
 
     callers: tuple[str, ...]
-    pieces: tuple[ConditionPart, ...]
+    parts: tuple[ConditionPart, ...]
     open: tuple[str, ...]
-    """Arguments that may say anything."""
+    """Arguments that may have any value."""
 
 
-def common(
+def find_patterns(
     cases: Sequence[DecisionCase],
     against: Sequence[DecisionCase] = (),
     *,
-    finer: int = 0,
+    extra_levels: int = 0,
     share: float = 1.0,
 ) -> list[CallPattern]:
-    """The narrowest patterns: each for callers all of whom were seen with all that it says.
-    `against`: what was decided otherwise; of all decisions about anything so many agree as `share`
-    says. `finer`: how many folders further down."""
-    known = [one for one in cases if one.arguments is not None]
-    counted = Counter(name for one in known for name in one.arguments or ())
-    names = sorted(name for name, times in counted.items() if times >= SEEN and _is_plain(name))
-    if len(names) > MOST_NAMES:
+    """Return the narrowest patterns, each for callers that used all of its combinations.
+
+    Args:
+        against: Decisions against the rule.
+        extra_levels: The number of additional folder levels.
+        share: The share of decisions that must agree.
+    """
+    judged = [case for case in cases if case.arguments is not None]
+    argument_counts = Counter(name for case in judged for name in case.arguments or ())
+    names = sorted(
+        name
+        for name, count in argument_counts.items()
+        if count >= MIN_COUNT and _is_usable_name(name)
+    )
+    if len(names) > MAX_ARGUMENTS:
         return []
-    ways: dict[str, list[ArgumentAlternative]] = {}
+    alternatives: dict[str, list[ArgumentAlternative]] = {}
     for name in names:
-        there = [one for one in known if name in (one.arguments or ())]
-        values = [((one.arguments or {})[name], name in one.hidden) for one in there]
-        if found := ways_of(name, values, SEEN, finer):
-            ways[name] = found
-    return _patterns(ToolDecisions(known, against, ways, SEEN, share))
+        cases_with_argument = [case for case in judged if name in (case.arguments or ())]
+        values = [
+            ((case.arguments or {})[name], name in case.hidden) for case in cases_with_argument
+        ]
+        if argument_alternatives := find_alternatives(name, values, MIN_COUNT, extra_levels):
+            alternatives[name] = argument_alternatives
+    return _make_patterns(ToolDecisions(judged, against, alternatives, MIN_COUNT, share))
 
 
-def _is_plain(name: str) -> bool:
+def _is_usable_name(name: str) -> bool:
     return is_usable(name) and MASK not in name and not is_secret_key(name)
 
 
-def _patterns(together: ToolDecisions) -> list[CallPattern]:
-    often = most_seen(together.ways(), MOST_TOGETHER)
-    sets: dict[str, frozenset[AlternativeTuple]] = {}
-    for way, by in often.items():
-        for who in by:
-            sets[who] = sets.get(who, frozenset()) | {way}
+def _make_patterns(tool_decisions: ToolDecisions) -> list[CallPattern]:
+    frequent = select_most_frequent(tool_decisions.find_combinations(), MAX_COMBINATIONS)
+    combinations_of_caller: dict[str, frozenset[Combination]] = {}
+    for combination, by_caller in frequent.items():
+        for caller in by_caller:
+            combinations_of_caller[caller] = combinations_of_caller.get(caller, frozenset()) | {
+                combination
+            }
 
     @cache
-    def agree(way: AlternativeTuple, who: str) -> bool:
-        return together.agree(way, who, often[way][who])
+    def has_agreement(combination: Combination, caller: str) -> bool:
+        return tool_decisions.has_agreement(combination, caller, frequent[combination][caller])
 
-    # All that somebody was seen with, and each by itself, for all who were seen with that.
-    chosen = dict.fromkeys([*sets.values(), *(frozenset([way]) for way in often)])
+    # Candidates: all combinations of each caller, and each combination by itself for all its
+    # callers.
+    chosen = dict.fromkeys(
+        [*combinations_of_caller.values(), *(frozenset([combination]) for combination in frequent)]
+    )
     patterns: list[CallPattern] = []
-    for some in chosen:
-        callers = sorted(who for who, has in sets.items() if has >= some)
-        if len(callers) > MOST_CALLERS:
+    for candidate in chosen:
+        callers = sorted(
+            caller
+            for caller, combinations in combinations_of_caller.items()
+            if combinations >= candidate
+        )
+        if len(callers) > MAX_CALLERS:
             continue
         widest = [
-            way
-            for way in often
-            if way in some and not any(contains(one, way) for one in some if one != way)
+            combination
+            for combination in frequent
+            if combination in candidate
+            and not any(
+                contains_combination(other, combination)
+                for other in candidate
+                if other != combination
+            )
         ]
-        # Where some of it was refused, nothing is picked out of the rest: among so many, there is
-        # always something that nobody happened to refuse.
-        if all(agree(way, who) for way in widest for who in callers):
-            patterns.append(_pattern(list(together.arguments), widest, callers))
+        # If a part was rejected, nothing is selected from the rest: among many parts, some were not
+        # rejected only by chance.
+        if all(has_agreement(combination, caller) for combination in widest for caller in callers):
+            patterns.append(_make_pattern(list(tool_decisions.arguments), widest, callers))
     return patterns
 
 
-def _pattern(
-    names: Sequence[str], ways: Sequence[AlternativeTuple], callers: Sequence[str]
+def _make_pattern(
+    names: Sequence[str], combinations: Sequence[Combination], callers: Sequence[str]
 ) -> CallPattern:
-    there = [
-        (at, name)
-        for at, name in enumerate(names)
-        if any(not isinstance(way[at], AbsentArgument) for way in ways)
+    present = [
+        (index, name)
+        for index, name in enumerate(names)
+        if any(not isinstance(combination[index], AbsentArgument) for combination in combinations)
     ]
-    varied = [list(dict.fromkeys(way[at] for way in ways)) for at, _ in there]
-    pieces: list[ConditionPart] = []
-    if prod(map(len, varied)) == len(ways) and all(_of_a_kind(one) for one in varied):
-        # Each was seen with each.
-        for (_, name), alternatives in zip(there, varied, strict=True):
-            pieces += piece_for(name, alternatives)
+    alternatives_of = [
+        list(dict.fromkeys(combination[index] for combination in combinations))
+        for index, _ in present
+    ]
+    parts: list[ConditionPart] = []
+    if prod(map(len, alternatives_of)) == len(combinations) and all(
+        _has_one_range(alternatives) for alternatives in alternatives_of
+    ):
+        # All alternatives occurred with all others.
+        for (_, name), alternatives in zip(present, alternatives_of, strict=True):
+            parts += make_condition_parts(name, alternatives)
     else:
-        differ = [len(one) > 1 for one in varied]
-        for (_, name), alternatives, differs in zip(there, varied, differ, strict=True):
-            pieces += [] if differs else piece_for(name, alternatives)
-        pieces.append(
-            either(
+        vary = [len(alternatives) > 1 for alternatives in alternatives_of]
+        for (_, name), alternatives, varies in zip(present, alternatives_of, vary, strict=True):
+            parts += [] if varies else make_condition_parts(name, alternatives)
+        parts.append(
+            any_of(
                 [
                     [
-                        piece
-                        for (at, name), differs in zip(there, differ, strict=True)
-                        if differs
-                        for piece in piece_for(name, [way[at]])
+                        part
+                        for (index, name), varies in zip(present, vary, strict=True)
+                        if varies
+                        for part in make_condition_parts(name, [combination[index]])
                     ]
-                    for way in ways
+                    for combination in combinations
                 ]
             )
         )
-    pieces.append(only([name for _, name in there]))
-    left_open = [name for at, name in there if any(isinstance(way[at], AnyText) for way in ways)]
-    return CallPattern(tuple(callers), tuple(pieces), tuple(left_open))
+    parts.append(has_only([name for _, name in present]))
+    open_arguments = [
+        name
+        for index, name in present
+        if any(isinstance(combination[index], AnyText) for combination in combinations)
+    ]
+    return CallPattern(tuple(callers), tuple(parts), tuple(open_arguments))
 
 
-def _of_a_kind(alternatives: Sequence[ArgumentAlternative]) -> bool:
-    """Whether one sentence can say them: there is one range at most."""
-    return sum(isinstance(one, NumberRange) for one in alternatives) <= 1
+def _has_one_range(alternatives: Sequence[ArgumentAlternative]) -> bool:
+    """Return whether one condition can express the alternatives: it can contain one range at
+    most."""
+    return sum(isinstance(alternative, NumberRange) for alternative in alternatives) <= 1
 
 
 # -- groups
 
 
-def clusters(cases: Sequence[DecisionCase], least: int) -> Iterator[list[DecisionCase]]:
-    """Groups that may have a pattern of their own: all, those of one caller, and those in which an
-    argument has one value."""
+def find_clusters(cases: Sequence[DecisionCase], min_size: int) -> Iterator[list[DecisionCase]]:
+    """Yield groups that may have a pattern of their own: all cases, those of one caller, and
+    those with one value of an argument."""
     yield list(cases)
-    found = 0
-    for group in _grouped(cases, lambda one: one.decided.caller):
-        if least <= len(group) < len(cases):
+    value_clusters = 0
+    for group in _group_by(cases, lambda case: case.decision.caller):
+        if min_size <= len(group) < len(cases):
             yield group
-    names = sorted({name for one in cases for name in one.arguments or ()})[:MOST_NAMES]
+    names = sorted({name for case in cases for name in case.arguments or ()})[:MAX_ARGUMENTS]
     for name in names:
-        for group in _grouped(*_with_values(cases, name)):
-            if least <= len(group) < len(cases) and found < _MOST_CLUSTERS:
-                found += 1
+        for group in _group_by(*_group_key_of(cases, name)):
+            if min_size <= len(group) < len(cases) and value_clusters < _MAX_VALUE_CLUSTERS:
+                value_clusters += 1
                 yield group
 
 
-def _with_values(
+def _group_key_of(
     cases: Sequence[DecisionCase], name: str
 ) -> tuple[list[DecisionCase], Callable[[DecisionCase], Hashable]]:
-    """Those that have this argument, and what tells its values apart."""
+    """Return the cases with an argument, and the key function for its values."""
     return (
-        [one for one in cases if name in (one.arguments or ())],
-        lambda one: key_of((one.arguments or {})[name]),
+        [case for case in cases if name in (case.arguments or ())],
+        lambda case: value_key((case.arguments or {})[name]),
     )
 
 
-def _grouped(
-    cases: Sequence[DecisionCase], by: Callable[[DecisionCase], Hashable]
+def _group_by(
+    cases: Sequence[DecisionCase], key: Callable[[DecisionCase], Hashable]
 ) -> list[list[DecisionCase]]:
     groups: dict[Hashable, list[DecisionCase]] = {}
-    for one in cases:
-        groups.setdefault(by(one), []).append(one)
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
     return sorted(groups.values(), key=len, reverse=True)
 
 
-MOST_LOOKED_AT: Final = 5_000
-"""Decisions about one tool, the newest, in which patterns are looked for."""
-_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_MOST_NAME: Final = 60
-_REFUSED: Final = "Humans refused such calls again and again."
+MAX_CASES_PER_TOOL: Final = 5_000
+"""The maximum number of decisions about one tool, newest first, that are searched for patterns."""
+_UNSAFE_NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MAX_NAME_LENGTH: Final = 60
+_DENY_REASON: Final = "Operators have repeatedly rejected such calls."
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Why a rule is suggested."""
+    """The reasons for a suggestion."""
 
     agreed: int
-    """Decisions that it would have made the same way."""
+    """Decisions that the rule would have made in the same way."""
     decided: int
-    """All that it would have made, or may have and humans made otherwise."""
+    """All decisions that the rule matches, including exceptions that it may match."""
     counted: int
-    """How many of those that agree count: no more than five of a minute."""
+    """The agreeing decisions that count: at most five per minute."""
     by: dict[str, int]
-    """Who decided, and how often."""
+    """The operators, and the number of their decisions."""
     first: float
     last: float
     last_exception: HumanDecision | None = None
     unjudged: int = 0
-    """Decisions of which too little is kept to say whether it would have made them."""
+    """Decisions of which too little is stored to judge whether the rule matches."""
     doubtful: int = 0
-    """Those of them that were decided otherwise: they are exceptions, and of `decided`."""
+    """The exceptions among `unjudged`; they are part of `decided`."""
 
     @property
-    def words(self) -> str:
-        """`decided alike 214 of 216 times by ada (200) and bert (14), from … to …`."""
+    def summary(self) -> str:
+        """A text such as `214 of 216 decisions agree, by ada (200) and bert (14), from … to …`."""
         names = [f"{name} ({times})" for name, times in self.by.items()]
-        who = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        said = (
-            f"decided alike {self.agreed} of {self.decided} times by {who}, "
+        operators = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        summary = (
+            f"{self.agreed} of {self.decided} decisions agree, by {operators}, "
             f"from {format_utc(self.first)} to {format_utc(self.last)}"
         )
         if self.last_exception is not None:
-            said += f"; last decided otherwise on {format_utc(self.last_exception.time)}"
+            summary += f"; last exception on {format_utc(self.last_exception.time)}"
         if self.unjudged:
-            said += f"; too little is kept of {self.unjudged} to judge"
+            summary += f"; {self.unjudged} cannot be judged from the stored arguments"
             if self.doubtful:
-                said += f", {self.doubtful} of them decided otherwise"
-        return said
+                summary += f", {self.doubtful} of them are exceptions"
+        return summary
 
 
 class Suggestion(msgspec.Struct, frozen=True):
-    """A rule that nobody has accepted yet."""
+    """A suggested rule that is not accepted yet."""
 
     id: str
-    """The same for the same rule."""
+    """The id is the same for the same rule."""
     rule: LearnedRule
-    words: str
+    description: str
     evidence: Evidence
     dismissed: Dismissal | None = None
-    """What was dismissed before, if that is for this one as well."""
+    """The dismissal that applies to this suggestion."""
 
 
-class _Weighed(msgspec.Struct, frozen=True, eq=False):
-    """A rule, and which decisions (by their place) it would have made."""
+class _RatedRule(msgspec.Struct, frozen=True, eq=False):
+    """A rule, and the indexes of the decisions that it would have made."""
 
     rule: LearnedRule
     pattern: CallPattern
@@ -797,203 +931,229 @@ def suggest(
     history: Iterable[HumanDecision],
     settings: AutomationConfig,
     *,
-    standing: Sequence[LearnedRule] = (),
+    accepted: Sequence[LearnedRule] = (),
     irreversible: bool = False,
     dismissed: Sequence[Dismissal] = (),
 ) -> list[Suggestion]:
-    """What could be decided without a human, the best known first. `standing`: rules that are
-    accepted already. `irreversible`: also what cannot be undone; such a rule says so. What was
-    `dismissed` is there, and says so."""
+    """Return suggested rules, those with the most evidence first.
+
+    Args:
+        accepted: Rules that are in force.
+        irreversible: Also suggest rules about irreversible calls. Such a rule says so.
+        dismissed: Dismissals. Dismissed suggestions are returned, too, and are marked.
+    """
     by_tool: dict[str, dict[str, DecisionCase]] = {}
-    for one in sorted(history, key=lambda one: one.time):
-        if irreversible or undoable(one.effect):
-            # An approval is decided once, however often it is told.
-            by_tool.setdefault(one.tool, {}).setdefault(one.approval, read_case(one))
-    standing_rules = [CompiledRule(one) for one in standing]
-    found: list[tuple[_Weighed, Dismissal | None]] = []
-    for tool, known in by_tool.items():
-        cases = list(known.values())
+    for decision in sorted(history, key=lambda decision: decision.time):
+        if irreversible or is_reversible(decision.effect):
+            # An approval is decided once, even if it is stored repeatedly.
+            by_tool.setdefault(decision.tool, {}).setdefault(decision.approval, read_case(decision))
+    accepted_rules = [CompiledRule(rule) for rule in accepted]
+    suggestions: list[tuple[_RatedRule, Dismissal | None]] = []
+    for tool, cases_by_approval in by_tool.items():
+        cases = list(cases_by_approval.values())
         for then in VERDICTS:
-            narrowest = _narrowest(_candidates(tool, then, cases[-MOST_LOOKED_AT:], settings))
-            if len(cases) > MOST_LOOKED_AT:
-                # What speaks for a rule, and against it, is all that is remembered.
-                again = [_weigh(one.rule, one.pattern, cases, settings) for one in narrowest]
-                narrowest = [one for one in again if one is not None]
-            for left in narrowest:
-                if not _stands(left, cases, standing_rules):
-                    rule, agreed = left.rule, [cases[number] for number in left.agreed]
-                    by = dismissal_of(id_of(rule), rule, agreed, dismissed, settings)
-                    found.append((left, by))
-    found.sort(key=lambda pair: (-pair[0].evidence.counted, pair[0].rule.name))
-    return [_suggestion(*pair) for pair in found]
+            narrowest = _select_narrowest(
+                _find_candidates(tool, then, cases[-MAX_CASES_PER_TOOL:], settings)
+            )
+            if len(cases) > MAX_CASES_PER_TOOL:
+                # The evidence is computed over all stored decisions.
+                rated = [_rate(each.rule, each.pattern, cases, settings) for each in narrowest]
+                narrowest = [each for each in rated if each is not None]
+            for rated_rule in narrowest:
+                if not _is_covered(rated_rule, cases, accepted_rules):
+                    rule, supporting_cases = (
+                        rated_rule.rule,
+                        [cases[number] for number in rated_rule.agreed],
+                    )
+                    dismissal = find_dismissal(
+                        rule_id(rule), rule, supporting_cases, dismissed, settings
+                    )
+                    suggestions.append((rated_rule, dismissal))
+    suggestions.sort(key=lambda pair: (-pair[0].evidence.counted, pair[0].rule.name))
+    return [_make_suggestion(*pair) for pair in suggestions]
 
 
-def _suggestion(weighed: _Weighed, dismissed: Dismissal | None) -> Suggestion:
-    rule, words = weighed.rule, words_of(weighed.rule, weighed.pattern)
-    # Why it is denied is told to whoever asks next, and is not to tell of others' arguments.
-    reason = words if rule.then == "allow" else _REFUSED
+def _make_suggestion(rated: _RatedRule, dismissed: Dismissal | None) -> Suggestion:
+    rule, description = rated.rule, describe_rule(rated.rule, rated.pattern)
+    # The reason of a denial is sent to callers, so it must not reveal arguments of other callers.
+    reason = description if rule.then == "allow" else _DENY_REASON
     rule = msgspec.structs.replace(rule, reason=reason)
-    return Suggestion(id_of(rule), rule, words, weighed.evidence, dismissed)
+    return Suggestion(rule_id(rule), rule, description, rated.evidence, dismissed)
 
 
-def id_of(rule: LearnedRule) -> str:
-    """By what it decides, not by what it is called. It begins with a letter."""
-    about = [rule.then, rule.tools, rule.callers, rule.when, rule.irreversible, rule.open]
-    return "s" + sha256(msgspec.json.encode(about)).hexdigest()[:8]
+def rule_id(rule: LearnedRule) -> str:
+    """Return the id of a rule. It depends on what the rule decides, not on its name, and begins
+    with a letter."""
+    content = [rule.then, rule.tools, rule.callers, rule.when, rule.irreversible, rule.open]
+    return "s" + sha256(msgspec.json.encode(content)).hexdigest()[:8]
 
 
-def words_of(rule: LearnedRule, pattern: CallPattern) -> str:
-    """The rule as a sentence."""
-    who = " or ".join(text(one) for one in rule.callers)
-    what = " or ".join(one if one.isprintable() else text(one) for one in rule.tools)
-    said = f"Let {who} call {what}" if rule.then == "allow" else f"Refuse {what} to {who}"
-    said += " without asking"
+def describe_rule(rule: LearnedRule, pattern: CallPattern) -> str:
+    """Return the rule as a sentence."""
+    callers = " or ".join(quote_text(caller) for caller in rule.callers)
+    tools = " or ".join(tool if tool.isprintable() else quote_text(tool) for tool in rule.tools)
+    if rule.then == "allow":
+        sentence = f"Allow {callers} to call {tools} without approval"
+    else:
+        sentence = f"Deny calls of {tools} by {callers} without asking"
     if rule.open:
-        # What is not looked at any more comes first.
-        said = f"{said[0].lower()}{said[1:]}"
-        said = f"Whatever {' and '.join(text(one) for one in rule.open)} says: {said}"
-    conditions = [one.words for one in pattern.pieces]
+        # Open arguments come first, because they are the risk of the rule.
+        names = " and ".join(quote_text(name) for name in rule.open)
+        sentence = f"With any value of {names}: {sentence[0].lower()}{sentence[1:]}"
+    conditions = [part.description for part in pattern.parts]
     if conditions:
-        said += f", when {', and '.join(conditions)}"
+        sentence += f", when {', and '.join(conditions)}"
     if rule.irreversible:
-        said += ". This cannot be undone"
-    return f"{said}."
+        sentence += ". This cannot be undone"
+    return f"{sentence}."
 
 
 # -- candidates
 
 
-def _candidates(
+def _find_candidates(
     tool: str, then: str, cases: list[DecisionCase], settings: AutomationConfig
-) -> Iterator[_Weighed]:
-    """Rules that are good enough."""
+) -> Iterator[_RatedRule]:
+    """Yield rules with enough evidence."""
     verdict = VERDICTS[then]
-    alike = [one for one in cases if one.decided.verdict == verdict and one.arguments is not None]
-    if len(alike) < settings.decisions:
+    agreeing = [
+        case for case in cases if case.decision.verdict == verdict and case.arguments is not None
+    ]
+    if len(agreeing) < settings.decisions:
         return
-    against = [one for one in cases if one.decided.verdict != verdict]
+    against = [case for case in cases if case.decision.verdict != verdict]
     share = settings.agreement
-    tried: set[str] = set()
-    may_be_open = frozenset(name for one in common(alike) for name in one.open)
-    for group in clusters(alike, settings.decisions):
-        for finer in range(FINEST + 1 if _has_folders(group) else 1):
-            good = False
-            for pattern in common(group, against, finer=finer, share=share):
-                # Some that were picked out for what they hide open nothing that all together do
-                # not.
-                if not may_be_open.issuperset(pattern.open):
+    rated_names: set[str] = set()
+    allowed_open = frozenset(name for pattern in find_patterns(agreeing) for name in pattern.open)
+    for group in find_clusters(agreeing, settings.decisions):
+        for extra_levels in range(MAX_EXTRA_LEVELS + 1 if _has_folders(group) else 1):
+            has_rule = False
+            for pattern in find_patterns(group, against, extra_levels=extra_levels, share=share):
+                # A selected group must not open an argument that all decisions together do not
+                # open.
+                if not allowed_open.issuperset(pattern.open):
                     continue
-                rule = _rule(tool, then, pattern, group)
-                if rule.name in tried:
+                rule = _make_rule(tool, then, pattern, group)
+                if rule.name in rated_names:
                     continue
-                tried.add(rule.name)
-                weighed = _weigh(rule, pattern, cases, settings)
-                if weighed is not None:
-                    good = True
-                    yield weighed
-            if good:
+                rated_names.add(rule.name)
+                rated = _rate(rule, pattern, cases, settings)
+                if rated is not None:
+                    has_rule = True
+                    yield rated
+            if has_rule:
                 break
 
 
 def _has_folders(group: Iterable[DecisionCase]) -> bool:
     return any(
         isinstance(value, str) and "/" in value
-        for one in group
-        for value in (one.arguments or {}).values()
+        for case in group
+        for value in (case.arguments or {}).values()
     )
 
 
-def _rule(tool: str, then: str, pattern: CallPattern, group: Sequence[DecisionCase]) -> LearnedRule:
+def _make_rule(
+    tool: str, then: str, pattern: CallPattern, group: Sequence[DecisionCase]
+) -> LearnedRule:
     rule = LearnedRule(
         name="-",
         then="allow" if then == "allow" else "deny",
         tools=[tool],
         callers=list(pattern.callers),
-        when=joined(pattern.pieces),
+        when=join_parts(pattern.parts),
         open=list(pattern.open),
-        irreversible=not all(undoable(one.decided.effect) for one in group),
+        irreversible=not all(is_reversible(case.decision.effect) for case in group),
     )
-    shown = _NAME.sub("-", tool)[-_MOST_NAME:].strip("-.") or "tool"
-    return msgspec.structs.replace(rule, name=f"{then}-{shown}-{id_of(rule)[1:7]}")
+    safe_name = _UNSAFE_NAME_CHARACTERS.sub("-", tool)[-_MAX_NAME_LENGTH:].strip("-.") or "tool"
+    return msgspec.structs.replace(rule, name=f"{then}-{safe_name}-{rule_id(rule)[1:7]}")
 
 
-def _weigh(
+def _rate(
     rule: LearnedRule,
     pattern: CallPattern,
     cases: Sequence[DecisionCase],
     settings: AutomationConfig,
-) -> _Weighed | None:
+) -> _RatedRule | None:
     try:
         compiled = CompiledRule(rule)
     except BadValue:
-        # Too long for the library, say. Then it is no rule for people either.
+        # For example, the condition is too long for the library. Such a rule is unreadable for
+        # people, too.
         return None
     verdict = VERDICTS[rule.then]
     agreed: list[int] = []
-    others: list[int] = []
+    exception_indexes: list[int] = []
     unjudged = doubtful = 0
-    for number, one in enumerate(cases):
-        covers = compiled.covers(one)
-        hides = covers is None and (bool(one.hidden) or one.arguments is None)
-        otherwise = one.decided.verdict != verdict
-        unjudged += hides
-        doubtful += hides and otherwise
-        if otherwise and (covers or hides):
-            # What may have been an exception is one.
-            others.append(number)
-        elif covers:
-            agreed.append(number)
-    decisions = [cases[number].decided for number in agreed]
-    exceptions = [cases[number].decided for number in others]
-    times = [one.time for one in decisions]
-    counted = rationed(times)
+    for index, case in enumerate(cases):
+        is_match = compiled.matches_decision(case)
+        may_match = is_match is None and (bool(case.hidden) or case.arguments is None)
+        is_exception = case.decision.verdict != verdict
+        unjudged += may_match
+        doubtful += may_match and is_exception
+        if is_exception and (is_match or may_match):
+            # A possible exception counts as one.
+            exception_indexes.append(index)
+        elif is_match:
+            agreed.append(index)
+    decisions = [cases[index].decision for index in agreed]
+    exceptions = [cases[index].decision for index in exception_indexes]
+    times = [decision.time for decision in decisions]
+    counted = count_limited(times)
     if counted < settings.decisions:
         return None
-    if not agrees(times, [one.time for one in exceptions], settings.agreement):
+    exception_times = [decision.time for decision in exceptions]
+    if not agrees(times, exception_times, settings.agreement):
         return None
     evidence = Evidence(
         agreed=len(agreed),
-        decided=len(agreed) + len(others),
+        decided=len(agreed) + len(exception_indexes),
         counted=counted,
-        by=dict(Counter(one.by for one in decisions).most_common()),
+        by=dict(Counter(decision.by for decision in decisions).most_common()),
         first=decisions[0].time,
         last=decisions[-1].time,
         last_exception=exceptions[-1] if exceptions else None,
         unjudged=unjudged,
         doubtful=doubtful,
     )
-    rule = msgspec.structs.replace(rule, evidence=evidence.words)
-    return _Weighed(rule, pattern, frozenset(agreed), evidence)
+    rule = msgspec.structs.replace(rule, evidence=evidence.summary)
+    return _RatedRule(rule, pattern, frozenset(agreed), evidence)
 
 
-# -- choosing
+# -- selection
 
 
-def _narrowest(candidates: Iterable[_Weighed]) -> list[_Weighed]:
-    """Those that are left when what another says better is not said."""
-    left = sorted(
-        candidates, key=lambda one: (-len(one.agreed), len(one.pattern.open), one.rule.name)
+def _select_narrowest(candidates: Iterable[_RatedRule]) -> list[_RatedRule]:
+    """Return the rules that remain when rules are removed that another rule expresses better."""
+    ranked = sorted(
+        candidates, key=lambda rule: (-len(rule.agreed), len(rule.pattern.open), rule.rule.name)
     )
-    chosen: list[_Weighed] = []
-    for one in left:
-        narrower = any(
-            other.agreed < one.agreed and len(other.agreed) >= NEARLY_ALL * len(one.agreed)
-            for other in left
+    chosen: list[_RatedRule] = []
+    for rule in ranked:
+        has_narrower = any(
+            other_rule.agreed < rule.agreed
+            and len(other_rule.agreed) >= NEARLY_ALL_SHARE * len(rule.agreed)
+            for other_rule in ranked
         )
-        if not narrower and not any(one.agreed <= other.agreed for other in chosen):
-            chosen.append(one)
-    for one in chosen[::-1]:
-        # What callers share needs no rule of its own where each has one for it.
-        if one.agreed <= frozenset().union(*(other.agreed for other in chosen if other is not one)):
-            chosen.remove(one)
+        if not has_narrower and not any(rule.agreed <= other_rule.agreed for other_rule in chosen):
+            chosen.append(rule)
+    for rule in chosen[::-1]:
+        # A rule for several callers is redundant if each of them has a rule of its own.
+        if rule.agreed <= frozenset().union(
+            *(other_rule.agreed for other_rule in chosen if other_rule is not rule)
+        ):
+            chosen.remove(rule)
     return chosen
 
 
-def _stands(
-    weighed: _Weighed, cases: Sequence[DecisionCase], standing: Sequence[CompiledRule]
+def _is_covered(
+    rated: _RatedRule, cases: Sequence[DecisionCase], accepted_rules: Sequence[CompiledRule]
 ) -> bool:
-    """Whether accepted rules answer all that this one would."""
-    return bool(standing) and all(
-        any(one.rule.then == weighed.rule.then and one.covers(cases[number]) for one in standing)
-        for number in weighed.agreed
+    """Return whether accepted rules decide everything that this rule would."""
+    return bool(accepted_rules) and all(
+        any(
+            accepted.rule.then == rated.rule.then and accepted.matches_decision(cases[index])
+            for accepted in accepted_rules
+        )
+        for index in rated.agreed
     )
