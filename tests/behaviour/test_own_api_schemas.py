@@ -22,7 +22,7 @@ from interlock.contracts.registry import records as contract_records
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.schemas.artefacts import GENERATOR
 from interlock.contracts.schemas.build import build_all
-from interlock.contracts.schemas.publication import publications
+from interlock.contracts.schemas.publication import list_publications
 from interlock.core.server.http.resource_metadata import ResourceMetadata
 from interlock.tree.config import ParentConfig
 from interlock.trust.operators.store import Invitation
@@ -279,10 +279,10 @@ def test_the_generated_client_asks_a_live_node(
     assert any(name.startswith("edge.shop.") for name in client.get_routes())
     assert client.get_keys().keys
     assert client.list_participants(topic="none").participants == []
-    with pytest.raises(client_module.Refused) as refused:
+    with pytest.raises(client_module.ResponseError) as refused:
         client_module.Client(office.base).get_status()
     assert refused.value.status == 401
-    assert refused.value.said["error"] == "unauthenticated"
+    assert refused.value.data["error"] == "unauthenticated"
 
 
 @pytest.mark.spec("ST-4.6.3-4")
@@ -319,7 +319,7 @@ def library(tmp_path: Path) -> Iterator[Running]:
     """A node with a registry, in which the node's own API is published."""
     registry = ContractRegistry(tmp_path / "registry")
     try:
-        for one in publications(build_all(SCHEMAS)):
+        for one in list_publications(build_all(SCHEMAS)):
             source = contract_records.Provenance(one.source, GENERATOR, "2026-05-01T12:00:00Z")
             contract = contract_records.Contract(
                 one.name, one.version, one.domain, one.protocol, one.document, source
@@ -373,7 +373,7 @@ def test_the_registry(library: Running, client_module: Any) -> None:
     assert client.validate_contract("NodeStatus", status).valid
     wrong = client.validate_contract("NodeStatus", None)
     assert (wrong.valid, wrong.errors[0].path) == (False, "")
-    with pytest.raises(client_module.Refused) as refused:
+    with pytest.raises(client_module.ResponseError) as refused:
         client.get_contract("NodeStatus", version="9.x")
     assert refused.value.status == 404
-    must_be("Error", refused.value.said)
+    must_be("Error", refused.value.data)

@@ -12,10 +12,10 @@ import pytest
 from interlock.contracts.changed_tools import ContractsStatus, Dependents, ToolChange
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.schemas.build import build_all
-from interlock.contracts.schemas.drift import TypeDescription, differences
-from interlock.contracts.schemas.openapi import faults
+from interlock.contracts.schemas.drift import TypeDescription, find_differences
+from interlock.contracts.schemas.openapi import find_problems
 from interlock.contracts.schemas.reader import read_json
-from interlock.contracts.sightings import ChangeRecord
+from interlock.contracts.tool_records import ChangeRecord
 from interlock.core.journal.journal import JournalHealth
 from interlock.core.pipeline.breaker import Circuit
 from interlock.core.status import NodeStatus
@@ -41,7 +41,7 @@ from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 def test_what_is_committed_is_what_the_source_gives() -> None:
     built = build_all(SCHEMAS)
     assert [str(one) for one in built.problems] == []
-    assert [str(one) for one in built.differing()] == []
+    assert [str(one) for one in built.find_outdated()] == []
     kinds = {one.kind for one in built.files}
     assert kinds == {"proto", "json", "openapi", "python"}
 
@@ -54,7 +54,7 @@ def test_each_of_the_three_validates_by_its_own_tool() -> None:
         schema = read_json(path.name, path.read_text(encoding="utf-8"))
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         jsonschema_rs.meta.validate(schema)
-    assert faults(openapi_document()) == []
+    assert find_problems(openapi_document()) == []
 
 
 def test_everything_is_described() -> None:
@@ -127,7 +127,7 @@ def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
     ours = schema_of(name)
     found = [
         one
-        for one in differences(
+        for one in find_differences(
             TypeDescription("the code", struct, struct), TypeDescription("schemas/", ours, ours)
         )
         # What is always written has a default in the code, or is a word of an enum there.

@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.contracts.sightings import ChangeRecord, ObservedTool, SightingStore, first_seen
+from interlock.contracts.tool_records import (
+    ChangeRecord,
+    ObservedTool,
+    ToolRecordStore,
+    create_record,
+)
 from interlock.primitives.timestamps import format_utc
 from tests.cli.program import INTERLOCK, World
 from tests.contracts.registry.git_repositories import git
@@ -65,8 +70,8 @@ def desk(world: World) -> Desk:
 def test_from_publishing_to_the_log(desk: Desk) -> None:
     first = desk.publish("2.3.0")
     assert first.returncode == 0, first.stderr
-    assert first.stdout == "Order 2.3.0 is published: shop/Order/2.3.0.schema.json\n"
-    assert "exactly so" in desk.publish("2.3.0").stdout
+    assert first.stdout == "Published Order 2.3.0: shop/Order/2.3.0.schema.json\n"
+    assert "with the same document" in desk.publish("2.3.0").stdout
     for version in ("2.3.4", "2.4.0"):
         assert desk.publish(version, "--author", "An Author").returncode == 0
     assert desk.ok("list").splitlines() == [
@@ -75,7 +80,7 @@ def test_from_publishing_to_the_log(desk: Desk) -> None:
     ]
     listed = desk.json("list", "Ord*", "--version", "2.3.x", "--domain", "shop")
     assert [one["version"] for one in listed] == ["2.3.0", "2.3.4"]
-    assert desk.run("list", "--protocol", "openapi").stderr == "no contract fits.\n"
+    assert desk.run("list", "--protocol", "openapi").stderr == "no matching contract.\n"
 
     shown = desk.run("show", "Order", "--version", "2.3.x")
     assert json.loads(shown.stdout) == ORDER
@@ -84,7 +89,7 @@ def test_from_publishing_to_the_log(desk: Desk) -> None:
     assert (whole["version"], whole["provenance"]["source"]) == ("2.3.4", "order.json")
     missing = desk.run("show", "Order", "--version", "9.x")
     assert missing.returncode == 1
-    assert "there is 2.3.0, 2.3.4, 2.4.0" in missing.stderr
+    assert "Available: 2.3.0, 2.3.4, 2.4.0" in missing.stderr
 
     log = desk.json("log", "Order", "-n", "2")
     assert [(one["author"], one["reason"]) for one in log] == [
@@ -102,7 +107,7 @@ def test_what_is_refused(desk: Desk) -> None:
     desk.file.write_text(json.dumps({**ORDER, "required": ["id", "note"]}))
     conflict = desk.publish("1.0.0")
     assert conflict.returncode == 1
-    assert "What is published never changes" in conflict.stderr
+    assert "Published versions never change" in conflict.stderr
     broken = desk.publish("1.1.0")
     assert broken.returncode == 1
     assert "Breaking changes detected without major version bump" in broken.stderr
@@ -112,7 +117,7 @@ def test_what_is_refused(desk: Desk) -> None:
     assert desk.run("list", "--version", "two").returncode == 2
     missing = desk.run("publish", "nothing.json", "--name", "X", "--version", "1.0.0", "-m", "x")
     assert missing.returncode == 2
-    assert "nothing.json cannot be read" in missing.stderr
+    assert "Cannot read nothing.json" in missing.stderr
     assert desk.run("list", "--protocol", "xml").returncode == 2
 
 
@@ -121,7 +126,7 @@ def test_validating(desk: Desk) -> None:
     assert desk.publish("1.0.0").returncode == 0
     payload = desk.world.cwd / "payload.json"
     payload.write_text('{"id": "a"}')
-    assert desk.ok("validate", "Order", "payload.json") == "✓ it fits Order 1.0.0\n"
+    assert desk.ok("validate", "Order", "payload.json") == "✓ valid: Order 1.0.0\n"
     payload.write_text('{"note": 7}')
     bad = desk.run("validate", "Order", "payload.json", "--version", "1.x", "--json")
     assert bad.returncode == 1
@@ -188,7 +193,7 @@ def test_the_ending_of_a_file_says_what_it_is(desk: Desk) -> None:
     assert desk.json("show", "acme.find")["schema"]["inputSchema"] == {"type": "object"}
     nameless = desk.run("publish", "order.json", "--version", "1.0.0", "-m", "x")
     assert nameless.returncode == 2
-    assert "write --name" in nameless.stderr
+    assert "Add --name" in nameless.stderr
 
 
 def test_which_registry(desk: Desk, tmp_path: Path) -> None:
@@ -196,16 +201,16 @@ def test_which_registry(desk: Desk, tmp_path: Path) -> None:
     assert desk.publish("1.0.0", "--registry", "other").returncode == 0
     assert other.exists()
     assert not desk.registry.exists()
-    assert desk.run("list").stderr == "no contract fits.\n"
+    assert desk.run("list").stderr == "no matching contract.\n"
     desk.world.config()
     none = desk.run("list")
     assert none.returncode == 2
-    assert "no registry is named" in none.stderr
+    assert "No registry is configured" in none.stderr
     (desk.world.cwd / "full").mkdir()
     (desk.world.cwd / "full" / "notes.txt").write_text("mine")
     wrong = desk.publish("1.0.0", "--registry", "full")
     assert wrong.returncode == 3
-    assert "is no Git repository" in wrong.stderr
+    assert "is not a Git repository" in wrong.stderr
     git(other, "checkout", "--quiet", "--detach")
     detached = desk.publish("1.1.0", "--registry", "other")
     assert detached.returncode == 3
@@ -219,12 +224,12 @@ def test_which_registry(desk: Desk, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(desk: Desk) -> SightingStore:
-    return SightingStore(desk.world.folder / "state-of" / "contracts.db")
+def store(desk: Desk) -> ToolRecordStore:
+    return ToolRecordStore(desk.world.folder / "state-of" / "contracts.db")
 
 
-def broken(store: SightingStore, tool: str = "files.read") -> None:
-    before = first_seen(ObservedTool(tool, "files", "a" * 64, b"{}"), 1_700_000_000.0)
+def broken(store: ToolRecordStore, tool: str = "files.read") -> None:
+    before = create_record(ObservedTool(tool, "files", "a" * 64, b"{}"), 1_700_000_000.0)
     change = ChangeRecord(
         "REQUIRED_FIELD_ADDED", "/inputSchema/properties/x\x1b[2J", True, "It asks."
     )
@@ -237,13 +242,13 @@ def broken(store: SightingStore, tool: str = "files.read") -> None:
     )
 
 
-def test_what_broke_and_accepting_it(desk: Desk, store: SightingStore) -> None:
+def test_what_broke_and_accepting_it(desk: Desk, store: ToolRecordStore) -> None:
     assert desk.json("status")["tools"] == []
     broken(store)
     broken(store, "files.list")
     told = desk.run("status")
     assert told.returncode == 1
-    assert "files.read  1.0.0 → 2.0.0  broke since 2023-11-14T22:13:20Z" in told.stdout
+    assert "files.read  1.0.0 → 2.0.0  broken since 2023-11-14T22:13:20Z" in told.stdout
     assert "✗ REQUIRED_FIELD_ADDED /inputSchema/properties/x" in told.stdout
     assert "\x1b" not in told.stdout
     [row] = json.loads(desk.run("status", "files.read", "--json").stdout)["tools"]
@@ -251,32 +256,32 @@ def test_what_broke_and_accepting_it(desk: Desk, store: SightingStore) -> None:
     assert (row["from_version"], row["to_version"], row["held"]) == ("1.0.0", "2.0.0", False)
     asked = desk.run("accept", "files.read")
     assert asked.returncode == 2
-    assert "say --yes" in asked.stderr
+    assert "add --yes" in asked.stderr
     assert desk.run("accept").returncode == 2
     unknown = desk.run("accept", "files.nothing", "--yes")
     assert unknown.returncode == 1
-    assert "files.read is accepted as 2.0.0." in desk.ok("accept", "files.read", "--yes")
+    assert "Accepted files.read 2.0.0" in desk.ok("accept", "files.read", "--yes")
     again = desk.run("accept", "files.read", "--yes")
     assert (again.returncode, again.stdout) == (0, "")
-    assert "files.list is accepted" in desk.ok("accept", "--all", "-y")
-    assert desk.run("accept", "--all").stderr == "no tool broke.\n"
+    assert "Accepted files.list" in desk.ok("accept", "--all", "-y")
+    assert desk.run("accept", "--all").stderr == "no tool has a breaking change.\n"
     accepted = store.get("files.read")
     assert accepted is not None
-    assert not accepted.is_open
+    assert not accepted.is_broken
     assert accepted.accepted_by
     store.close()
 
 
-def test_how_the_registry_fares(desk: Desk, store: SightingStore) -> None:
+def test_how_the_registry_fares(desk: Desk, store: ToolRecordStore) -> None:
     store.close()
     assert desk.publish("1.0.0").returncode == 0
     told = desk.json("status")["registry"]
     assert told["metrics"]["schema_count"] == 1
     assert told["problems"] == []
     (desk.registry / "shop" / "Order" / "1.0.0.schema.json").write_text("{}")
-    assert "changed by hand and not committed" in desk.run("status").stderr
+    assert "edited by hand and not committed" in desk.run("status").stderr
     (desk.registry / ".git" / "HEAD").write_bytes(b"\xff")
-    assert "cannot be read" in desk.run("status").stderr
+    assert "Cannot read" in desk.run("status").stderr
 
 
 def test_how_a_registry_fares_where_no_node_ran(desk: Desk) -> None:
@@ -290,10 +295,10 @@ def test_no_node_ever_ran(desk: Desk) -> None:
     for command in (["status"], ["accept", "--all"]):
         told = desk.run(*command)
         assert told.returncode == 4
-        assert "has seen any tool" in told.stderr
+        assert "has recorded no tools" in told.stderr
 
 
-def test_watching(desk: Desk, store: SightingStore) -> None:
+def test_watching(desk: Desk, store: ToolRecordStore) -> None:
     broken(store)
     process = started(desk, "watch", "--json")
     try:
@@ -303,7 +308,7 @@ def test_watching(desk: Desk, store: SightingStore) -> None:
         seen = store.get("files.read")
         assert seen is not None
         assert store.accept(seen, "somebody")
-        assert json.loads(process.stdout.readline()) == {"tool": "files.read", "settled": True}
+        assert json.loads(process.stdout.readline()) == {"tool": "files.read", "resolved": True}
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
     finally:

@@ -84,14 +84,14 @@ def test_the_report_for_programs(world: World) -> None:
 def test_a_check_fails_when_a_build_would_change_something(built: World) -> None:
     good = built.run_here("contracts", "build", "schemas", "--check")
     assert good.returncode == 0
-    assert "everything is as a build would leave it" in good.stdout
+    assert "all generated files are up to date" in good.stdout
     edit(built.cwd / "schemas/proto/shop/v1/orders.proto", "int32 count", "int64 count")
     before = (built.cwd / ORDER).read_bytes()
     stale = built.run_here("contracts", "build", "schemas", "--check")
     assert stale.returncode == 1
     assert (
-        "json/shop/v1/Order.schema.json: it is not what proto/shop/v1/orders.proto gives: "
-        "run `interlock contracts build`" in stale.stderr
+        "json/shop/v1/Order.schema.json: it differs from its source proto/shop/v1/orders.proto. "
+        "Run `interlock contracts build`" in stale.stderr
     )
     assert (built.cwd / ORDER).read_bytes() == before
     assert built.run_here("contracts", "build").returncode == 0
@@ -142,7 +142,7 @@ def test_what_nothing_gives_any_more_is_removed(built: World) -> None:
     (built.cwd / "schemas/openapi/store.yaml").unlink()
     checked = built.run_here("contracts", "build", "--check")
     assert checked.returncode == 1
-    assert checked.stderr.count("openapi/store.yaml does not give it any more") == 3
+    assert checked.stderr.count("openapi/store.yaml no longer generates it") == 3
     assert "removed 3" in built.run_here("contracts", "build").stdout
     assert not (built.cwd / "schemas/python/store_client.py").exists()
 
@@ -156,7 +156,7 @@ def test_a_name_that_nobody_looks_for_is_noted(built: World) -> None:
         "json/order.json",
         "openapi/api.yml",
     ]
-    assert report(built)["passed_over"] == ["json/order.json", "openapi/api.yml"]
+    assert report(built)["ignored"] == ["json/order.json", "openapi/api.yml"]
 
 
 def test_into_another_folder(world: World) -> None:
@@ -171,8 +171,8 @@ def test_into_another_folder(world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nowhere"], 1, "there is no such folder"),
-        (["--check", "--registry", "r"], 2, "--check publishes nothing"),
+        (["nowhere"], 1, "the folder does not exist"),
+        (["--check", "--registry", "r"], 2, "--check does not publish"),
     ],
 )
 def test_what_cannot_be(world: World, arguments: list[str], code: int, words: str) -> None:
@@ -226,7 +226,7 @@ def test_a_run_is_published_and_measured(built: World) -> None:
     try:
         order = registry.find("Order", "1.x", domain="shop.v1")
         assert order.provenance.source == "proto/shop/v1/orders.proto"
-        assert order.provenance.generator_version == "interlock-contracts 1"
+        assert order.provenance.generator_version == "interlock-contracts 2"
         assert "x-generated-from" not in order.schema()
         assert registry.find("Search").domain == "tools"
         assert registry.find("Store", protocol="openapi").version == "2.3.0"
@@ -260,7 +260,7 @@ def test_a_change_gets_the_version_that_it_asks_for(built: World) -> None:
     assert search["version"] == "1.1.0"
     folder(built.cwd / "schemas", {"json/tools/search.schema.json": {**more, "required": ["page"]}})
     done = built.run_here("contracts", "build", "--registry", "r")
-    assert "Search (json-schema) breaks whoever relied on it: it is 2.0.0 now" in done.stdout
+    assert "Search (json-schema) has a breaking change: its new version is 2.0.0" in done.stdout
     told = report(built, "--registry", "r")
     (search,) = [one for one in told["registry"]["contracts"] if one["name"] == "Search"]
     assert (search["version"], search["new"]) == ("2.0.0", False)
@@ -272,6 +272,6 @@ def test_a_version_that_somebody_said_is_published_once(built: World) -> None:
     edit(built.cwd / "schemas/openapi/store.yaml", "price: {type: number}", "price: {type: string}")
     done = built.run_here("contracts", "build", "--registry", "r")
     assert done.returncode == 1
-    assert "2.3.0 was published with another document" in done.stderr
+    assert "2.3.0 is published with another document" in done.stderr
     edit(built.cwd / "schemas/openapi/store.yaml", "version: 2.3.0", "version: 3.0.0")
     assert built.run_here("contracts", "build", "--registry", "r").returncode == 0

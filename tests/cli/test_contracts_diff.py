@@ -34,9 +34,9 @@ def test_a_break_is_told_by_the_exit_code_and_the_path(world: World) -> None:
     put(world, old=ONE, new=WITHOUT)
     done = world.run("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 1
-    sentence = "b is gone; whoever writes or reads it depends on it."
-    assert done.stdout == f"breaks  FIELD_REMOVED  /properties/b  {sentence}\n"
-    assert done.stderr == "1 change, 1 breaking; needs a new major version.\n"
+    sentence = "b was removed. Programs that write or read it depend on it."
+    assert done.stdout == f"breaking  FIELD_REMOVED  /properties/b  {sentence}\n"
+    assert done.stderr == "1 change, 1 breaking; requires a new major version.\n"
 
 
 @pytest.mark.spec("ST-4.5.3-1")
@@ -44,10 +44,10 @@ def test_what_is_compatible_ends_well(world: World) -> None:
     put(world, old=ONE, new=MORE)
     done = world.run_here("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 0
-    assert done.stdout.split()[:3] == ["fits", "FIELD_ADDED_OPTIONAL", "/properties/c"]
-    assert "needs a new minor version" in done.stderr
+    assert done.stdout.split()[:3] == ["compatible", "FIELD_ADDED_OPTIONAL", "/properties/c"]
+    assert "requires a new minor version" in done.stderr
     same = world.run_here("contracts", "diff", "old.json", "old.json")
-    assert (same.returncode, same.stdout, same.stderr) == (0, "", "nothing changed.\n")
+    assert (same.returncode, same.stdout, same.stderr) == (0, "", "no changes.\n")
 
 
 def test_the_side_from_which_a_schema_is_seen(world: World) -> None:
@@ -83,7 +83,7 @@ def test_json_for_programs(world: World) -> None:
             "reason": "FIELD_REMOVED",
             "path": "/inputSchema/properties/b",
             "breaking": True,
-            "sentence": "b is gone; whoever sends it depends on it.",
+            "message": "b was removed. Programs that send it depend on it.",
             "before": {"type": "string"},
         }
     ]
@@ -99,7 +99,7 @@ def test_lists_of_tools(world: World) -> None:
     )
     gone = world.run_here("contracts", "diff", "old.json", "new.json")
     assert gone.returncode == 1
-    assert gone.stdout == "breaks  TOOL_REMOVED  /tools/find  find is gone.\n"
+    assert gone.stdout == "breaking  TOOL_REMOVED  /tools/find  find was removed.\n"
     assert world.run_here("contracts", "diff", "only.json", "new.json").returncode == 0
     assert world.run_here("contracts", "diff", "bare.json", "old.json").returncode == 0
     back = world.run_here("contracts", "diff", "new.json", "only.json")
@@ -117,7 +117,7 @@ def test_contracts_of_drivers(world: World) -> None:
     assert "1.4.0 → 2.0.0" in done.stderr
     checked = world.run_here("contracts", "check", "old/TOOL.md", "new/TOOL.md")
     assert checked.returncode == 1
-    assert "1.4.0 → 1.5.0 may not be released: Breaking changes detected" in checked.stderr
+    assert "1.4.0 → 1.5.0 must not be released. Breaking changes detected" in checked.stderr
 
 
 PROTO = 'syntax = "proto3";\npackage p;\nmessage M {\n  string a = 1;\n}\n'
@@ -129,7 +129,7 @@ def test_protobuf_files(world: World) -> None:
     new.write_text(PROTO.replace("a = 1", "a = 2"), encoding="utf-8")
     done = world.run_here("contracts", "diff", "old.proto", "new.proto")
     assert done.returncode == 1
-    assert done.stdout.split()[:3] == ["breaks", "FIELD_NUMBER_CHANGED", "p.M.a"]
+    assert done.stdout.split()[:3] == ["breaking", "FIELD_NUMBER_CHANGED", "p.M.a"]
     new.write_text(PROTO.replace("}", "  string b = 2 }"), encoding="utf-8")
     wrong = world.run_here("contracts", "diff", "old.proto", "new.proto")
     assert wrong.returncode == 3
@@ -147,7 +147,7 @@ def test_protobuf_imports(world: World) -> None:
         (world.cwd / f"{name}.proto").write_text(text, encoding="utf-8")
     lost = world.run_here("contracts", "diff", "old.proto", "new.proto")
     assert lost.returncode == 3
-    assert "give the folder of its imports with --include" in lost.stderr
+    assert "name the folder of its imports with --include" in lost.stderr
     done = world.run_here("contracts", "diff", "old.proto", "new.proto", "-I", ".", "-I", "shared")
     assert done.returncode == 1
     assert "FIELD_RENAMED  p.M.b" in done.stdout
@@ -167,20 +167,20 @@ def test_descriptor_sets(world: World) -> None:
     (world.cwd / "bad.binpb").write_bytes(b"\xff\xff")
     bad = world.run_here("contracts", "diff", "old.binpb", "bad.binpb")
     assert bad.returncode == 3
-    assert bad.stderr.startswith("bad.binpb: This is no serialized FileDescriptorSet.")
+    assert bad.stderr.startswith("bad.binpb: This is not a serialized FileDescriptorSet.")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "no contract can be read"),
-        (b"\xff", "no contract can be read"),
-        (b"3", "it is no contract"),
-        (b"[1]", "a list of something else than tools"),
-        (b'{"type": 3}', "it is no JSON Schema: /type: "),
+        (b"{", "this is not a contract"),
+        (b"\xff", "this is not a contract"),
+        (b"3", "this is not a contract"),
+        (b"[1]", "the list contains something other than tools"),
+        (b'{"type": 3}', "invalid JSON Schema: /type: "),
         (b'{"$ref": "#"}', "leads back to itself"),
-        (b"[" * 100_000, "no contract can be read"),
-        (b'{"name": "x", "inputSchema": {"type": 3}}', "x: inputSchema: it is no JSON Schema"),
+        (b"[" * 100_000, "this is not a contract"),
+        (b'{"name": "x", "inputSchema": {"type": 3}}', "x: inputSchema: invalid JSON Schema"),
     ],
 )
 def test_what_cannot_be_read(world: World, content: bytes, said: str) -> None:
@@ -197,11 +197,11 @@ def test_what_cannot_be_compared(world: World) -> None:
     put(world, old=ONE, new=tool())
     done = world.run_here("contracts", "diff", "old.json", "new.json")
     assert done.returncode == 3
-    assert "old.json is a JSON Schema, and new.json a tool" in done.stderr
+    assert "old.json is a JSON Schema, but new.json is a tool" in done.stderr
     assert world.run_here("contracts", "diff", "nope.json", "old.json").returncode == 3
     role = world.run_here("contracts", "diff", "new.json", "new.json", "--role", "input")
     assert role.returncode == 2
-    assert "--role is for a plain JSON Schema" in " ".join(role.stderr.split())
+    assert "--role applies to a plain JSON Schema" in " ".join(role.stderr.split())
 
 
 def check(world: World, old: str, new: str, *more: str) -> tuple[int, str, str]:
@@ -216,10 +216,10 @@ def test_a_break_without_a_new_major(world: World) -> None:
     code, out, err = check(world, "1.5.0", "1.6.0")
     assert code == 1
     assert "FIELD_REMOVED  /properties/b" in out
-    said = "1.5.0 → 1.6.0 may not be released: Breaking changes detected without major version bump"
+    said = "1.5.0 → 1.6.0 must not be released. Breaking changes detected without major version"
     assert said in err
     assert "/properties/b: FIELD_REMOVED" in err
-    assert "lowest version for these changes is 2.0.0" in err
+    assert "lowest version for these changes: 2.0.0" in err
 
 
 @pytest.mark.spec("ST-4.5.3-4")
@@ -233,7 +233,7 @@ def test_a_new_major_needs_a_guide_and_a_notice(world: World) -> None:
     with_both = ("--guide", "guide.md", "--notice", "1.4.0")
     code, _, err = check(world, "1.5.0", "2.0.0", *with_both)
     assert code == 0
-    assert "1.5.0 → 2.0.0 may be released: Breaking changes in major version bump" in err
+    assert "1.5.0 → 2.0.0 may be released. Breaking changes in major version bump" in err
     assert "warning: /properties/b: FIELD_REMOVED." in err
     code, _, err = check(world, "1.5.0", "2.0.0", "--guide", "guide.md", "--notice", "1.5.0")
     assert code == 1
@@ -256,17 +256,17 @@ def test_versions_have_to_be_said(world: World) -> None:
     put(world, old=ONE, new=MORE)
     done = world.run_here("contracts", "check", "old.json", "new.json", "--new-version", "1.0.0")
     assert done.returncode == 2
-    assert "write --old-version" in " ".join(done.stderr.split())
+    assert "Add --old-version" in " ".join(done.stderr.split())
     wrong = check(world, "1.5", "1.6.0")
     assert wrong[0] == 2
-    assert "'1.5' is no version" in " ".join(wrong[2].split())
+    assert "Invalid version '1.5'" in " ".join(wrong[2].split())
 
 
 def test_the_help_says_what_the_codes_mean(world: World) -> None:
     for command in ("diff", "check"):
         told = world.run_here("contracts", command, "--help").stdout
         assert "Exit codes:" in told
-        assert "3  a file cannot be read, or is no contract" in told
+        assert "3  a file cannot be read, or is not a contract" in told
 
 
 def test_a_file_of_too_many_bytes(
@@ -274,8 +274,8 @@ def test_a_file_of_too_many_bytes(
 ) -> None:
     from interlock.contracts.commands import diff as contracts_diff_files
 
-    monkeypatch.setattr(contracts_diff_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(contracts_diff_files, "MAX_FILE_BYTES", 10)
     put(world, old=ONE)
     done = world.run_here("contracts", "diff", "old.json", "old.json")
     assert done.returncode == 3
-    assert "has more than 10 bytes" in done.stderr
+    assert "the file has more than 10 bytes" in done.stderr

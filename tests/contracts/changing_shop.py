@@ -10,9 +10,9 @@ from typing import Any
 from interlock.contracts.changed_tools import ToolChange
 from interlock.contracts.component import Contracts
 from interlock.contracts.config import ContractsConfig
-from interlock.contracts.paths import sightings_path
+from interlock.contracts.paths import tool_records_path
 from interlock.contracts.registry.registry import ContractRegistry
-from interlock.contracts.sightings import SightingStore
+from interlock.contracts.tool_records import ToolRecordStore
 from interlock.core.config import PolicyConfig
 from interlock.core.journal.reader import JournalRow
 from tests.core.server.running import Running
@@ -96,7 +96,7 @@ class ChangingShop:
         """Wait until the node has looked at everything, and been told of it."""
         watch = self.contracts._watch
         if watch is not None:
-            assert watch.look().wait(PATIENCE)
+            assert watch.process_now().wait(PATIENCE)
         # What it found out was handed to the loop before; this comes after.
         self.running.do(lambda: None)
 
@@ -105,7 +105,7 @@ class ChangingShop:
 
     def accept(self, name: str = "shop.echo", by: str = "operator") -> bool:
         """What `interlock contracts accept` does, and the node hears of it."""
-        store = SightingStore(self.path)
+        store = ToolRecordStore(self.path)
         try:
             seen = store.get(name)
             assert seen is not None
@@ -120,7 +120,7 @@ class ChangingShop:
     @property
     def path(self) -> Path:
         node = self.running.node
-        return sightings_path(node.config, {}, node.base_dir)
+        return tool_records_path(node.config, {}, node.base_dir)
 
     def status(self) -> list[ToolChange]:
         return self.running.do(self.contracts.changes)

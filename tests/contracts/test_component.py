@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.registry.records import moment_of
-from interlock.contracts.sightings import SightingStore
+from interlock.contracts.registry.records import parse_timestamp
+from interlock.contracts.tool_records import ToolRecordStore
 from interlock.core.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
 from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
@@ -190,7 +190,7 @@ def test_it_is_known_over_restarts(start: Start) -> None:
 def test_accepted_is_what_was_shown(start: Start) -> None:
     shop = start(on_break="hold")
     shop.offers(DEMANDING, ADD)
-    store = SightingStore(shop.path)
+    store = ToolRecordStore(shop.path)
     shown = store.get("shop.echo")
     assert shown is not None
     shop.offers(tool("echo", "text", "more", text=TEXT, more=TEXT), ADD)
@@ -238,7 +238,7 @@ def test_a_state_folder_that_was_lost(start: Start) -> None:
     shop = start(registry="registry")
     path = shop.path
     shop = start(registry="registry")
-    store = SightingStore(path)
+    store = ToolRecordStore(path)
     # As if the file had never been.
     store._file.connection.execute("DELETE FROM sighting")
     store._file.connection.execute("DELETE FROM place")
@@ -363,7 +363,7 @@ def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -
     assert found.provenance.source == "tools/mail/TOOL.md"
     # Whoever deprecates a major of it does it there, and the node hears of it.
     told: list[str] = []
-    shop.contracts.on_ends = lambda: told.append("ends")
+    shop.contracts.on_deprecations = lambda: told.append("ends")
     send, other = (
         ToolContract(tmp_path, id, id, "", "1.4.0", {}, {}) for id in ("mail.send", "mail.list")
     )
@@ -377,4 +377,4 @@ def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -
     found_ends = registered_deprecations([send, other], shop.contracts.deprecations)
     [(key, end)] = found_ends.items()
     assert (key, end.migration_uri) == ("mail.send@1", "https://example.org/2")
-    assert end.ends_at == moment_of(ends.sunset_at)
+    assert end.ends_at == parse_timestamp(ends.sunset_at)

@@ -25,11 +25,11 @@ def test_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"registry": "."}, "a repository of its own"),
-        ({"registry": "./"}, "a repository of its own"),
-        ({"registry": "~"}, "a repository of its own"),
-        ({"registry": "state"}, "the node's own files are there"),
-        ({"on_break": "hold", "watch": False}, "nothing is held that nobody watches"),
+        ({"registry": "."}, "a Git repository of its own"),
+        ({"registry": "./"}, "a Git repository of its own"),
+        ({"registry": "~"}, "a Git repository of its own"),
+        ({"registry": "state"}, "this is the state folder of the node"),
+        ({"on_break": "hold", "watch": False}, "needs the watch"),
         ({"registry": "contracts"}, ""),
         ({"registry": "../contracts", "on_break": "hold"}, ""),
     ],

@@ -169,8 +169,8 @@ def test_a_major_that_ends(shelf: Shelf) -> None:
 def test_what_makes_no_sense(shelf: Shelf) -> None:
     async def scene(ask: Ask, server: RegistryServer) -> None:
         for path, word in (
-            ("/contracts?colour=red", "use domain, generator_version, name"),
-            ("/contracts?name=a&name=b", "occurs twice"),
+            ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
+            ("/contracts?name=a&name=b", "stands twice"),
             ("/contracts?name=%FF", "cannot be read"),
             ("/contracts?protocol=xml", "json-schema, protobuf"),
             ("/contracts?since=soon", "ISO 8601"),

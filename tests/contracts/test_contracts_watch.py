@@ -11,7 +11,7 @@ import pytest
 
 from interlock.contracts.changed_tools import Dependents
 from interlock.contracts.registry.registry import ContractRegistry
-from interlock.contracts.sightings import ObservedTool, SightingStore, first_seen
+from interlock.contracts.tool_records import ObservedTool, ToolRecordStore, create_record
 from interlock.contracts.watch import ContractWatch, DeclaredContract, WatchReport
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
@@ -26,32 +26,32 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = 1_800_000_000.0
-        self.store = SightingStore(folder / "contracts.db")
+        self.store = ToolRecordStore(folder / "contracts.db")
         self.reports: list[WatchReport] = []
         self._loop: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.watch = ContractWatch(
             self.store,
             self._loop.put,
             on_report=self.reports.append,
-            breaks=lambda tool: Dependents(callers=[f"caller of {tool}"]),
-            every=1000.0,
-            gather=0.0,
+            find_dependents=lambda tool: Dependents(callers=[f"caller of {tool}"]),
+            check_interval=1000.0,
+            gather_seconds=0.0,
             clock=lambda: self.now,
         )
         self.watch.start()
 
     def turn(self) -> None:
-        assert self.watch.look().wait(PATIENCE)
+        assert self.watch.process_now().wait(PATIENCE)
         while not self._loop.empty():
             self._loop.get()()
 
     def sees(self, *offerings: Offering) -> None:
         for one in offerings:
-            self.watch.saw(one)
+            self.watch.observe(one)
         self.turn()
 
     def publishes(self) -> None:
-        self.watch.publish_in(self.registry)
+        self.watch.use_registry(self.registry)
         self.turn()
 
     def registry(self) -> ContractRegistry:
@@ -62,7 +62,7 @@ class Watched:
 
     @property
     def words(self) -> list[tuple[str, str]]:
-        return [(one.sighting.tool, one.word) for report in self.reports for one in report.news]
+        return [(one.record.tool, one.kind) for report in self.reports for one in report.events]
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_what_comes_up_together_is_one_commit(watched: Watched) -> None:
     assert newest.startswith("files.read: REQUIRED_FIELD_ADDED /")
     assert "; more.read: REQUIRED_FIELD_ADDED /" in newest
     assert sorted(watched.words) == [("files.read", "breaking"), ("more.read", "breaking")]
-    rows = watched.reports[-1].rows
+    rows = watched.reports[-1].broken_tools
     assert rows["files.read"] is not None
-    assert rows["files.read"].breaks.callers == ["caller of files.read"]
+    assert rows["files.read"].dependents.callers == ["caller of files.read"]
 
 
 def test_the_same_again_is_no_news(watched: Watched) -> None:
@@ -113,15 +113,15 @@ def test_one_that_nobody_can_read_stands_in_nobodys_way(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = ObservedTool("files.bad", "files", "d" * 64, b"{")
-    watched.store.write([first_seen(seen, watched.now)])
+    watched.store.write([create_record(seen, watched.now)])
     watched.publishes()
     watched.sees(files(), files(key="more"))
-    assert "files.bad is not published" in caplog.text
+    assert "contract of files.bad: not published" in caplog.text
     registry = watched.registry()
     names = {one.name for one in registry.search()}
     registry.close()
     assert names == {"files.read", "files.list", "more.read", "more.list"}
-    assert watched.store.unpublished() == []
+    assert watched.store.find_unpublished() == []
     assert watched.watch.problem is None
 
 
@@ -145,7 +145,7 @@ def test_contracts_that_say_their_version_themselves(
     declare("mail.send", "1.1.0", "a")
     declare("mail.list", "2.2.0")
     watched.turn()
-    assert "mail.send 1.1.0 is not published: Breaking changes detected" in caplog.text
+    assert "contract mail.send 1.1.0: not published: Breaking changes detected" in caplog.text
     registry = watched.registry()
     assert registry.versions("mail.send") == ["1.0.0"]
     assert registry.versions("mail.list") == ["2.1.0", "2.2.0"]
@@ -158,14 +158,14 @@ def test_a_registry_that_fails_is_tried_again_after_a_while(watched: Watched) ->
     lock = watched.folder / "registry" / ".git" / "MERGE_HEAD"
     lock.touch()
     watched.sees(files("path"))
-    assert "merge is under way" in str(watched.problem())
+    assert "merge is in progress" in str(watched.problem())
     lock.unlink()
     watched.turn()
-    assert watched.store.unpublished() != []
+    assert watched.store.find_unpublished() != []
     watched.now += 61
     watched.turn()
     assert watched.problem() is None
-    assert watched.store.unpublished() == []
+    assert watched.store.find_unpublished() == []
 
 
 def test_a_registry_that_is_not_there_any_more_gets_everything_anew(watched: Watched) -> None:
@@ -182,11 +182,11 @@ def test_a_registry_that_is_not_there_any_more_gets_everything_anew(watched: Wat
 
 def test_no_registry_can_be_opened(watched: Watched) -> None:
     def refuse() -> ContractRegistry:
-        from interlock.contracts.registry.records import unusable
+        from interlock.contracts.registry.records import registry_error
 
-        raise unusable("There is no git.")
+        raise registry_error("There is no git.")
 
-    watched.watch.publish_in(refuse)
+    watched.watch.use_registry(refuse)
     watched.sees(files())
     watched.sees(files("path"))
     assert watched.words == [("files.read", "breaking")]
@@ -195,16 +195,16 @@ def test_no_registry_can_be_opened(watched: Watched) -> None:
 def test_a_store_that_others_wrote_to(watched: Watched) -> None:
     watched.sees(files())
     watched.sees(files("path"))
-    beside = SightingStore(watched.folder / "contracts.db")
-    [open_one] = beside.open_ones()
+    beside = ToolRecordStore(watched.folder / "contracts.db")
+    [open_one] = beside.find_broken()
     assert beside.accept(open_one, "somebody")
     watched.turn()
     assert watched.words[-1] == ("files.read", "accepted")
-    assert watched.reports[-1].rows == {"files.read": None}
+    assert watched.reports[-1].broken_tools == {"files.read": None}
     # Who accepts what is there already changes nothing.
     again = beside.get("files.read")
     assert again is not None
-    assert not again.is_open
+    assert not again.is_broken
     beside.close()
 
 
@@ -212,6 +212,6 @@ def test_a_store_that_is_no_store(tmp_path: Path) -> None:
     path = tmp_path / "contracts.db"
     path.write_bytes(b"no database, but long enough to be taken for one" * 100)
     with pytest.raises(InterlockError) as raised:
-        SightingStore(path)
+        ToolRecordStore(path)
     assert raised.value.failure.name == "config_error"
     assert "every tool is as if first seen" in raised.value.message

@@ -54,33 +54,33 @@ def test_what_breaks_callers_is_found_until_it_is_accepted(
 ) -> None:
     file = tmp_path / "state" / "contracts.json"
     before = reading(tmp_path)
-    assert AcceptedContractStore(file).take([before]) == ({}, [])
+    assert AcceptedContractStore(file).update([before]) == ({}, [])
     after = reading(tmp_path, **change)
-    broken, news = AcceptedContractStore(file).take([after])
+    broken, news = AcceptedContractStore(file).update([after])
     assert [*broken] == ["text.echo@1"]
-    assert reason in broken["text.echo@1"].sentence
-    assert "2.0.0" in broken["text.echo@1"].sentence
+    assert reason in broken["text.echo@1"].message
+    assert "2.0.0" in broken["text.echo@1"].message
     assert len(news) == 1
     # It is told once, and stays so.
-    broken, news = AcceptedContractStore(file).take([after])
+    broken, news = AcceptedContractStore(file).update([after])
     assert (len(broken), news) == (1, [])
-    assert AcceptedContractStore(file).take([before]) == ({}, [])
+    assert AcceptedContractStore(file).update([before]) == ({}, [])
     AcceptedContractStore(file).accept(after)
-    assert AcceptedContractStore(file).take([after]) == ({}, [])
+    assert AcceptedContractStore(file).update([after]) == ({}, [])
 
 
 def test_what_breaks_nobody_is_what_the_next_is_held_against(tmp_path: Path) -> None:
     known = AcceptedContractStore(tmp_path / "contracts.json")
-    known.take([reading(tmp_path)])
-    assert known.take([reading(tmp_path, MAY_HAVE, version="1.1.0")]) == ({}, [])
-    broken = known.broken([reading(tmp_path, NEW_INPUT, version="1.1.0")])
+    known.update([reading(tmp_path)])
+    assert known.update([reading(tmp_path, MAY_HAVE, version="1.1.0")]) == ({}, [])
+    broken = known.find_broken([reading(tmp_path, NEW_INPUT, version="1.1.0")])
     assert broken["text.echo@1"].accepted.version == "1.1.0"
 
 
 def test_a_new_major_may_break(tmp_path: Path) -> None:
     known = AcceptedContractStore(tmp_path / "contracts.json")
-    known.take([reading(tmp_path)])
-    assert known.take([reading(tmp_path, NEW_INPUT, version="2.0.0")]) == ({}, [])
+    known.update([reading(tmp_path)])
+    assert known.update([reading(tmp_path, NEW_INPUT, version="2.0.0")]) == ({}, [])
 
 
 def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
     async def again() -> None:
         async with running(workspace, hold) as node:
             assert node.tools == []
-            known = AcceptedContractStore.of(hold, {}, tmp_path)
+            known = AcceptedContractStore.from_config(hold, {}, tmp_path)
             known.accept(load_contract(tmp_path / "tools" / "text.echo-1" / "TOOL.md").value)  # type: ignore[arg-type]
             await node.until(lambda: "text.echo" in node.tools, "the accepted contract")
             assert node.node.report().part(ContractsStatus).changed_contracts == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.diff.schemas import diff_schemas
-from interlock.contracts.registry.validation import Validators
+from interlock.contracts.registry.validation import ValidatorCache
 from interlock.protocol.schema_cost import UNEXPLAINED
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
@@ -116,9 +116,9 @@ def test_a_payload_for_the_registry_holds_nobody_up() -> None:
     value: Any = 5
     for _ in range(14):
         value = {"n": value}
-    (wrong,) = Validators().check("tangled", TANGLED, value)
+    (wrong,) = ValidatorCache().check("tangled", TANGLED, value)
     assert (wrong.path, wrong.message) == ("", UNEXPLAINED)
-    assert Validators().check("tangled", TANGLED, {"n": {"n": {}}}) == []
+    assert ValidatorCache().check("tangled", TANGLED, {"n": {"n": {}}}) == []
 
 
 def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:

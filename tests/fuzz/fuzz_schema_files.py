@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from interlock.contracts.schemas.artefacts import MARK, json_text, known, yaml_text
+from interlock.contracts.schemas.artefacts import PROVENANCE_KEY, json_text, read_header, yaml_text
 from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
 
 SEEDS = [
@@ -32,8 +32,8 @@ def TestOneInput(data: bytes) -> None:
         if wrong is not None:
             assert all(one.file == name and one.message for one in wrong.problems)
             continue
-        known(name, text)
-        document.pop(MARK, None)
+        read_header(name, text)
+        document.pop(PROVENANCE_KEY, None)
         if not _can_be_written(document):
             continue
         assert _again("b.json", json_text(document, "x")) == document
@@ -41,11 +41,11 @@ def TestOneInput(data: bytes) -> None:
 
 
 def _again(name: str, text: str) -> dict[str, Any]:
-    about = known(name, text)
+    about = read_header(name, text)
     assert about is not None
-    assert not about.edited
+    assert not about.is_edited
     document = read_json(name, text) if name.endswith("json") else read_yaml(name, text)
-    del document[MARK]
+    del document[PROVENANCE_KEY]
     return document
 
 

@@ -1,1 +1,2 @@
-"""Contracts of tools: their registry, what changed between versions, and whom that breaks."""
+"""Contracts of tools: their registry, the changes between versions, and the callers that a
+change breaks."""

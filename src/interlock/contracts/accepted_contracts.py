@@ -1,5 +1,8 @@
-"""The contracts that drivers serve, as they were accepted, kept in the state folder: a TOOL.md that
-changes so that callers break needs a new major version, also when the node was started anew."""
+"""The accepted contracts of drivers, stored in the state folder.
+
+A breaking change of a TOOL.md needs a new major version, also when it happens while the node is
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from interlock.contracts.changed_tools import Dependents, ToolChange, change_records, in_words
+from interlock.contracts.changed_tools import (
+    Dependents,
+    ToolChange,
+    format_changes,
+    make_change_records,
+)
 from interlock.contracts.paths import registered_drivers_path
-from interlock.contracts.sightings import ChangeRecord
+from interlock.contracts.tool_records import ChangeRecord
 from interlock.core.config import Config
 from interlock.core.paths import make_private
 from interlock.errors import InterlockError
@@ -25,34 +33,35 @@ _log = logging.getLogger("interlock.drivers")
 
 
 class AcceptedContract(Struct, frozen=True):
-    """What callers of a contract rely on."""
+    """The accepted version of a contract, on which callers rely."""
 
     version: str
     digest: str
     inputs: dict[str, Any]
     outputs: dict[str, Any]
-    told: str = ""
-    """The digest of the break that the journal has already."""
+    reported_digest: str = ""
+    """The digest of the breaking change that is already in the journal."""
 
 
 class BrokenContract(Struct, frozen=True):
-    """A contract that is not what was accepted, and breaks callers of that."""
+    """A contract with a breaking change that has no new major version."""
 
     contract: ToolContract
     accepted: AcceptedContract
     changes: list[ChangeRecord]
 
     @property
-    def sentence(self) -> str:
-        one = self.contract
+    def message(self) -> str:
+        contract = self.contract
         return (
-            f"The contract {one.key} breaks its callers and has no new major version: "
-            f"{in_words(self.changes)}. Write version: {one.major + 1}.0.0 in its {one.file.name}, "
-            f"take the change back, or accept it: interlock contracts accept {one.id}"
+            f"The contract {contract.key} has a breaking change but no new major version: "
+            f"{format_changes(self.changes)}. Write `version: {contract.major + 1}.0.0` in its "
+            f"{contract.file.name}, revert the change, or accept it: "
+            f"`interlock contracts accept {contract.id}`"
         )
 
-    def shown(self, *, held: bool, drivers: Iterable[str] = ()) -> ToolChange:
-        """As an operator sees a tool that broke."""
+    def to_tool_change(self, *, held: bool, drivers: Iterable[str] = ()) -> ToolChange:
+        """Return the change for the status of a node."""
         try:
             since = self.contract.file.stat().st_mtime
         except OSError:
@@ -71,56 +80,66 @@ class BrokenContract(Struct, frozen=True):
 
 
 class AcceptedContractStore:
-    """Those of one node, on disk. Each question reads them anew: somebody may have accepted one."""
+    """The accepted contracts of one node, on disk.
+
+    Every query reads the file again, because the command line may have accepted a contract.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
-    def of(
+    def from_config(
         cls, config: Config, environ: Mapping[str, str], base_dir: Path
     ) -> AcceptedContractStore:
         path = registered_drivers_path(config, environ, base_dir)
         return cls(path.with_name("driver-contracts.json"))
 
-    def mark(self) -> object:
-        """By what it is seen that somebody else wrote them."""
+    def file_version(self) -> object:
+        """Return a value that changes when another process writes the file."""
         try:
             status = os.stat(self._path)
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def broken(self, contracts: Iterable[ToolContract]) -> dict[str, BrokenContract]:
-        """Which of these break what was accepted, by their keys. Nothing is kept."""
-        known = self._read()
-        found = {}
-        for one in contracts:
-            earlier = known.get(one.key)
-            if earlier is not None and (changes := _breaking(earlier, one)):
-                found[one.key] = BrokenContract(one, earlier, changes)
-        return found
+    def find_broken(self, contracts: Iterable[ToolContract]) -> dict[str, BrokenContract]:
+        """Return the contracts with a breaking change, by key. Stores nothing."""
+        accepted_contracts = self._read()
+        broken_contracts = {}
+        for contract in contracts:
+            accepted = accepted_contracts.get(contract.key)
+            if accepted is not None and (changes := _find_breaking_changes(accepted, contract)):
+                broken_contracts[contract.key] = BrokenContract(contract, accepted, changes)
+        return broken_contracts
 
-    def take(
+    def update(
         self, contracts: Iterable[ToolContract]
     ) -> tuple[dict[str, BrokenContract], list[BrokenContract]]:
-        """Accept what is new or breaks nobody. What breaks, by key, and what of that is news."""
+        """Accept contracts that are new or compatible.
+
+        Returns:
+            All contracts with a breaking change, by key, and those that the journal does not have
+            yet.
+        """
         contracts = list(contracts)
-        broken = self.broken(contracts)
-        known = self._read()
-        fresh = []
-        for one in contracts:
-            if one.key not in broken:
-                known[one.key] = _accepted(one)
-            elif known[one.key].told != one.digest:
-                known[one.key] = msgspec.structs.replace(known[one.key], told=one.digest)
-                fresh.append(broken[one.key])
-        self._keep(known)
-        return broken, fresh
+        broken = self.find_broken(contracts)
+        accepted_contracts = self._read()
+        new_breaks = []
+        for contract in contracts:
+            if contract.key not in broken:
+                accepted_contracts[contract.key] = _accept(contract)
+            elif accepted_contracts[contract.key].reported_digest != contract.digest:
+                accepted_contracts[contract.key] = msgspec.structs.replace(
+                    accepted_contracts[contract.key], reported_digest=contract.digest
+                )
+                new_breaks.append(broken[contract.key])
+        self._try_write(accepted_contracts)
+        return broken, new_breaks
 
     def accept(self, contract: ToolContract) -> None:
-        """Somebody said that callers have to live with it. Raises InterlockError, OSError."""
-        self._write({**self._read(), contract.key: _accepted(contract)})
+        """Accept a breaking change. Raises InterlockError, OSError."""
+        self._write({**self._read(), contract.key: _accept(contract)})
 
     def _read(self) -> dict[str, AcceptedContract]:
         try:
@@ -129,39 +148,41 @@ class AcceptedContractStore:
             return {}
         except (OSError, msgspec.DecodeError) as error:
             name = self._path.name
-            _log.warning("%s cannot be read, and is begun anew: %s", name, type(error).__name__)
+            _log.warning("%s: unreadable, starting again: %s", name, type(error).__name__)
             return {}
 
-    def _keep(self, known: Mapping[str, AcceptedContract]) -> None:
+    def _try_write(self, accepted_contracts: Mapping[str, AcceptedContract]) -> None:
         try:
-            if known or self._path.exists():
-                self._write(known)
+            if accepted_contracts or self._path.exists():
+                self._write(accepted_contracts)
         except (OSError, InterlockError) as error:
-            _log.warning("the contracts that are served cannot be kept on disk: %s", error)
+            _log.warning("accepted contracts: cannot write them to disk: %s", error)
 
-    def _write(self, known: Mapping[str, AcceptedContract]) -> None:
-        """Whole or not at all, and only when there is something else to say."""
-        content = msgspec.json.encode(dict(known), order="deterministic")
+    def _write(self, accepted_contracts: Mapping[str, AcceptedContract]) -> None:
+        """Write the file atomically, if its content changed."""
+        content = msgspec.json.encode(dict(accepted_contracts), order="deterministic")
         if self._path.exists() and self._path.read_bytes() == content:
             return
         make_private(self._path.parent)
-        written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        written.write_bytes(content)
-        os.replace(written, self._path)
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        os.replace(temporary, self._path)
 
 
-def _accepted(one: ToolContract) -> AcceptedContract:
-    return AcceptedContract(one.version, one.digest, one.inputs, one.outputs)
+def _accept(contract: ToolContract) -> AcceptedContract:
+    return AcceptedContract(contract.version, contract.digest, contract.inputs, contract.outputs)
 
 
-def _breaking(old: AcceptedContract, new: ToolContract) -> list[ChangeRecord]:
+def _find_breaking_changes(old: AcceptedContract, new: ToolContract) -> list[ChangeRecord]:
     if old.digest == new.digest or (old.inputs, old.outputs) == (new.inputs, new.outputs):
         return []
-    # Comparing takes much code, and most contracts never change.
-    from interlock.contracts.diff.changes import below, breaking
+    # The comparison code is large, and most contracts never change.
+    from interlock.contracts.diff.changes import breaking, prefix_paths
     from interlock.contracts.diff.schemas import diff_schemas
 
-    # By what they name, as with tools: a new optional field breaks nobody.
+    # Not strict: as for tools, a new optional field is compatible.
     inputs = breaking(diff_schemas(old.inputs, new.inputs, "input", strict=False))
     outputs = breaking(diff_schemas(old.outputs, new.outputs, "output", strict=False))
-    return change_records([*below("/inputs", inputs), *below("/outputs", outputs)])
+    return make_change_records(
+        [*prefix_paths("/inputs", inputs), *prefix_paths("/outputs", outputs)]
+    )

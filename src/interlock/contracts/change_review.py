@@ -1,5 +1,7 @@
-"""What becomes of a tool that is not what it was: which version it is now, and whether that breaks
-what somebody accepted. Pure: what was kept goes in, what is to be kept comes out."""
+"""Review of a changed tool: its new version, and whether the change breaks the accepted contract.
+
+Pure: functions take the stored record and return the new record.
+"""
 
 from __future__ import annotations
 
@@ -17,134 +19,153 @@ from interlock.contracts.changed_tools import (
     RESTORED,
     ContractEvent,
     Dependents,
-    change_records,
+    make_change_records,
 )
 from interlock.contracts.diff.changes import ChangeReason, SchemaChange, breaking
 from interlock.contracts.diff.compatibility import next_version
-from interlock.contracts.registry.changes import SnapshotResult, changes_between
-from interlock.contracts.sightings import FIRST_SEEN, ChangeRecord, ObservedTool, Sighting
+from interlock.contracts.registry.changes import SnapshotResult, compare_documents
+from interlock.contracts.tool_records import FIRST_SEEN, ChangeRecord, ObservedTool, ToolRecord
 from interlock.core.config import Config
 from interlock.core.journal.reader import JournalQuery, JournalReader
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
 
-# -- Who relies on a tool: whoever called it lately, drivers whose contracts lead to it, and rules
-# that were learned for it. Reads the journal, so it waits for the disk.
+# -- Dependents of a tool: recent callers, drivers whose contracts are bound to it, and learned
+# rules. Reads the journal, so it waits for the disk.
 
-_LATELY: Final = 30 * 86_400.0
-_MOST_CALLS: Final = 2_000
+_RECENT_SECONDS: Final = 30 * 86_400.0
+_MAX_JOURNAL_ENTRIES: Final = 2_000
 _log = logging.getLogger("interlock.node")
 
 
-def breaks_of(
-    tool: str, config: Config, journal: Path, bound: Callable[[str], list[str]], now: float
+def find_dependents(
+    tool: str, config: Config, journal: Path, find_drivers: Callable[[str], list[str]], now: float
 ) -> Dependents:
-    """Whom a change of this tool concerns. `bound`: which drivers lead to it."""
+    """Return who depends on a tool.
+
+    Args:
+        find_drivers: Returns the drivers whose contracts are bound to a tool.
+    """
     rules = [rule.name for rule in config.policy.learned if tool in rule.tools]
-    return Dependents(_callers(tool, config, journal, now), bound(tool), rules)
+    return Dependents(_find_callers(tool, config, journal, now), find_drivers(tool), rules)
 
 
-def _callers(tool: str, config: Config, journal: Path, now: float) -> list[str]:
+def _find_callers(tool: str, config: Config, journal: Path, now: float) -> list[str]:
     if not config.journal.enabled or not journal.exists():
         return []
-    question = JournalQuery(name=tool, since_ns=int((now - _LATELY) * 1e9))
+    query = JournalQuery(name=tool, since_ns=int((now - _RECENT_SECONDS) * 1e9))
     try:
-        calls = JournalReader(journal).newest(question, _MOST_CALLS)
+        calls = JournalReader(journal).newest(query, _MAX_JOURNAL_ENTRIES)
     except InterlockError as error:
-        _log.debug("who calls %s is not known: %s", tool, error.message)
+        _log.debug("contract of %s: cannot find its callers: %s", tool, error.message)
         return []
     return sorted({row.caller for row in calls if row.verb == TOOLS_CALL and row.caller})
 
 
-def changes_of(old: bytes, new: bytes) -> list[SchemaChange]:
-    """What changed in the definition of a tool."""
+def compare_definitions(old: bytes, new: bytes) -> list[SchemaChange]:
+    """Return the changes between two definitions of a tool."""
     try:
-        return changes_between("mcp-tool", old, new)
+        return compare_documents("mcp-tool", old, new)
     except InterlockError as error:
-        # Nested beyond what can be read: whatever it was, it is another one now.
+        # Nested too deeply to read: treat it as changed.
         return [SchemaChange(ChangeReason.UNREADABLE, "", True, error.message)]
 
 
-def broken_in(accepted: bytes, now: bytes) -> list[SchemaChange]:
-    """What of that breaks callers."""
-    return breaking(changes_of(accepted, now))
+def find_breaking_changes(accepted: bytes, now: bytes) -> list[SchemaChange]:
+    """Return the changes between two definitions that break callers."""
+    return breaking(compare_definitions(accepted, now))
 
 
-def judge(
-    before: Sighting, seen: ObservedTool, now: float
-) -> tuple[Sighting, ContractEvent | None]:
-    """A tool that was seen before, and what it is now."""
-    if seen.digest == before.digest:
-        # It was gone, and is back as it was.
-        back = msgspec.structs.replace(before, gone=False, upstream=seen.upstream)
-        if back.is_open:
-            open_still = change_records(changes_of(back.accepted_definition, back.definition))
-            return msgspec.structs.replace(back, changes=open_still), None
-        back = msgspec.structs.replace(back, changes=[])
-        return back, ContractEvent(RESTORED, back, before.version) if before.gone else None
-    step = changes_of(before.definition, seen.definition)
-    version = next_version(before.version, step)
-    after = msgspec.structs.replace(
-        before,
-        upstream=seen.upstream,
+def review_tool(
+    record: ToolRecord, observed: ObservedTool, now: float
+) -> tuple[ToolRecord, ContractEvent | None]:
+    """Compare a known tool with what its upstream lists now. Return its new record and an event."""
+    if observed.digest == record.digest:
+        # The upstream had removed the tool, and lists it again without changes.
+        restored = msgspec.structs.replace(record, removed=False, upstream=observed.upstream)
+        if restored.is_broken:
+            remaining_changes = make_change_records(
+                compare_definitions(restored.accepted_definition, restored.definition)
+            )
+            return msgspec.structs.replace(restored, changes=remaining_changes), None
+        restored = msgspec.structs.replace(restored, changes=[])
+        return restored, ContractEvent(
+            RESTORED, restored, record.version
+        ) if record.removed else None
+    changes = compare_definitions(record.definition, observed.definition)
+    version = next_version(record.version, changes)
+    updated = msgspec.structs.replace(
+        record,
+        upstream=observed.upstream,
         version=version,
-        digest=seen.digest,
-        definition=seen.definition,
+        digest=observed.digest,
+        definition=observed.definition,
         at=now,
-        gone=False,
+        removed=False,
     )
-    if seen.digest == before.accepted_digest:
-        after = _accepted(after, now, before.accepted_by)
-        return after, ContractEvent(RESTORED, after, before.version, change_records(step))
-    one_step = before.digest == before.accepted_digest
-    since = step if one_step else changes_of(before.accepted_definition, seen.definition)
-    if breaking(since):
-        after = msgspec.structs.replace(after, changes=change_records(since))
-        return after, ContractEvent(BREAKING, after, before.accepted_version, after.changes)
-    after = _accepted(after, now, COMPATIBLE)
-    return after, ContractEvent(COMPATIBLE, after, before.version, change_records(step))
+    if observed.digest == record.accepted_digest:
+        updated = _accepted(updated, now, record.accepted_by)
+        return updated, ContractEvent(
+            RESTORED, updated, record.version, make_change_records(changes)
+        )
+    was_accepted = record.digest == record.accepted_digest
+    changes_since_acceptance = (
+        changes
+        if was_accepted
+        else compare_definitions(record.accepted_definition, observed.definition)
+    )
+    if breaking(changes_since_acceptance):
+        updated = msgspec.structs.replace(
+            updated, changes=make_change_records(changes_since_acceptance)
+        )
+        return updated, ContractEvent(BREAKING, updated, record.accepted_version, updated.changes)
+    updated = _accepted(updated, now, COMPATIBLE)
+    return updated, ContractEvent(COMPATIBLE, updated, record.version, make_change_records(changes))
 
 
-def removed(before: Sighting, now: float) -> tuple[Sighting, ContractEvent]:
-    """Its upstream does not list it any more."""
-    sentence = f"{before.upstream} does not list it any more."
-    changes = [ChangeRecord(str(ChangeReason.TOOL_REMOVED), "", True, sentence)]
-    after = msgspec.structs.replace(before, gone=True, at=now, changes=changes)
-    return after, ContractEvent(REMOVED, after, before.version, changes)
+def record_removal(record: ToolRecord, now: float) -> tuple[ToolRecord, ContractEvent]:
+    """Record that an upstream no longer lists a tool."""
+    message = f"{record.upstream} no longer lists it."
+    changes = [ChangeRecord(str(ChangeReason.TOOL_REMOVED), "", True, message)]
+    updated = msgspec.structs.replace(record, removed=True, at=now, changes=changes)
+    return updated, ContractEvent(REMOVED, updated, record.version, changes)
 
 
-def published(
-    one: Sighting, taken: SnapshotResult, now: float
-) -> tuple[Sighting, ContractEvent | None]:
-    """The registry has it: under which version, and whether it knew another one before."""
-    after = msgspec.structs.replace(one, version=taken.contract.version, published=one.digest)
-    settled = one.digest == one.accepted_digest
-    if settled:
-        after = msgspec.structs.replace(after, accepted_version=after.version)
-    unknown_so_far = settled and not one.published and one.accepted_by == FIRST_SEEN
-    if taken.before is None or not taken.is_new or not unknown_so_far:
-        return after, None
-    # The node has just met it, but the registry knows what it was.
-    changes = change_records(taken.changes)
-    if not breaking(taken.changes):
-        return after, ContractEvent(COMPATIBLE, after, taken.before, changes)
-    after = msgspec.structs.replace(
-        after,
-        accepted_version=taken.before,
-        # No digest of ours: whatever it is, it is not what was accepted.
+def record_publication(
+    record: ToolRecord, result: SnapshotResult, now: float
+) -> tuple[ToolRecord, ContractEvent | None]:
+    """Record that a tool was published. Return an event if the registry had another version
+    before."""
+    updated = msgspec.structs.replace(
+        record, version=result.contract.version, published=record.digest
+    )
+    is_accepted = record.digest == record.accepted_digest
+    if is_accepted:
+        updated = msgspec.structs.replace(updated, accepted_version=updated.version)
+    is_first_publication = is_accepted and not record.published and record.accepted_by == FIRST_SEEN
+    if result.previous_version is None or not result.is_new or not is_first_publication:
+        return updated, None
+    # The tool is new to this node, but the registry has its previous version.
+    changes = make_change_records(result.changes)
+    if not breaking(result.changes):
+        return updated, ContractEvent(COMPATIBLE, updated, result.previous_version, changes)
+    updated = msgspec.structs.replace(
+        updated,
+        accepted_version=result.previous_version,
+        # Empty, because the registry's version was never accepted under a digest of this node.
         accepted_digest="",
-        accepted_definition=taken.old,
+        accepted_definition=result.previous_document,
         changes=changes,
     )
-    return after, ContractEvent(BREAKING, after, taken.before, changes)
+    return updated, ContractEvent(BREAKING, updated, result.previous_version, changes)
 
 
-def _accepted(one: Sighting, now: float, by: str) -> Sighting:
+def _accepted(record: ToolRecord, now: float, by: str) -> ToolRecord:
     return msgspec.structs.replace(
-        one,
-        accepted_version=one.version,
-        accepted_digest=one.digest,
-        accepted_definition=one.definition,
+        record,
+        accepted_version=record.version,
+        accepted_digest=record.digest,
+        accepted_definition=record.definition,
         accepted_at=now,
         accepted_by=by,
         changes=[],

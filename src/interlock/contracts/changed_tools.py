@@ -1,5 +1,6 @@
-"""A tool that changed, as an operator sees it: from which version to which, by what, and whom that
-breaks. Data for the status of a node and for the command line."""
+"""Changed tools for operators: old and new version, the changes, and who depends on the tool. Data
+for the status of a node and for the command line.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from interlock.contracts.sightings import ChangeRecord, Sighting
+from interlock.contracts.tool_records import ChangeRecord, ToolRecord
 from interlock.primitives.timestamps import format_utc
 
 if TYPE_CHECKING:
-    # Comparing contracts takes much code, and most nodes never see one change.
+    # The comparison code is large, and most nodes never need it.
     from interlock.contracts.diff.changes import SchemaChange
 
 BREAKING: Final = "breaking"
@@ -21,23 +22,23 @@ RESTORED: Final = "restored"
 REMOVED: Final = "removed"
 ACCEPTED: Final = "accepted"
 
-_MOST_CHANGES: Final = 50
-_MOST_NAMED: Final = 3
+_MAX_CHANGES: Final = 50
+_MAX_LISTED: Final = 3
 
 
 class Dependents(Struct, frozen=True):
-    """Who relies on a tool."""
+    """The callers, drivers and rules that depend on a tool."""
 
     callers: list[str] = []
-    """Who called it lately."""
+    """Recent callers."""
     drivers: list[str] = []
-    """Drivers whose contracts are bound to it."""
+    """Drivers whose contracts are bound to the tool."""
     rules: list[str] = []
-    """Rules that were learned for it."""
+    """Policy rules that were learned for the tool."""
 
 
 class ToolChange(Struct, frozen=True):
-    """A tool whose contract is not what it was."""
+    """A tool whose contract changed."""
 
     tool: str
     upstream: str
@@ -54,55 +55,59 @@ class ContractsStatus(Struct, frozen=True):
     """The part of contracts in the status of a node."""
 
     changed_contracts: list[ToolChange] = []
-    """Tools of upstreams whose schemas changed lately, those that break their callers first."""
+    """Tools whose schemas changed recently, breaking changes first."""
 
 
 class ContractEvent(Struct, frozen=True):
-    """What was found out about a tool."""
+    """A change of a tool's contract that was detected."""
 
-    word: str
+    kind: str
     """`breaking`, `compatible`, `restored`, `removed` or `accepted`."""
-    sighting: Sighting
-    before: str
-    """The version that it was."""
+    record: ToolRecord
+    old_version: str
+    """The version before the change."""
     changes: list[ChangeRecord] = []
 
     @property
     def detail(self) -> str:
-        """In one line, for the journal and the log."""
-        versions = f"{self.before} → {self.sighting.version}"
-        return f"{versions}: {in_words(self.changes)}" if self.changes else versions
+        """A text of one line for the journal and the log."""
+        versions = f"{self.old_version} → {self.record.version}"
+        return f"{versions}: {format_changes(self.changes)}" if self.changes else versions
 
 
-def change_records(changes: Iterable[SchemaChange]) -> list[ChangeRecord]:
-    """Changes as they are kept: what breaks comes first."""
-    told = [ChangeRecord(str(one.reason), one.path, one.breaking, one.sentence) for one in changes]
-    return sorted(told, key=lambda one: not one.breaking)[:_MOST_CHANGES]
+def make_change_records(changes: Iterable[SchemaChange]) -> list[ChangeRecord]:
+    """Return the records of changes, breaking changes first."""
+    records = [
+        ChangeRecord(str(change.reason), change.path, change.breaking, change.message)
+        for change in changes
+    ]
+    return sorted(records, key=lambda record: not record.breaking)[:_MAX_CHANGES]
 
 
-def shown(one: Sighting, *, held: bool, breaks: Dependents) -> ToolChange:
-    """What broke, and nobody has accepted."""
+def make_tool_change(record: ToolRecord, *, held: bool, dependents: Dependents) -> ToolChange:
+    """Return an unaccepted breaking change, for the status of a node."""
     return ToolChange(
-        one.tool,
-        one.upstream,
-        format_utc(one.at),
-        one.accepted_version,
-        one.version,
+        record.tool,
+        record.upstream,
+        format_utc(record.at),
+        record.accepted_version,
+        record.version,
         breaking=True,
-        held=held and not one.gone,
-        changes=one.changes,
-        breaks=breaks,
+        held=held and not record.removed,
+        changes=record.changes,
+        breaks=dependents,
     )
 
 
-def in_words(changes: Sequence[ChangeRecord]) -> str:
-    """`REQUIRED_FIELD_ADDED /inputSchema/properties/x and 2 more`."""
-    told = [f"{one.reason} {one.path}".rstrip() for one in changes[:_MOST_NAMED]]
-    if len(changes) > _MOST_NAMED:
-        told.append(f"{len(changes) - _MOST_NAMED} more")
-    return " and ".join(told) if len(told) < 3 else f"{', '.join(told[:-1])} and {told[-1]}"
+def format_changes(changes: Sequence[ChangeRecord]) -> str:
+    """Format changes: `REQUIRED_FIELD_ADDED /inputSchema/properties/x and 2 more`."""
+    parts = [f"{change.reason} {change.path}".rstrip() for change in changes[:_MAX_LISTED]]
+    if len(changes) > _MAX_LISTED:
+        parts.append(f"{len(changes) - _MAX_LISTED} more")
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def classes(changes: Iterable[ChangeRecord]) -> tuple[str, ...]:
-    """The classes of what breaks, without a word of the server: for whoever may be a model."""
-    return tuple(dict.fromkeys(one.reason for one in changes if one.breaking))
+def breaking_reasons(changes: Iterable[ChangeRecord]) -> tuple[str, ...]:
+    """Return the reasons of breaking changes. They contain no text of the server, because a
+    model may read them."""
+    return tuple(dict.fromkeys(change.reason for change in changes if change.breaking))

@@ -1,8 +1,8 @@
-"""The contracts of a node's tools, put together: what its upstreams list is watched, versioned,
-published in the registry, and told or held when it breaks whoever relies on it.
+"""The contracts component of a node: the watch of upstream tools, the registry, and the hold on
+tools with breaking changes.
 
-A tool that is held is held as a pinned one is (`trust/pins.py`): in no list, and not to be
-called, until somebody accepts what it is now.
+A tool is held in the same way as a tool with a changed pin (`trust/pins.py`): it is in no list and
+cannot be called until an operator accepts its new contract.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from interlock.contracts.change_review import breaks_of
+from interlock.contracts.change_review import find_dependents
 from interlock.contracts.changed_tools import (
     ACCEPTED,
     BREAKING,
@@ -26,16 +26,16 @@ from interlock.contracts.changed_tools import (
     ContractsStatus,
     Dependents,
     ToolChange,
-    change_records,
-    classes,
-    shown,
+    breaking_reasons,
+    make_change_records,
+    make_tool_change,
 )
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.http_api import BASE, ContractsApp
-from interlock.contracts.paths import registry_path, sightings_path
-from interlock.contracts.registry.records import Deprecation, moment_of
+from interlock.contracts.paths import registry_path, tool_records_path
+from interlock.contracts.registry.records import Deprecation, parse_timestamp
 from interlock.contracts.registry_service import RegistryService
-from interlock.contracts.sightings import ChangeRecord, SightingState, SightingStore
+from interlock.contracts.tool_records import ChangeRecord, ToolRecordStore, ToolState
 from interlock.contracts.watch import BrokenTool, ContractWatch, DeclaredContract, WatchReport
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
@@ -57,56 +57,60 @@ from interlock.trust.pins import HeldTool, Pins
 if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
 
-_PATIENCE: Final = 2.0
-"""How long others who use the registry are waited for: what is not published now is later."""
-_WHAT: Final = "contracts"
-"""The verb of journal entries about contracts."""
-_MOST_ROWS: Final = 200
-_MOST_LINES: Final = 10
-"""So many tools that broke at once have a line of the log each."""
-_SHOWN_FOR: Final = 86_400.0
-"""How long a change that breaks nobody is shown."""
-_SMALL: Final = 128 * 1024
-"""A contract up to this size is compared at once; a larger one is held meanwhile."""
+_LOCK_TIMEOUT_SECONDS: Final = 2.0
+"""How long to wait for other processes that use the registry. What cannot be published now is
+published later."""
+_JOURNAL_METHOD: Final = "contracts"
+"""The method of journal entries about contracts."""
+_MAX_CHANGES: Final = 200
+_MAX_LOG_LINES: Final = 10
+"""The number of broken tools that get a log line each, when several break at once."""
+_COMPATIBLE_CHANGE_SECONDS: Final = 86_400.0
+"""How long the status shows a compatible change."""
+_MAX_INLINE_BYTES: Final = 128 * 1024
+"""Contracts up to this size are compared at once. A larger one is held until the watch has
+compared it."""
 _log = logging.getLogger("interlock.node")
 
 
-class _Unchecked:
-    """Stands in for the schema of a tool that is held: it is not called whatever is sent."""
+class _AcceptAnything:
+    """The validator of a held tool: it accepts all arguments, because the call is rejected
+    anyway."""
 
     def is_valid(self, instance: Any) -> bool:
         return True
 
 
-_UNCHECKED: Final = _Unchecked()
+_ACCEPT_ANYTHING: Final = _AcceptAnything()
 
 
 class HeldContract(HeldTool):
-    """A tool that is held because it would break its callers."""
+    """A tool that is held because its contract has a breaking change."""
 
     __slots__ = ("_classes",)
 
     def __init__(self, tool: str, accepted: str, digest: str, changes: list[ChangeRecord]) -> None:
         super().__init__(tool, accepted, digest, b"", lambda: None)
-        self._classes = classes(changes)
+        self._classes = breaking_reasons(changes)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The classes of what breaks, in no words of its server."""
+        """The reasons of the breaking changes. They contain no text of the server, because a
+        model may read them."""
         return self._classes
 
     @property
     def message(self) -> str:
-        how = f" ({', '.join(self._classes)})" if self._classes else ""
+        reasons = f" ({', '.join(self._classes)})" if self._classes else ""
         return (
-            f"{self.tool} is held: its contract changed so that callers would break{how}. Nobody "
-            f"can call it until somebody accepts the change: `interlock contracts status "
-            f"{self.tool}` shows it, `interlock contracts accept {self.tool}` accepts it."
+            f"{self.tool} is held: its contract has a breaking change{reasons}. It cannot be "
+            "called until an operator accepts the change. Show it: `interlock contracts status "
+            f"{self.tool}`. Accept it: `interlock contracts accept {self.tool}`."
         )
 
 
 class Contracts(FeatureComponent):
-    """What a node does about contracts."""
+    """The contracts feature of a node."""
 
     def __init__(
         self,
@@ -120,13 +124,21 @@ class Contracts(FeatureComponent):
         pipeline: Pipeline,
         guard: Guard,
         challenges: Challenges,
-        bound: Callable[[str], list[str]] = lambda _: [],
-        unwatched: Container[str] = (),
+        find_drivers: Callable[[str], list[str]] = lambda _: [],
+        unwatched_upstreams: Container[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`bound`: which drivers' contracts lead to a tool; asked in a thread. `unwatched`: keys of
-        upstreams whose tools say their versions themselves (see `declare`). Raises InterlockError
-        for a store that cannot be read."""
+        """Create the component.
+
+        Args:
+            find_drivers: Returns the drivers whose contracts are bound to a tool; called in a
+                thread.
+            unwatched_upstreams: Keys of upstreams whose tools declare their own versions
+                (see `declare`).
+
+        Raises:
+            InterlockError: The store cannot be read.
+        """
         self._config = config
         self._base_dir = base_dir
         self._environ = environ
@@ -136,34 +148,34 @@ class Contracts(FeatureComponent):
         self._pipeline = pipeline
         self._guard = guard
         self._challenges = challenges
-        self._bound = bound
-        self._unwatched = unwatched
+        self._find_drivers = find_drivers
+        self._unwatched_upstreams = unwatched_upstreams
         self._clock = clock
-        self._started = False
+        self._is_started = False
         self._watch: ContractWatch | None = None
-        self._states: dict[str, SightingState] = {}
-        self._rows: dict[str, BrokenTool] = {}
-        self._recent: deque[ToolChange] = deque(maxlen=_MOST_ROWS)
-        self._ends: dict[str, Deprecation] = {}
-        """Majors that end, by `name@major`."""
-        self.on_ends: Callable[[], None] = lambda: None
-        """Told when somebody deprecated a major, or thought better of it."""
-        self.also_changed: Callable[[], list[ToolChange]] = list
-        """Changes that another component found out; shown first."""
-        self._held_of: dict[str, list[Tool]] = {}
+        self._states: dict[str, ToolState] = {}
+        self._broken_tools: dict[str, BrokenTool] = {}
+        self._compatible_changes: deque[ToolChange] = deque(maxlen=_MAX_CHANGES)
+        self._deprecations: dict[str, Deprecation] = {}
+        """Deprecated majors, by `name@major`."""
+        self.on_deprecations: Callable[[], None] = lambda: None
+        """Called when the deprecated majors of the registry changed."""
+        self.extra_changes: Callable[[], list[ToolChange]] = list
+        """Returns changes that another component detected. The status shows them first."""
+        self._held_tools: dict[str, list[Tool]] = {}
         self._registry_service = RegistryService()
         pins.beside = self._review
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Begin to watch, before upstreams offer anything. Once, whoever begins. Raises
+        """Start to watch, before upstreams offer tools. A second call does nothing. Raises
         InterlockError."""
-        if not self._started:
-            self._started = True
-            self._registry_service.look_into(self._opener(self._config))
+        if not self._is_started:
+            self._is_started = True
+            self._registry_service.use_registry(self._registry_opener(self._config))
             if self._config.section(ContractsConfig).watch:
-                self._begin(self._config)
+                self._start_watch(self._config)
                 self._review_all()
 
     async def stop(self) -> None:
@@ -175,48 +187,51 @@ class Contracts(FeatureComponent):
 
     async def apply(self, old: Config, new: Config) -> None:
         config = new
-        before, self._config = self._config, new
-        now, then = config.section(ContractsConfig), before.section(ContractsConfig)
-        if now == then or not self._started:
+        previous, self._config = self._config, new
+        settings, old_settings = config.section(ContractsConfig), previous.section(ContractsConfig)
+        if settings == old_settings or not self._is_started:
             return
-        if now.registry != then.registry:
-            self._registry_service.look_into(self._opener(config))
+        if settings.registry != old_settings.registry:
+            self._registry_service.use_registry(self._registry_opener(config))
             if self._watch is not None:
-                self._watch.publish_in(self._opener(config))
-        if self._watch is None and now.watch:
-            self._begin(config)
-        elif now.watch and not then.watch:
-            self._see_all()
+                self._watch.use_registry(self._registry_opener(config))
+        if self._watch is None and settings.watch:
+            self._start_watch(config)
+        elif settings.watch and not old_settings.watch:
+            self._watch_all()
         self._review_all()
 
-    def _begin(self, config: Config) -> None:
-        """Raises InterlockError for a store that cannot be read: what it says must not be
-        guessed."""
-        path = sightings_path(config, self._environ, self._base_dir)
+    def _start_watch(self, config: Config) -> None:
+        """Start the watch. Raises InterlockError for an existing store that cannot be read: its
+        content must not be guessed."""
+        path = tool_records_path(config, self._environ, self._base_dir)
         try:
-            store = SightingStore(path)
+            store = ToolRecordStore(path)
         except InterlockError as error:
             if path.exists() and path.stat().st_size:
                 raise
-            _log.warning("%s What tools were is known until the node stops.", error.message)
-            store = SightingStore(None)
+            _log.warning(
+                "contracts: %s The records of tools are in memory until the node stops.",
+                error.message,
+            )
+            store = ToolRecordStore(None)
         self._watch = watch = ContractWatch(
             store,
             asyncio.get_running_loop().call_soon_threadsafe,
-            on_report=self._heard,
-            breaks=self._breaks,
+            on_report=self._on_report,
+            find_dependents=self._find_dependents,
             clock=self._clock,
         )
         self._states = watch.states()
-        watch.publish_in(self._opener(config))
+        watch.use_registry(self._registry_opener(config))
         watch.start()
-        self._see_all()
+        self._watch_all()
 
-    def _see_all(self) -> None:
+    def _watch_all(self) -> None:
         for offering in self._catalog.offerings:
-            self._saw(offering)
+            self._watch_offering(offering)
 
-    def _opener(self, config: Config) -> Callable[[], ContractRegistry] | None:
+    def _registry_opener(self, config: Config) -> Callable[[], ContractRegistry] | None:
         path = registry_path(config, self._base_dir)
         if path is None:
             return None
@@ -224,48 +239,49 @@ class Contracts(FeatureComponent):
         def open() -> ContractRegistry:
             from interlock.contracts.registry.registry import ContractRegistry
 
-            return ContractRegistry(path, patience=_PATIENCE, clock=self._clock)
+            return ContractRegistry(path, lock_timeout=_LOCK_TIMEOUT_SECONDS, clock=self._clock)
 
         return open
 
     # -- what upstreams offer
 
     def review(self, offering: Offering) -> frozenset[str]:
-        """Judge what an upstream is about to offer. The names of its tools that are held, for what
-        they were pinned as, or for what they break."""
+        """Review what an upstream is about to offer. Return the names of its held tools: their pin
+        or their contract has changed.
+        """
         return self._pins.review(offering) | self._review(offering)
 
     def _review(self, offering: Offering) -> frozenset[str]:
-        """Those that are held for what they break."""
-        for tool in self._held_of.pop(offering.upstream, ()):
+        """Return the tools that are held for a breaking change."""
+        for tool in self._held_tools.pop(offering.upstream, ()):
             tool.validator = None
             if isinstance(self._pins.held.get(tool), HeldContract):
                 del self._pins.held[tool]
         if offering is not self._catalog.offering(offering.upstream):
-            self._saw(offering)
-        if not self._holds(offering):
+            self._watch_offering(offering)
+        if not self._can_hold(offering):
             return frozenset()
         held = [tool for tool in offering.tools if self._hold(tool)]
         if held:
-            self._held_of[offering.upstream] = held
+            self._held_tools[offering.upstream] = held
         return frozenset(tool.canonical for tool in held)
 
-    def _saw(self, offering: Offering) -> None:
+    def _watch_offering(self, offering: Offering) -> None:
         if (
             self._watch is not None
             and self._config.section(ContractsConfig).watch
             and self._is_watched(offering)
         ):
-            self._watch.saw(offering)
+            self._watch.observe(offering)
 
     def _is_watched(self, offering: Offering) -> bool:
-        # The node's own tools change with the node, and contracts that drivers serve say their
-        # versions themselves.
+        # Ignore the node's own tools, which change with the node, and the contracts of drivers,
+        # which declare their versions.
         key = offering.upstream
-        own = key in ("", BUILTIN_KEY) or key.startswith(CONTRACTS)
-        return not own and key not in self._unwatched
+        is_own = key in ("", BUILTIN_KEY) or key.startswith(CONTRACTS)
+        return not is_own and key not in self._unwatched_upstreams
 
-    def _holds(self, offering: Offering) -> bool:
+    def _can_hold(self, offering: Offering) -> bool:
         settings = self._config.section(ContractsConfig)
         return (
             self._watch is not None
@@ -275,7 +291,7 @@ class Contracts(FeatureComponent):
         )
 
     def _hold(self, tool: Tool) -> bool:
-        """Hold it if it is not what was accepted, and breaks callers of that."""
+        """Hold a tool if its contract differs from the accepted one and breaks callers."""
         state = self._states.get(tool.canonical)
         if state is None:
             return False
@@ -283,32 +299,40 @@ class Contracts(FeatureComponent):
         if digest == state.accepted_digest:
             return False
         changes: list[ChangeRecord] = []
-        row = self._rows.get(tool.canonical)
-        if row is not None and row.sighting.digest == digest:
-            changes = row.sighting.changes
+        broken_tool = self._broken_tools.get(tool.canonical)
+        if broken_tool is not None and broken_tool.record.digest == digest:
+            changes = broken_tool.record.changes
         elif digest != state.digest:
-            found = self._broken_now(tool)
-            if found is not None and not found:
+            breaking_changes = self._compare_now(tool)
+            if breaking_changes is not None and not breaking_changes:
                 return False
-            changes = found or []
+            changes = breaking_changes or []
         held = HeldContract(tool.canonical, state.accepted_digest, digest, changes)
-        # One that is pinned besides is held for that, and it is said once.
+        # A tool that is already held for its pin stays held for the pin: one message is enough.
         self._pins.held.setdefault(tool, held)
-        # Who calls it as it was is to hear that it is held, not what it asks for now.
-        tool.validator = _UNCHECKED
+        # A caller with the old arguments must learn that the tool is held, not that they are
+        # invalid.
+        tool.validator = _ACCEPT_ANYTHING
         return True
 
-    def _broken_now(self, tool: Tool) -> list[ChangeRecord] | None:
-        """What breaks in a contract that nobody has seen yet. None: that is looked at elsewhere,
-        and until then it is held."""
-        assert self._watch is not None
-        now = encode_contract(tool)
-        accepted = self._watch.accepted(tool.canonical) if len(now) <= _SMALL else None
-        if accepted is None or len(accepted) > _SMALL:
-            return None
-        from interlock.contracts.change_review import broken_in
+    def _compare_now(self, tool: Tool) -> list[ChangeRecord] | None:
+        """Return the breaking changes of a definition that is not in the store yet.
 
-        return change_records(broken_in(accepted, now))
+        None: the definition is too large to compare here. The tool is held until the watch has
+        compared it.
+        """
+        assert self._watch is not None
+        definition = contract(tool)
+        accepted = (
+            self._watch.accepted_definition(tool.canonical)
+            if len(definition) <= _MAX_INLINE_BYTES
+            else None
+        )
+        if accepted is None or len(accepted) > _MAX_INLINE_BYTES:
+            return None
+        from interlock.contracts.change_review import find_breaking_changes
+
+        return make_change_records(find_breaking_changes(accepted, definition))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
@@ -316,121 +340,139 @@ class Contracts(FeatureComponent):
                 self._catalog.hide_tools(offering.upstream, self.review(offering))
 
     def declare(self, name: str, version: str, document: bytes, source: str) -> None:
-        """A contract that says its version itself is published as it is: a tool's definition, as
-        JSON, and where that was written."""
+        """Publish a contract that declares its own version.
+
+        Args:
+            document: The definition of a tool, as JSON.
+            source: The file of the definition.
+        """
         if self._watch is not None:
             self._watch.declare(DeclaredContract(name, version, document, source))
 
     @property
     def deprecations(self) -> Mapping[str, Deprecation]:
         """The deprecated majors of the registry, by `name@major`."""
-        return self._ends
+        return self._deprecations
 
-    # -- what was found out
+    # -- reports of the watch
 
-    def _heard(self, report: WatchReport) -> None:
+    def _on_report(self, report: WatchReport) -> None:
         for tool, state in report.states.items():
             if state is None:
                 self._states.pop(tool, None)
             else:
                 self._states[tool] = state
-        for tool, row in report.rows.items():
-            if row is None:
-                self._rows.pop(tool, None)
+        for tool, broken_tool in report.broken_tools.items():
+            if broken_tool is None:
+                self._broken_tools.pop(tool, None)
             else:
-                self._rows[tool] = row
-        self._tell_all(report.news)
-        for ends in report.ends:
-            self._ends = {f"{one.name}@{one.major}": one for one in ends}
-            self.on_ends()
+                self._broken_tools[tool] = broken_tool
+        self._record_events(report.events)
+        for deprecations in report.deprecations:
+            self._deprecations = {f"{end.name}@{end.major}": end for end in deprecations}
+            self.on_deprecations()
         if self._config.section(ContractsConfig).on_break == "hold":
-            concerned = {one.upstream for one in report.states.values() if one is not None}
-            concerned |= {row.sighting.upstream for row in report.rows.values() if row is not None}
-            forgotten = None in report.states.values()
+            concerned = {state.upstream for state in report.states.values() if state is not None}
+            concerned |= {
+                broken_tool.record.upstream
+                for broken_tool in report.broken_tools.values()
+                if broken_tool is not None
+            }
+            has_deleted_tools = None in report.states.values()
             for offering in self._catalog.offerings:
-                if forgotten or offering.upstream in concerned:
-                    self._catalog.hide_tools(offering.upstream, self.review(offering))
-            for news in report.news:
-                if news.word == BREAKING:
-                    self._tell_held(news.sighting.tool)
+                if has_deleted_tools or offering.upstream in concerned:
+                    self._catalog.withhold(offering.upstream, self.review(offering))
+            for event in report.events:
+                if event.kind == BREAKING:
+                    self._record_held(event.record.tool)
 
-    def _tell_all(self, news: list[ContractEvent]) -> None:
-        broken = [one for one in news if one.word in (BREAKING, REMOVED)]
-        for one in news:
-            self._tell(one)
-        for one in broken[:_MOST_LINES]:
+    def _record_events(self, events: list[ContractEvent]) -> None:
+        breaking_events = [event for event in events if event.kind in (BREAKING, REMOVED)]
+        for event in events:
+            self._record_event(event)
+        for event in breaking_events[:_MAX_LOG_LINES]:
             _log.warning(
-                "%s changed so that its callers break: %s; `interlock contracts status` says more",
-                one.sighting.tool,
-                one.detail,
+                "contract of %s: breaking change: %s. Run `interlock contracts status` for "
+                "details.",
+                event.record.tool,
+                event.detail,
             )
-        if len(broken) > _MOST_LINES:
-            _log.warning("and %d more tools broke", len(broken) - _MOST_LINES)
+        if len(breaking_events) > _MAX_LOG_LINES:
+            _log.warning(
+                "contracts: %d more tools have breaking changes",
+                len(breaking_events) - _MAX_LOG_LINES,
+            )
 
-    def _tell(self, news: ContractEvent) -> None:
-        one = news.sighting
-        detail = one.accepted_by if news.word == ACCEPTED else news.detail
-        self._audit.record_change(_WHAT, one.tool, news.word, detail)
-        if news.word not in (BREAKING, REMOVED):
-            _log.info("the contract of %s: %s, %s", one.tool, news.word, detail)
-        if news.word in (COMPATIBLE, RESTORED):
-            since = format_utc(one.at)
-            self._recent.append(
+    def _record_event(self, event: ContractEvent) -> None:
+        record = event.record
+        detail = record.accepted_by if event.kind == ACCEPTED else event.detail
+        self._audit.record_change(_JOURNAL_METHOD, record.tool, event.kind, detail)
+        if event.kind not in (BREAKING, REMOVED):
+            _log.info("contract of %s: %s, %s", record.tool, event.kind, detail)
+        if event.kind in (COMPATIBLE, RESTORED):
+            since = format_utc(record.at)
+            self._compatible_changes.append(
                 ToolChange(
-                    one.tool, one.upstream, since, news.before, one.version, False, False,
-                    news.changes,
+                    record.tool, record.upstream, since, event.old_version, record.version,
+                    False, False, event.changes,
                 )
             )  # fmt: skip
 
-    def _tell_held(self, tool: str) -> None:
+    def _record_held(self, tool: str) -> None:
         for held in self._pins.held.values():
             if held.tool == tool and isinstance(held, HeldContract):
                 self._audit.record_held(tool, held.message)
                 return
 
-    def _breaks(self, tool: str) -> Dependents:
-        """In the thread of the watch."""
+    def _find_dependents(self, tool: str) -> Dependents:
+        """Return who depends on a tool. Called in the thread of the watch."""
         path = journal_path(self._config, self._environ, self._base_dir)
-        return breaks_of(tool, self._config, path, self._bound, self._clock())
+        return find_dependents(tool, self._config, path, self._find_drivers, self._clock())
 
-    # -- how it fares
+    # -- status
 
     def status(self) -> ContractsStatus:
-        return ContractsStatus([*self.also_changed(), *self.changes()])
+        return ContractsStatus([*self.extra_changes(), *self.changes()])
 
     def changes(self) -> list[ToolChange]:
-        """Tools that are not what they were: first what breaks, until somebody accepts it, then
-        what changed lately and breaks nobody."""
+        """Return changed tools: first unaccepted breaking changes, then recent
+        compatible changes."""
         held = {held.tool for held in self._pins.held.values() if isinstance(held, HeldContract)}
-        rows = [
-            shown(row.sighting, held=tool in held, breaks=row.breaks)
-            for tool, row in sorted(self._rows.items())
+        broken = [
+            make_tool_change(
+                broken_tool.record, held=tool in held, dependents=broken_tool.dependents
+            )
+            for tool, broken_tool in sorted(self._broken_tools.items())
         ]
-        fresh = self._clock() - _SHOWN_FOR
-        others = [one for one in self._recent if moment_of(one.since) >= fresh]
-        return [*rows, *reversed(others)][:_MOST_ROWS]
+        earliest = self._clock() - _COMPATIBLE_CHANGE_SECONDS
+        compatible = [
+            change
+            for change in self._compatible_changes
+            if parse_timestamp(change.since) >= earliest
+        ]
+        return [*broken, *reversed(compatible)][:_MAX_CHANGES]
 
     def problems(self) -> list[str]:
-        """What is wrong now, for whoever asks how the node fares."""
+        """Return current problems for the status of the node."""
         problem = None if self._watch is None else self._watch.problem
         return [] if problem is None else [problem]
 
-    # -- its paths
+    # -- routes
 
     def routes(self) -> Sequence[Route]:
         app = ContractsApp(
             self._registry_service,
             guard=self._guard,
             challenges=self._challenges,
-            authenticate=lambda credentials: self._pipeline.admission.authenticate(credentials),
-            refused=self._pipeline.record_rejection,
+            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
+            on_rejection=self._pipeline.refused,
             audit=self._audit,
-            most_bytes=lambda: self._config.limits.body_bytes,
+            max_payload_bytes=lambda: self._config.limits.body_bytes,
         )
         return (AppRoute(BASE, app, is_there=self._is_served),)
 
     def _is_served(self) -> bool:
-        return self._config.section(ContractsConfig).serve and self._registry_service.is_there
+        return self._config.section(ContractsConfig).serve and self._registry_service.is_available
 
 
 def create(context: NodeContext) -> Contracts:
@@ -444,5 +486,5 @@ def create(context: NodeContext) -> Contracts:
         pipeline=context.pipeline,
         guard=context.guard,
         challenges=context.challenges,
-        unwatched=(CONTRACTS,),
+        unwatched_upstreams=(CONTRACTS,),
     )

@@ -1,5 +1,5 @@
-"""What a node is told about the contracts of tools: where their history is kept, and what happens
-when one changes so that callers would break."""
+"""The config section `contracts`: the history of tool schemas, and what happens on a breaking
+change."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ OnBreak = Literal["report", "hold"]
 
 
 class ContractsConfig(FeatureSection, frozen=True):
-    """The schemas of tools: their history, and what happens when one breaks."""
+    """The history of tool schemas, and what happens on a breaking change."""
 
     KEY = "contracts"
 
     watch: Annotated[
-        bool, says("false: nobody looks whether the schemas of tools change, and nothing is held.")
+        bool,
+        says("Watch the schemas of tools for changes. false: no change is reported or held."),
     ] = True
     registry: Annotated[
         Text | None,
-        says("The folder of the contract registry (a Git repository). Default: none is kept."),
+        says("The folder of the contract registry, a Git repository. Default: no registry."),
     ] = None
     on_break: Annotated[
         OnBreak,
         says(
-            "report: a breaking change of a tool's schema is told and written down. hold: the tool "
-            "cannot be called until somebody accepts the change."
+            "What to do when a tool's schema has a breaking change. report: log it and write it to "
+            "the journal. hold: also reject calls of the tool until an operator accepts the change."
         ),
     ] = "report"
     serve: Annotated[
         bool,
-        says("Whether callers may ask the registry over HTTP: GET /contracts and below."),
+        says("Serve the registry to callers over HTTP: GET /contracts and the paths below it."),
     ] = True
 
 
 def check_contracts(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Write down every problem between them."""
+    """Report all problems of the section."""
     contracts: ContractsConfig | None = values.get("contracts")
     if contracts is None or ("contracts",) not in reader.places:
         return
@@ -48,14 +49,19 @@ def check_contracts(reader: NodeReader, values: dict[str, Any]) -> None:
     if registry is not None and PurePath(registry) in (PurePath("."), PurePath("~")):
         reader.report(
             path,
-            "the registry is a repository of its own, and something else is in this folder",
-            "name a folder for it, such as contracts-registry",
+            "a contract registry needs a Git repository of its own, but this folder has other "
+            "files",
+            "name a separate folder, such as contracts-registry",
         )
     elif registry is not None and registry == values.get("state_dir"):
-        reader.report(path, "the node's own files are there", "name another folder")
+        reader.report(
+            path, "this is the state folder of the node", "name another folder for the registry"
+        )
     if contracts.on_break == "hold" and not contracts.watch:
         reader.report(
-            ("contracts", "on_break"), "nothing is held that nobody watches", "remove watch: false"
+            ("contracts", "on_break"),
+            "`hold` needs the watch, which is off",
+            "remove `watch: false`",
         )
 
 

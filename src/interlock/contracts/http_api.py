@@ -1,12 +1,12 @@
-"""The contract registry over HTTP: which contracts there are, one of them at a version, who
-published it, and whether a payload is what it asks for.
+"""The HTTP API of the contract registry.
 
     GET  /contracts?name=&domain=&protocol=&version=&source=&generator_version=&since=&until=
     GET  /contracts/NAME?version=2.3.x
     GET  /contracts/NAME/log
     POST /contracts/NAME/validate?version=2.3.x
 
-It is there only where a registry is. Whoever may call may ask; nothing is changed here.
+The API exists only where a registry is configured. Every caller that may call tools may use it. It
+changes nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from interlock.core.server.http.resource_metadata import Challenges
 from interlock.errors import FORBIDDEN, INVALID_REQUEST, InterlockError
 
 BASE: Final = "/contracts"
-_VERB: Final = "contracts"
+_METHOD: Final = "contracts"
 _LOG, _VALIDATE = "/log", "/validate"
-_MOST_PARAMETERS: Final = 20
-_MOST_ENTRIES: Final = 1000
-_WHICH: Final = frozenset({"version", "domain", "protocol"})
-_KNOWN: Final = {
-    "": _WHICH | {"name", "source", "generator_version", "since", "until"},
-    "find": _WHICH,
+_MAX_PARAMETERS: Final = 20
+_MAX_LOG_ENTRIES: Final = 1000
+_SELECTORS: Final = frozenset({"version", "domain", "protocol"})
+_PARAMETERS_OF_PATH: Final = {
+    "": _SELECTORS | {"name", "source", "generator_version", "since", "until"},
+    "find": _SELECTORS,
     _LOG: frozenset({"count"}),
-    _VALIDATE: _WHICH | {"part"},
+    _VALIDATE: _SELECTORS | {"part"},
 }
-"""Which parameters each path understands."""
+"""The query parameters of each path."""
 
 
 class DeprecationInfo(Protocol):
-    """How long something is still supported."""
+    """The end of support for a contract."""
 
     @property
     def deprecated_at(self) -> str: ...
@@ -61,7 +61,7 @@ class DeprecationInfo(Protocol):
 
 
 class ContractInfo(Protocol):
-    """A contract, as far as the headers of an answer go."""
+    """A contract, with the data that response headers need."""
 
     @property
     def version(self) -> str: ...
@@ -74,7 +74,7 @@ class ContractInfo(Protocol):
 
 
 class ValidationInfo(Protocol):
-    """What became of a payload."""
+    """The result of validating a payload."""
 
     @property
     def valid(self) -> bool: ...
@@ -87,28 +87,28 @@ class ValidationInfo(Protocol):
 
 
 class RegistryReader(Protocol):
-    """What this asks of a registry. Everything raises InterlockError."""
+    """Access to the registry. All methods raise InterlockError."""
 
     @property
-    def is_there(self) -> bool: ...
+    def is_available(self) -> bool: ...
 
-    async def search(self, asked: dict[str, str]) -> dict[str, Any]: ...
+    async def search(self, query: dict[str, str]) -> dict[str, Any]: ...
 
     async def find(
-        self, name: str, asked: dict[str, str]
+        self, name: str, query: dict[str, str]
     ) -> tuple[dict[str, Any], ContractInfo]: ...
 
-    async def log(self, name: str, most: int) -> Sequence[object]: ...
+    async def log(self, name: str, limit: int) -> Sequence[object]: ...
 
-    async def validate(self, name: str, payload: Any, asked: dict[str, str]) -> ValidationInfo: ...
+    async def validate(self, name: str, payload: Any, query: dict[str, str]) -> ValidationInfo: ...
 
 
-ApiAnswer = tuple[int, object, DeprecationInfo | None, str]
-"""Status, body, how long it is still supported, and what the journal says."""
+ApiResponse = tuple[int, object, DeprecationInfo | None, str]
+"""Status, body, end of support, and the detail for the journal."""
 
 
 class ContractsApp:
-    """Everything under /contracts."""
+    """The application for all paths under /contracts."""
 
     def __init__(
         self,
@@ -116,102 +116,121 @@ class ContractsApp:
         *,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
-        refused: Callable[[Call, InterlockError], None],
+        on_rejection: Callable[[Call, InterlockError], None],
         audit: Audit,
-        most_bytes: Callable[[], int],
+        max_payload_bytes: Callable[[], int],
         challenges: Challenges,
     ) -> None:
-        """`refused` records who was turned away, `audit` who asked. `most_bytes`: the largest
-        payload that is validated."""
+        """Create the application.
+
+        Args:
+            on_rejection: Records a rejected request.
+            audit: Records an accepted request.
+            max_payload_bytes: Returns the size limit of a payload to validate.
+        """
         self._guard = guard
         self._challenges = challenges
-        self._most_bytes = most_bytes
+        self._max_payload_bytes = max_payload_bytes
         self._registry = registry
         self._authenticate = authenticate
-        self._refused = refused
+        self._on_rejection = on_rejection
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = call_of(scope, _VERB)
+        call = call_of(scope, _METHOD)
         try:
-            status, body, ends, told = await self._serve(scope, receive, call)
+            status, body, deprecation, detail = await self._serve(scope, receive, call)
         except InterlockError as error:
-            self._refused(call, error)
+            self._on_rejection(call, error)
             await turn_away(send, error, call, self._challenges, data=error.data)
         else:
-            self._audit.record(call, OK, 0, told)
-            await respond_json(send, status, body, (*FIELDS, *_fields_of(ends)))
+            self._audit.record(call, OK, 0, detail)
+            await respond_json(send, status, body, (*FIELDS, *_deprecation_fields(deprecation)))
 
-    async def _serve(self, scope: Scope, receive: Receive, call: Call) -> ApiAnswer:
+    async def _serve(self, scope: Scope, receive: Receive, call: Call) -> ApiResponse:
         check_origin(self._guard, scope)
         await self._admit(call)
         name = scope["path"].removeprefix(BASE).removeprefix("/")
-        below = next((one for one in (_LOG, _VALIDATE) if name.endswith(one)), "")
-        name = name.removesuffix(below) if below else name
-        wanted = "POST" if below == _VALIDATE else "GET"
-        if scope["method"] not in (wanted, *(("HEAD",) if wanted == "GET" else ())):
-            return 405, words("method_not_allowed", f"Use {wanted}."), None, "method not allowed"
-        asked = _parameters(scope["query_string"], _KNOWN[below or ("find" if name else "")])
+        action = next((suffix for suffix in (_LOG, _VALIDATE) if name.endswith(suffix)), "")
+        name = name.removesuffix(action) if action else name
+        required_method = "POST" if action == _VALIDATE else "GET"
+        if scope["method"] not in (
+            required_method,
+            *(("HEAD",) if required_method == "GET" else ()),
+        ):
+            return (
+                405,
+                words("method_not_allowed", f"Use {required_method}."),
+                None,
+                "method not allowed",
+            )
+        query = _parameters(
+            scope["query_string"], _PARAMETERS_OF_PATH[action or ("find" if name else "")]
+        )
         if not name:
-            body = await self._registry.search(asked)
+            body = await self._registry.search(query)
             return 200, body, None, f"{len(body['contracts'])} shown"
-        if below == _LOG:
-            entries = await self._registry.log(name, _count(asked.get("count")))
+        if action == _LOG:
+            entries = await self._registry.log(name, _count(query.get("count")))
             return 200, {"name": name, "log": entries}, None, f"{len(entries)} shown"
-        if below == _VALIDATE:
-            payload = await read_json(scope, receive, object, self._most_bytes())
-            checked = await self._registry.validate(name, payload, asked)
-            word = "valid" if checked.valid else "not valid"
-            return 200, checked, checked.deprecation, f"{checked.version} {word}"
-        shown, found = await self._registry.find(name, asked)
-        return 200, shown, found.deprecation, found.version
+        if action == _VALIDATE:
+            payload = await read_json(scope, receive, object, self._max_payload_bytes())
+            validation = await self._registry.validate(name, payload, query)
+            outcome = "valid" if validation.valid else "not valid"
+            return 200, validation, validation.deprecation, f"{validation.version} {outcome}"
+        body, contract = await self._registry.find(name, query)
+        return 200, body, contract.deprecation, contract.version
 
-    # -- who may
+    # -- authorization
 
     async def _admit(self, call: Call) -> None:
-        """Raises InterlockError."""
+        """Authenticate the caller. Raises InterlockError if it may not call tools."""
         call.caller = caller = await caller_of(call, self._authenticate)
         if not caller.can_call:
             raise InterlockError(
-                FORBIDDEN, f"The token of {caller.name} is not for calling: `may: [call]` lets it."
+                FORBIDDEN,
+                f"The token of {caller.name} does not allow calls. Add `may: [call]` to the token.",
             )
 
 
-def _parameters(query: bytes, known: frozenset[str]) -> dict[str, str]:
-    """What stands in the query. Raises InterlockError."""
+def _parameters(query: bytes, allowed: frozenset[str]) -> dict[str, str]:
+    """Parse the query. Raises InterlockError."""
     try:
-        pairs = parse_qsl(query.decode("ascii"), errors="strict", max_num_fields=_MOST_PARAMETERS)
+        pairs = parse_qsl(query.decode("ascii"), errors="strict", max_num_fields=_MAX_PARAMETERS)
     except ValueError:
-        raise InterlockError(INVALID_REQUEST, "The query of the URL cannot be read.") from None
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise InterlockError(INVALID_REQUEST, "A parameter stands twice in the URL: say it once.")
-    strange = sorted(found.keys() - known)
-    if strange:
-        # Not in the words of whoever asked: a token may stand where it does not belong.
+        raise InterlockError(INVALID_REQUEST, "The query of the URL is invalid.") from None
+    parameters = dict(pairs)
+    if len(parameters) != len(pairs):
+        raise InterlockError(INVALID_REQUEST, "A parameter occurs twice in the URL. Send it once.")
+    unknown = sorted(parameters.keys() - allowed)
+    if unknown:
+        # Do not repeat the caller's text: a misplaced token may be in it.
         raise InterlockError(
             INVALID_REQUEST,
-            f"The URL has a parameter that is not known here: use {', '.join(sorted(known))}.",
+            f"The URL has an unknown parameter. Allowed: {', '.join(sorted(allowed))}.",
         )
-    return found
+    return parameters
 
 
 def _count(text: str | None) -> int:
     if text is None:
         return 50
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST_ENTRIES):
-        raise InterlockError(INVALID_REQUEST, f"`count` is a number from 1 to {_MOST_ENTRIES}.")
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MAX_LOG_ENTRIES):
+        raise InterlockError(
+            INVALID_REQUEST, f"`count` must be a number from 1 to {_MAX_LOG_ENTRIES}."
+        )
     return int(text)
 
 
-def _fields_of(ends: DeprecationInfo | None) -> Sequence[tuple[bytes, bytes]]:
-    """The same for programs that know nothing of contracts: RFC 9745 and RFC 8594."""
-    if ends is None:
+def _deprecation_fields(deprecation: DeprecationInfo | None) -> Sequence[tuple[bytes, bytes]]:
+    """Return the deprecation as header fields for clients that know nothing of contracts (RFC
+    9745, RFC 8594)."""
+    if deprecation is None:
         return ()
-    began = int(datetime.fromisoformat(ends.deprecated_at).timestamp())
-    sunset = format_datetime(datetime.fromisoformat(ends.sunset_at), usegmt=True)
-    fields = [(b"deprecation", f"@{began}".encode()), (b"sunset", sunset.encode())]
-    if ends.migration_uri.isascii() and ends.migration_uri.isprintable():
-        link = f'<{ends.migration_uri}>; rel="deprecation"'
+    deprecated_at = int(datetime.fromisoformat(deprecation.deprecated_at).timestamp())
+    sunset = format_datetime(datetime.fromisoformat(deprecation.sunset_at), usegmt=True)
+    fields = [(b"deprecation", f"@{deprecated_at}".encode()), (b"sunset", sunset.encode())]
+    if deprecation.migration_uri.isascii() and deprecation.migration_uri.isprintable():
+        link = f'<{deprecation.migration_uri}>; rel="deprecation"'
         fields.append((b"link", link.encode()))
     return fields

@@ -1,5 +1,5 @@
-"""The contract registry over HTTP, by itself: what a node serves under /contracts, for machines on
-which no node runs."""
+"""A server for the contract registry alone: what a node serves under /contracts, for machines
+without a node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from interlock.core.server.http.server import HttpServer
 
 
 class RegistryServer:
-    """Answers for one registry at the address of the config, to those whose tokens it has; where it
-    has none, to this machine alone."""
+    """Serves one registry at the address of the config, to callers with a token. Without configured
+    tokens it serves this machine only."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class RegistryServer:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Raises InterlockError for an address or tokens that cannot be used."""
-        known = resolve_tokens(config.tokens, environ=environ, base_dir=base_dir)
+        credentials = resolve_tokens(config.tokens, environ=environ, base_dir=base_dir)
         tokens = {
-            secret: Caller(one.name, can_call="call" in one.may) for secret, one in known.items()
+            secret: Caller(credential.name, can_call="call" in credential.may)
+            for secret, credential in credentials.items()
         }
         authenticate = Authenticator(tokens)
         self._registry_service = RegistryService(open)
@@ -56,13 +57,13 @@ class RegistryServer:
             self._registry_service,
             guard=guard,
             authenticate=authenticate,
-            refused=lambda call, error: None,
+            on_rejection=lambda call, error: None,
             audit=Audit(None),
-            most_bytes=lambda: config.limits.body_bytes,
+            max_payload_bytes=lambda: config.limits.body_bytes,
             challenges=Challenges(),
         )
         self._table = RouteTable(
-            [AppRoute(BASE, app, is_there=lambda: self._registry_service.is_there)]
+            [AppRoute(BASE, app, is_there=lambda: self._registry_service.is_available)]
         )
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE}"
 
@@ -70,7 +71,7 @@ class RegistryServer:
         await self._http.start(HttpToolsProtocol, self._serve)
 
     async def stop(self) -> None:
-        """Let what is under way finish, and close the rest."""
+        """Finish the requests that are in progress, then close all connections."""
         await self._http.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._registry_service.close)
 
@@ -79,5 +80,5 @@ class RegistryServer:
         if app is not None:
             await app(scope, receive, send)
         else:
-            hint = f"There is nothing here but {BASE} and below."
+            hint = f"Only {BASE} and the paths below it exist here."
             await respond_json(send, 404, words("not_found", hint))

@@ -1,5 +1,5 @@
-"""The contract registry as the HTTP face asks it: off the event loop, opened when somebody first
-asks."""
+"""Asynchronous access to the contract registry for the HTTP API. The registry is opened by the
+first request, and works off the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlock.contracts.registry.records import (
     Commit,
     StoredContract,
     Validation,
-    refused,
+    invalid_request,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class RegistryService:
-    """One registry, or none."""
+    """Access to one registry, if the node has one."""
 
     def __init__(self, open: Callable[[], ContractRegistry] | None = None) -> None:
         self._open = open
@@ -33,11 +33,11 @@ class RegistryService:
         self._lock = threading.Lock()
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return self._open is not None
 
-    def look_into(self, open: Callable[[], ContractRegistry] | None) -> None:
-        """Another one from now on. None: there is none."""
+    def use_registry(self, open: Callable[[], ContractRegistry] | None) -> None:
+        """Use another registry from now on. None: the node has no registry."""
         self.close()
         self._open = open
 
@@ -47,67 +47,67 @@ class RegistryService:
             if registry is not None:
                 registry.close()
 
-    # -- what the face asks
+    # -- requests
 
-    async def search(self, asked: dict[str, str]) -> dict[str, Any]:
-        """The contracts that fit, and how the registry fares."""
+    async def search(self, query: dict[str, str]) -> dict[str, Any]:
+        """Return the matching contracts, and the metrics of the registry."""
 
-        def ask(registry: ContractRegistry) -> dict[str, Any]:
-            found = registry.search(
-                name=asked.get("name"),
-                range=asked.get("version"),
-                domain=asked.get("domain"),
-                protocol=_protocol(asked),
-                source=asked.get("source"),
-                generator_version=asked.get("generator_version"),
-                since=asked.get("since"),
-                until=asked.get("until"),
+        def search(registry: ContractRegistry) -> dict[str, Any]:
+            contracts = registry.search(
+                name=query.get("name"),
+                range=query.get("version"),
+                domain=query.get("domain"),
+                protocol=_protocol(query),
+                source=query.get("source"),
+                generator_version=query.get("generator_version"),
+                since=query.get("since"),
+                until=query.get("until"),
             )
             return {
-                "contracts": [summary(one) for one in found],
+                "contracts": [summarize_contract(contract) for contract in contracts],
                 "registry": registry.metrics(),
             }
 
-        return await self._ask(ask)
+        return await self._run(search)
 
-    async def find(self, name: str, asked: dict[str, str]) -> tuple[dict[str, Any], StoredContract]:
-        """One contract with its schema and provenance; and as it is stored."""
+    async def find(self, name: str, query: dict[str, str]) -> tuple[dict[str, Any], StoredContract]:
+        """Return one contract with its schema and provenance, and its stored form."""
 
-        def ask(registry: ContractRegistry) -> tuple[dict[str, Any], StoredContract]:
-            found = registry.find(
+        def find(registry: ContractRegistry) -> tuple[dict[str, Any], StoredContract]:
+            contract = registry.find(
                 name,
-                asked.get("version") or "*",
-                domain=asked.get("domain"),
-                protocol=_protocol(asked),
+                query.get("version") or "*",
+                domain=query.get("domain"),
+                protocol=_protocol(query),
             )
-            return described(found), found
+            return describe_contract(contract), contract
 
-        return await self._ask(ask)
+        return await self._run(find)
 
-    async def log(self, name: str, most: int) -> list[Commit]:
-        """Who published what of a contract, newest first."""
-        return await self._ask(lambda registry: registry.history(name, most))
+    async def log(self, name: str, limit: int) -> list[Commit]:
+        """Return who published what of a contract, newest first."""
+        return await self._run(lambda registry: registry.history(name, limit))
 
-    async def validate(self, name: str, payload: Any, asked: dict[str, str]) -> Validation:
-        """Whether a payload is what a contract asks for."""
-        part = asked.get("part") or "input"
+    async def validate(self, name: str, payload: Any, query: dict[str, str]) -> Validation:
+        """Validate a payload against a contract."""
+        part = query.get("part") or "input"
         if part not in ("input", "output"):
-            raise refused("`part` is `input` or `output`.")
-        return await self._ask(
+            raise invalid_request("`part` must be `input` or `output`.")
+        return await self._run(
             lambda registry: registry.validate(
                 name,
-                asked.get("version") or "*",
+                query.get("version") or "*",
                 payload,
-                domain=asked.get("domain"),
-                protocol=_protocol(asked),
+                domain=query.get("domain"),
+                protocol=_protocol(query),
                 part=part,
             )
         )
 
-    async def _ask(self, question: Callable[[ContractRegistry], T]) -> T:
-        return await asyncio.to_thread(lambda: question(self._opened()))
+    async def _run(self, query: Callable[[ContractRegistry], T]) -> T:
+        return await asyncio.to_thread(lambda: query(self._open_registry()))
 
-    def _opened(self) -> ContractRegistry:
+    def _open_registry(self) -> ContractRegistry:
         with self._lock:
             if self._registry is None:
                 assert self._open is not None
@@ -115,30 +115,30 @@ class RegistryService:
             return self._registry
 
 
-def summary(one: StoredContract) -> dict[str, Any]:
-    """A contract in a list."""
-    told: dict[str, Any] = {
-        "name": one.name,
-        "version": one.version,
-        "domain": one.domain,
-        "protocol": one.protocol,
-        "digest": one.digest,
-        "path": one.path,
-        "provenance": one.provenance,
+def summarize_contract(contract: StoredContract) -> dict[str, Any]:
+    """Return the members of a contract in a list."""
+    members: dict[str, Any] = {
+        "name": contract.name,
+        "version": contract.version,
+        "domain": contract.domain,
+        "protocol": contract.protocol,
+        "digest": contract.digest,
+        "path": contract.path,
+        "provenance": contract.provenance,
     }
-    if one.deprecation is not None:
-        told["deprecation"] = one.deprecation
-    return told
+    if contract.deprecation is not None:
+        members["deprecation"] = contract.deprecation
+    return members
 
 
-def described(one: StoredContract) -> dict[str, Any]:
-    """The same with its document."""
-    schema = one.schema() if one.protocol == "protobuf" else Raw(one.document)
-    return {**summary(one), "schema": schema}
+def describe_contract(contract: StoredContract) -> dict[str, Any]:
+    """Return the members of a contract, with its document."""
+    schema = contract.schema() if contract.protocol == "protobuf" else Raw(contract.document)
+    return {**summarize_contract(contract), "schema": schema}
 
 
-def _protocol(asked: dict[str, str]) -> Any:
-    protocol = asked.get("protocol")
+def _protocol(query: dict[str, str]) -> Any:
+    protocol = query.get("protocol")
     if protocol is not None and protocol not in PROTOCOLS:
-        raise refused(f"`protocol` is one of {', '.join(PROTOCOLS)}.")
+        raise invalid_request(f"`protocol` must be one of {', '.join(PROTOCOLS)}.")
     return protocol

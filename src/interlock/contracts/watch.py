@@ -1,8 +1,8 @@
-"""Watches the contracts of upstreams' tools, in a thread of its own: what each is, what changed and
-whom that breaks. What is new goes to the store of the node, and to the registry if there is one.
+"""The watch of the contracts of upstream tools. In its own thread it compares each listed tool with
+its record, stores changes, and publishes them in the registry if there is one.
 
-Only this thread writes what was seen. What somebody else wrote (`interlock contracts accept`) is
-noticed within a second.
+Only this thread writes the records of observed tools. Changes by other processes
+(`interlock contracts accept`) are noticed within a second.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from interlock.contracts.changed_tools import (
     ACCEPTED,
     ContractEvent,
     Dependents,
-    change_records,
-    in_words,
+    format_changes,
+    make_change_records,
 )
 from interlock.contracts.registry.records import Contract, Deprecation, Provenance
-from interlock.contracts.sightings import (
+from interlock.contracts.tool_records import (
     ObservedTool,
-    Sighting,
-    SightingState,
-    SightingStore,
-    first_seen,
+    ToolRecord,
+    ToolRecordStore,
+    ToolState,
+    create_record,
 )
 from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.catalog.tool_contracts import encode_contract
@@ -43,267 +43,282 @@ from interlock.primitives.timestamps import format_utc
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
 if TYPE_CHECKING:
-    # Imported where something is to be compared or published, which is in the thread.
+    # Imported only when something is compared or published, which happens in the thread.
     from interlock.contracts.registry.changes import ContractSnapshot, SnapshotResult
     from interlock.contracts.registry.registry import ContractRegistry
 
-LOOK_EVERY: Final = 1.0
-GATHER: Final = 0.25
-"""So long more upstreams are waited for: what comes up together is one commit."""
+CHECK_INTERVAL_SECONDS: Final = 1.0
+GATHER_SECONDS: Final = 0.25
+"""How long to wait for more upstreams: upstreams that start together share one commit."""
 AUTHOR: Final = "interlock"
-_AGAIN_AFTER: Final = 60.0
-"""How long a registry that could not be written is left alone, unless something new comes."""
-_MOST_AT_ONCE: Final = 2_000
+_RETRY_SECONDS: Final = 60.0
+"""How long to wait before a failed publication is retried, unless something new comes."""
+_MAX_TOOLS_PER_COMMIT: Final = 2_000
 _GENERATOR: Final = f"interlock {__version__}"
 _log = logging.getLogger("interlock.node")
 
 
 class DeclaredContract(Struct, frozen=True):
-    """A contract that says its version itself, such as one of a TOOL.md."""
+    """A contract that declares its own version, such as a contract of a TOOL.md."""
 
     name: str
     version: str
     document: bytes
-    """A tool's definition, as JSON."""
+    """The definition of a tool, as JSON."""
     source: str
 
 
 class BrokenTool(Struct, frozen=True):
-    """A tool that broke, and whom that concerns."""
+    """A tool with a breaking change, and who depends on it."""
 
-    sighting: Sighting
-    breaks: Dependents
+    record: ToolRecord
+    dependents: Dependents
 
 
 class WatchReport(Struct, frozen=True):
-    """What was found out since the last one."""
+    """The events and state changes since the previous report."""
 
-    news: list[ContractEvent]
-    states: dict[str, SightingState | None]
-    """Tools that stand otherwise now. None: they are forgotten."""
-    rows: dict[str, BrokenTool | None]
-    """Tools that broke. None: they did not, or somebody accepted it."""
-    ends: list[list[Deprecation]]
-    """Which majors of contracts end, if that is other than before: the last one counts."""
+    events: list[ContractEvent]
+    states: dict[str, ToolState | None]
+    """Tools whose state changed. None: the tool was deleted."""
+    broken_tools: dict[str, BrokenTool | None]
+    """Tools with a breaking change. None: the tool is not broken, or the change was accepted."""
+    deprecations: list[list[Deprecation]]
+    """The deprecated majors of the registry, if they changed: the last list counts."""
 
 
 WatchItem = Offering | DeclaredContract | threading.Event | Callable[[], None]
 
 
 class ContractWatch:
-    """The thread, and what others may ask of it."""
+    """A thread that watches contracts, and its interface for other threads."""
 
     def __init__(
         self,
-        store: SightingStore,
+        store: ToolRecordStore,
         deliver: Callable[[Callable[[], None]], object],
         *,
         on_report: Callable[[WatchReport], None],
-        breaks: Callable[[str], Dependents],
-        every: float = LOOK_EVERY,
-        gather: float = GATHER,
+        find_dependents: Callable[[str], Dependents],
+        check_interval: float = CHECK_INTERVAL_SECONDS,
+        gather_seconds: float = GATHER_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`deliver` runs something on the event loop, where `on_report` is told. `breaks` says who
-        relies on a tool; it is asked in the thread."""
+        """Create the watch; `start` runs it.
+
+        Args:
+            deliver: Runs a function on the event loop.
+            on_report: Receives each report, on the event loop.
+            find_dependents: Returns who depends on a tool; called in the thread.
+        """
         self._store = store
         self._deliver = deliver
         self._on_report = on_report
-        self._breaks = breaks
-        self._every = every
-        self._gather = gather
+        self._find_dependents = find_dependents
+        self._check_interval = check_interval
+        self._gather_seconds = gather_seconds
         self._clock = clock
         self._queue: SimpleQueue[WatchItem] = SimpleQueue()
-        self._known = store.states()
+        self._states = store.states()
         self._names: defaultdict[str, set[str]] = defaultdict(set)
-        for tool, state in self._known.items():
+        for tool, state in self._states.items():
             self._names[state.upstream].add(tool)
-        self._offered: dict[str, Offering] = {}
-        self._last: dict[str, Offering] = {}
+        self._pending_offerings: dict[str, Offering] = {}
+        self._previous_offerings: dict[str, Offering] = {}
         self._declared: dict[str, DeclaredContract] = {}
         self._registry: ContractRegistry | None = None
-        self._try_again = 0.0
+        self._retry_at = 0.0
         self._head: str | None = None
-        """The commit of the registry that was looked at last."""
-        self._looked: list[threading.Event] = []
-        self._first = True
+        """The newest commit of the registry whose deprecations were read."""
+        self._done_events: list[threading.Event] = []
+        self._is_first_run = True
         self._closing = False
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
-        """Why contracts cannot be written down now."""
+        """Why contracts cannot be stored or published now."""
 
     # -- on the event loop
 
     def start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._work, name="interlock-contracts", daemon=True
+                target=self._run, name="interlock-contracts", daemon=True
             )
             self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, and stop. Waits for the disk."""
+        """Process everything that is queued, and stop. Waits for the disk."""
         self._closing = True
-        self.look()
+        self.process_now()
         if self._thread is not None:
             self._thread.join()
         else:
-            self._turn()
+            self._run_once()
         if self._registry is not None:
             self._registry.close()
         self._store.close()
 
-    def saw(self, offering: Offering) -> None:
-        """An upstream offers this now."""
+    def observe(self, offering: Offering) -> None:
+        """Queue what an upstream offers now."""
         self._queue.put(offering)
 
-    def declare(self, one: DeclaredContract) -> None:
-        """Somebody wrote a contract with a version of its own."""
-        self._queue.put(one)
+    def declare(self, declared: DeclaredContract) -> None:
+        """Queue a contract that declares its own version."""
+        self._queue.put(declared)
 
-    def publish_in(self, open: Callable[[], ContractRegistry] | None) -> None:
-        """Where what is seen is published from now on. None: nowhere."""
-        self._queue.put(lambda: self._open(open))
+    def use_registry(self, open: Callable[[], ContractRegistry] | None) -> None:
+        """Publish in this registry from now on. None: publish nowhere."""
+        self._queue.put(lambda: self._open_registry(open))
 
-    def states(self) -> dict[str, SightingState]:
-        """What was known when it was made, before it runs."""
-        return dict(self._known)
+    def states(self) -> dict[str, ToolState]:
+        """Return the state of each tool at the creation of the watch. Call it before `start`."""
+        return dict(self._states)
 
-    def accepted(self, tool: str) -> bytes | None:
-        """What was accepted of a tool. None: nobody knows it, or it cannot be read now."""
+    def accepted_definition(self, tool: str) -> bytes | None:
+        """Return the accepted definition of a tool. None: the tool is unknown, or its record
+        cannot be read now."""
         try:
-            sighting = self._store.peek(tool)
+            record = self._store.peek(tool)
         except InterlockError as error:
             _log.debug("%s", error.message)
             return None
-        return None if sighting is None else sighting.accepted_definition
+        return None if record is None else record.accepted_definition
 
-    def look(self) -> threading.Event:
-        """Do what there is to do now. Set when it is done."""
-        looked = threading.Event()
-        self._queue.put(looked)
-        return looked
+    def process_now(self) -> threading.Event:
+        """Process the queue now. The returned event is set when it is done."""
+        done = threading.Event()
+        self._queue.put(done)
+        return done
 
-    # -- in its own thread
+    # -- in the thread of the watch
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self._closing:
             with suppress(Empty):
-                item = self._queue.get(timeout=self._every)
-                self._take(item)
-                until = time.monotonic() + self._gather
-                while not self._looked and (left := until - time.monotonic()) > 0:
-                    self._take(self._queue.get(timeout=left))
-            self._turn()
-        self._turn()
+                item = self._queue.get(timeout=self._check_interval)
+                self._handle_item(item)
+                until = time.monotonic() + self._gather_seconds
+                while not self._done_events and (remaining := until - time.monotonic()) > 0:
+                    self._handle_item(self._queue.get(timeout=remaining))
+            self._run_once()
+        self._run_once()
 
-    def _take(self, item: WatchItem) -> None:
+    def _handle_item(self, item: WatchItem) -> None:
         if isinstance(item, Offering):
-            self._offered[item.upstream] = item
+            self._pending_offerings[item.upstream] = item
         elif isinstance(item, DeclaredContract):
             self._declared[item.name] = item
         elif isinstance(item, threading.Event):
-            self._looked.append(item)
+            self._done_events.append(item)
         else:
             item()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         while not self._queue.empty():
-            self._take(self._queue.get())
+            self._handle_item(self._queue.get())
         report = WatchReport([], {}, {}, [])
         try:
-            self._begin(report)
-            self._notice(report)
-            self._judge_all(report)
-            self._publish(report)
-            self._look_for_ends(report)
+            self._report_broken_tools(report)
+            self._read_external_changes(report)
+            self._review_offerings(report)
+            self._publish_pending(report)
+            self._read_deprecations(report)
             self.problem = None
         except InterlockError as error:
             if self.problem != error.message:
-                _log.error("contracts are not written down now: %s", error.message)
+                _log.error("contracts: cannot store or publish changes: %s", error.message)
             self.problem = error.message
         except Exception:
-            # Whatever it is: the thread outlives it, or nobody would be told anything any more.
-            _log.exception("watching the contracts of tools failed inside the node")
-        if report.news or report.states or report.rows or report.ends:
+            # Keep the thread alive after any error: without it, no change is ever reported.
+            _log.exception("contracts: the watch failed because of an internal error")
+        if report.events or report.states or report.broken_tools or report.deprecations:
             with suppress(RuntimeError):
-                # A closed loop belongs to a node that has stopped.
+                # The loop of a stopped node is closed.
                 self._deliver(lambda: self._on_report(report))
-        for looked in self._looked:
-            looked.set()
-        self._looked.clear()
+        for done in self._done_events:
+            done.set()
+        self._done_events.clear()
 
-    def _begin(self, report: WatchReport) -> None:
-        if self._first:
-            for one in self._store.open_ones():
-                report.rows[one.tool] = BrokenTool(one, self._breaks(one.tool))
-            self._first = False
+    def _report_broken_tools(self, report: WatchReport) -> None:
+        if self._is_first_run:
+            for record in self._store.find_broken():
+                report.broken_tools[record.tool] = BrokenTool(
+                    record, self._find_dependents(record.tool)
+                )
+            self._is_first_run = False
 
-    def _notice(self, report: WatchReport) -> None:
-        """What somebody else accepted."""
+    def _read_external_changes(self, report: WatchReport) -> None:
+        """Read what another process accepted."""
         if not self._store.changed_elsewhere():
             return
-        now = self._store.states()
-        for tool in [*self._known.keys() | now.keys()]:
-            before, after = self._known.get(tool), now.get(tool)
-            if before == after:
+        states = self._store.states()
+        for tool in [*self._states.keys() | states.keys()]:
+            old_state, new_state = self._states.get(tool), states.get(tool)
+            if old_state == new_state:
                 continue
-            one = self._store.get(tool)
-            report.states[tool] = after
-            report.rows[tool] = None
-            if one is None:
+            record = self._store.get(tool)
+            report.states[tool] = new_state
+            report.broken_tools[tool] = None
+            if record is None:
                 continue
-            if one.is_open:
-                report.rows[tool] = BrokenTool(one, self._breaks(tool))
-            elif before is not None and (before.digest, before.gone) == (one.digest, one.gone):
-                report.news.append(ContractEvent(ACCEPTED, one, one.version))
-        self._known = now
+            if record.is_broken:
+                report.broken_tools[tool] = BrokenTool(record, self._find_dependents(tool))
+            elif old_state is not None and (old_state.digest, old_state.removed) == (
+                record.digest,
+                record.removed,
+            ):
+                report.events.append(ContractEvent(ACCEPTED, record, record.version))
+        self._states = states
         for tool in report.states:
-            if tool not in now:
+            if tool not in states:
                 for names in self._names.values():
                     names.discard(tool)
 
-    # -- what upstreams offer
+    # -- offerings
 
-    def _judge_all(self, report: WatchReport) -> None:
-        offered, self._offered = self._offered, {}
-        written: list[Sighting] = []
+    def _review_offerings(self, report: WatchReport) -> None:
+        offerings, self._pending_offerings = self._pending_offerings, {}
+        records: list[ToolRecord] = []
         now = self._clock()
-        for offering in offered.values():
-            for seen in self._seen(offering):
-                before = self._store.get(seen.tool)
-                if before is None:
-                    written.append(first_seen(seen, now))
+        for offering in offerings.values():
+            for observed in self._find_changed_tools(offering):
+                record = self._store.get(observed.tool)
+                if record is None:
+                    records.append(create_record(observed, now))
                     continue
-                from interlock.contracts.change_review import judge
+                from interlock.contracts.change_review import review_tool
 
-                after, news = judge(before, seen, now)
-                written.append(after)
-                self._tell(report, news)
-            for before in self._missing(offering):
-                from interlock.contracts.change_review import removed
+                updated, event = review_tool(record, observed, now)
+                records.append(updated)
+                self._add_event(report, event)
+            for record in self._find_removed_tools(offering):
+                from interlock.contracts.change_review import record_removal
 
-                after, news = removed(before, now)
-                written.append(after)
-                self._tell(report, news)
-            self._last[offering.upstream] = offering
-        self._write(written, report)
+                updated, event = record_removal(record, now)
+                records.append(updated)
+                self._add_event(report, event)
+            self._previous_offerings[offering.upstream] = offering
+        self._store_records(records, report)
 
-    def _seen(self, offering: Offering) -> Iterable[ObservedTool]:
-        """Tools that are not what they were."""
-        last = self._last.get(offering.upstream)
-        known = {} if last is None else {tool.canonical: tool for tool in last.tools}
+    def _find_changed_tools(self, offering: Offering) -> Iterable[ObservedTool]:
+        """Yield the tools that are new or changed."""
+        previous_offering = self._previous_offerings.get(offering.upstream)
+        previous_tools = (
+            {}
+            if previous_offering is None
+            else {tool.canonical: tool for tool in previous_offering.tools}
+        )
         for tool in offering.tools:
             definition = b""
             if not tool.digest:
-                old = known.get(tool.canonical)
-                if old is not None and _reads_alike(old, tool):
-                    tool.digest = old.digest
+                previous = previous_tools.get(tool.canonical)
+                if previous is not None and _reads_alike(previous, tool):
+                    tool.digest = previous.digest
                 else:
                     definition = encode_contract(tool)
                     tool.digest = hashlib.sha256(definition).hexdigest()
-            state = self._known.get(tool.canonical)
-            if state is None or state.gone or state.digest != tool.digest:
+            state = self._states.get(tool.canonical)
+            if state is None or state.removed or state.digest != tool.digest:
                 yield ObservedTool(
                     tool.canonical,
                     offering.upstream,
@@ -311,166 +326,177 @@ class ContractWatch:
                     definition or encode_contract(tool),
                 )
 
-    def _missing(self, offering: Offering) -> Iterable[Sighting]:
-        """Tools that an upstream offered, and does not any more; not those that the config hides or
-        calls otherwise."""
+    def _find_removed_tools(self, offering: Offering) -> Iterable[ToolRecord]:
+        """Yield the tools that an upstream no longer lists. Tools that the config hides or
+        renames are not removed."""
         listed = {tool.canonical for tool in offering.tools}
-        gone = [
+        missing = [
             tool
             for tool in self._names[offering.upstream] - listed
-            if tool in self._known and not self._known[tool].gone
+            if tool in self._states and not self._states[tool].removed
         ]
-        own_names = {tool.upstream_name for tool in offering.tools} if gone else set()
-        for tool in gone:
-            sighting = self._store.get(tool)
-            if sighting is None or sighting.upstream != offering.upstream:
+        listed_names = {tool.upstream_name for tool in offering.tools} if missing else set()
+        for tool in missing:
+            record = self._store.get(tool)
+            if record is None or record.upstream != offering.upstream:
                 continue
-            own = _own_name(sighting)
-            if own not in own_names and offering.allows_name(own):
-                yield sighting
+            upstream_name = _own_name(record)
+            if upstream_name not in listed_names and offering.lets_through(upstream_name):
+                yield record
 
-    def _tell(self, report: WatchReport, news: ContractEvent | None) -> None:
-        if news is not None:
-            report.news.append(news)
+    def _add_event(self, report: WatchReport, event: ContractEvent | None) -> None:
+        if event is not None:
+            report.events.append(event)
 
-    def _write(self, written: Sequence[Sighting], report: WatchReport) -> None:
-        if not written:
+    def _store_records(self, records: Sequence[ToolRecord], report: WatchReport) -> None:
+        if not records:
             return
-        self._store.write(written)
-        for one in written:
-            self._known[one.tool] = report.states[one.tool] = one.state
-            self._names[one.upstream].add(one.tool)
-            report.rows[one.tool] = BrokenTool(one, self._breaks(one.tool)) if one.is_open else None
+        self._store.write(records)
+        for record in records:
+            self._states[record.tool] = report.states[record.tool] = record.state
+            self._names[record.upstream].add(record.tool)
+            report.broken_tools[record.tool] = (
+                BrokenTool(record, self._find_dependents(record.tool)) if record.is_broken else None
+            )
 
     # -- the registry
 
-    def _open(self, open: Callable[[], ContractRegistry] | None) -> None:
+    def _open_registry(self, open: Callable[[], ContractRegistry] | None) -> None:
         if self._registry is not None:
             self._registry.close()
             self._registry = None
-        self._try_again = 0.0
+        self._retry_at = 0.0
         self._head = None
         if open is not None:
             try:
                 registry = open()
                 is_new = registry.metrics().head is None
-                self._store.publishes_in(str(registry.folder), is_new=is_new)
+                self._store.set_registry(str(registry.folder), is_new=is_new)
                 self._registry = registry
             except InterlockError as error:
                 self.problem = error.message
-                _log.error("contracts are not published: %s", error.message)
+                _log.error("contracts: cannot use the registry: %s", error.message)
 
-    def _publish(self, report: WatchReport) -> None:
+    def _publish_pending(self, report: WatchReport) -> None:
         registry = self._registry
-        fresh = bool(report.states or self._declared)
-        if registry is None or not (fresh or self._clock() >= self._try_again) or self._closing:
-            # What is left when the node stops is published when it starts again.
+        has_news = bool(report.states or self._declared)
+        if registry is None or not (has_news or self._clock() >= self._retry_at) or self._closing:
+            # Remaining contracts are published after the next start.
             return
-        self._try_again = self._clock() + _AGAIN_AFTER
-        from interlock.contracts.change_review import published
+        self._retry_at = self._clock() + _RETRY_SECONDS
+        from interlock.contracts.change_review import record_publication
 
-        while waiting := self._store.unpublished()[:_MOST_AT_ONCE]:
-            written: list[Sighting] = []
+        while unpublished := self._store.find_unpublished()[:_MAX_TOOLS_PER_COMMIT]:
+            records: list[ToolRecord] = []
             now = self._clock()
-            for one, taken in self._snapshot(registry, waiting):
-                if taken is None:
-                    # Nobody could read it there either: it is not tried again.
-                    written.append(msgspec.structs.replace(one, published=one.digest))
+            for record, result in self._snapshot(registry, unpublished):
+                if result is None:
+                    # The registry rejects this contract: do not retry it.
+                    records.append(msgspec.structs.replace(record, published=record.digest))
                     continue
-                after, news = published(one, taken, now)
-                written.append(after)
-                self._tell(report, news)
-            self._write(written, report)
+                updated, event = record_publication(record, result, now)
+                records.append(updated)
+                self._add_event(report, event)
+            self._store_records(records, report)
         self._publish_declared(registry)
-        self._try_again = float("inf")
+        self._retry_at = float("inf")
 
-    def _look_for_ends(self, report: WatchReport) -> None:
-        """Which majors end: whoever deprecates one does it in the registry."""
+    def _read_deprecations(self, report: WatchReport) -> None:
+        """Read the deprecated majors of the registry if it has new commits."""
         registry = self._registry
         if registry is None or self._closing:
             return
         head = registry.head()
         if head != self._head:
             self._head = head
-            report.ends.append(registry.deprecations())
+            report.deprecations.append(registry.deprecations())
 
     def _snapshot(
-        self, registry: ContractRegistry, waiting: Sequence[Sighting]
-    ) -> list[tuple[Sighting, SnapshotResult | None]]:
-        """All of them with one commit; None for one that cannot be published at all."""
+        self, registry: ContractRegistry, records: Sequence[ToolRecord]
+    ) -> list[tuple[ToolRecord, SnapshotResult | None]]:
+        """Publish the records in one commit. The result is None for a contract that cannot be
+        published."""
         try:
-            seen = [_snapshot(one) for one in waiting]
+            snapshots = [_snapshot(record) for record in records]
             return list(
-                zip(waiting, registry.snapshot(seen, author=AUTHOR, reason=_reason), strict=True)
+                zip(
+                    records,
+                    registry.snapshot(snapshots, author=AUTHOR, reason=_reason),
+                    strict=True,
+                )
             )
         except InterlockError as error:
             if error.failure not in (INVALID_PARAMS, PAYLOAD_TOO_LARGE):
                 raise
-            if len(waiting) == 1:
-                _log.warning("%s is not published: %s", waiting[0].tool, error.message)
-                return [(waiting[0], None)]
-        return [pair for one in waiting for pair in self._snapshot(registry, [one])]
+            if len(records) == 1:
+                _log.warning("contract of %s: not published: %s", records[0].tool, error.message)
+                return [(records[0], None)]
+        return [pair for record in records for pair in self._snapshot(registry, [record])]
 
     def _publish_declared(self, registry: ContractRegistry) -> None:
-        contracts = [_contract(one, self._clock()) for one in self._declared.values()]
+        contracts = [_contract(declared, self._clock()) for declared in self._declared.values()]
         if not contracts:
             return
-        reason = f"Declared: {', '.join(f'{one.name} {one.version}' for one in contracts)}"
+        declared_names = ", ".join(f"{contract.name} {contract.version}" for contract in contracts)
+        reason = f"Declared: {declared_names}"
         self._declared.clear()
         try:
             registry.publish_all(contracts, author=AUTHOR, reason=reason[:200])
         except InterlockError:
-            for one in contracts:
+            for contract in contracts:
+                label = f"{contract.name} {contract.version}"
                 try:
-                    registry.publish(one, author=AUTHOR, reason=f"{one.name} {one.version}")
+                    registry.publish(contract, author=AUTHOR, reason=label)
                 except InterlockError as error:
-                    _log.error("%s %s is not published: %s", one.name, one.version, error.message)
+                    _log.error("contract %s: not published: %s", label, error.message)
 
 
-def _reads_alike(one: Tool, other: Tool) -> bool:
+def _reads_alike(tool: Tool, other: Tool) -> bool:
     return (
-        bool(one.digest)
-        and one.listed == other.listed
-        and one.upstream_members == other.upstream_members
-        and one.upstream_name == other.upstream_name
+        bool(tool.digest)
+        and tool.listed == other.listed
+        and tool.own_words == other.own_words
+        and tool.upstream_name == other.upstream_name
     )
 
 
-def _own_name(one: Sighting) -> str:
-    """What its upstream calls it."""
+def _own_name(record: ToolRecord) -> str:
+    """Return the name that the upstream gives the tool."""
     try:
-        return str(decode_value(decode_members(one.definition)["name"]))
+        return str(decode_value(decode_members(record.definition)["name"]))
     except (KeyError, ProtocolError):
         return ""
 
 
-def _snapshot(one: Sighting) -> ContractSnapshot:
+def _snapshot(record: ToolRecord) -> ContractSnapshot:
     from interlock.contracts.registry.changes import ContractSnapshot
 
-    provenance = Provenance(f"upstream:{one.upstream}", _GENERATOR, format_utc(one.at))
+    provenance = Provenance(f"upstream:{record.upstream}", _GENERATOR, format_utc(record.at))
     return ContractSnapshot(
-        one.tool, f"upstream.{one.upstream}", "mcp-tool", one.definition, provenance
+        record.tool, f"upstream.{record.upstream}", "mcp-tool", record.definition, provenance
     )
 
 
-def _contract(one: DeclaredContract, now: float) -> Contract:
-    provenance = Provenance(one.source, _GENERATOR, format_utc(now))
-    return Contract(one.name, one.version, "contract", "mcp-tool", one.document, provenance)
+def _contract(declared: DeclaredContract, now: float) -> Contract:
+    provenance = Provenance(declared.source, _GENERATOR, format_utc(now))
+    return Contract(
+        declared.name, declared.version, "contract", "mcp-tool", declared.document, provenance
+    )
 
 
-def _reason(taken: Sequence[SnapshotResult]) -> str:
-    """Why there is a commit: what changed in the tools that it brings."""
-    changed = [one for one in taken if one.before is not None]
-    told = [
-        f"{one.contract.name}: "
-        f"{in_words(change_records(one.changes)) or 'no part of it that breaks'}"
-        for one in changed
+def _reason(results: Sequence[SnapshotResult]) -> str:
+    """Return the subject of a commit: what changed in its tools."""
+    changed = [result for result in results if result.previous_version is not None]
+    parts = [
+        f"{result.contract.name}: "
+        f"{format_changes(make_change_records(result.changes)) or 'no breaking part'}"
+        for result in changed
     ]
-    new = [one.contract for one in taken if one.before is None]
+    new = [result.contract for result in results if result.previous_version is None]
     if new:
-        sources = sorted({one.domain.removeprefix("upstream.") for one in new})
-        whose = ", ".join(sources[:3]) + (" and others" if len(sources) > 3 else "")
-        count = new[0].name if len(new) == 1 else f"{len(new)} tools of {whose}"
-        told.append(f"First seen: {count}")
-    reason = "; ".join(told)
+        sources = sorted({contract.domain.removeprefix("upstream.") for contract in new})
+        upstreams = ", ".join(sources[:3]) + (" and others" if len(sources) > 3 else "")
+        count = new[0].name if len(new) == 1 else f"{len(new)} tools of {upstreams}"
+        parts.append(f"First seen: {count}")
+    reason = "; ".join(parts)
     return reason if len(reason) <= 200 else f"{reason[:199]}…"

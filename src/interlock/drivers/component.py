@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from interlock.contracts.accepted_contracts import AcceptedContractStore, BrokenContract
-from interlock.contracts.changed_tools import ToolChange, classes
+from interlock.contracts.changed_tools import ToolChange, breaking_reasons
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.paths import registered_drivers_path
 from interlock.core.catalog.catalog import Catalog
@@ -129,8 +129,8 @@ class ContractAcceptance:
     ) -> None:
         self._config = config
         self._audit = audit
-        self._accepted = AcceptedContractStore.of(config, environ, base_dir)
-        self._acceptance_fingerprint: object = None
+        self._accepted = AcceptedContractStore.from_config(config, environ, base_dir)
+        self._mark: object = None
         self._broken: dict[str, BrokenContract] = {}
         """Incompatible contracts, by key."""
 
@@ -147,15 +147,15 @@ class ContractAcceptance:
         new_breaks: list[BrokenContract] = []
         self._broken = {}
         if self._config.section(ContractsConfig).watch:
-            self._broken, new_breaks = self._accepted.take(served)
-        self._acceptance_fingerprint = self._accepted.mark()
-        for broken in new_breaks:
-            kinds = " ".join(classes(broken.changes))
-            self._audit.record_change("contracts", broken.contract.id, "breaking", kinds)
+            self._broken, fresh = self._accepted.update(served)
+        self._mark = self._accepted.file_version()
+        for one in fresh:
+            found = " ".join(breaking_reasons(one.changes))
+            self._audit.record_change("contracts", one.contract.id, "breaking", found)
 
     def is_out_of_date(self) -> bool:
-        """Return whether another process has accepted contracts since."""
-        return self._accepted.mark() != self._acceptance_fingerprint
+        """Somebody else has accepted something since."""
+        return self._accepted.file_version() != self._mark
 
     def fingerprint(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
         """Return a fingerprint of the acceptance of contracts: their incompatible changes, and
@@ -165,28 +165,27 @@ class ContractAcceptance:
             contracts: contract keys.
         """
         keys = sorted(self._broken.keys() & set(contracts))
-        broken = tuple(self._broken[key].sentence for key in keys)
-        return broken, bool(broken) and self._is_holding
+        broken = tuple(self._broken[key].message for key in keys)
+        return broken, bool(broken) and self._holds
 
     def apply_to(self, driver: Driver) -> None:
         """Add the incompatible changes to the warnings of a new driver, and disable contracts that
         are held."""
         for key in driver.bindings.keys() & self._broken.keys():
-            sentence = self._broken[key].sentence
+            sentence = self._broken[key].message
             driver.warn(sentence)
             if self._is_holding:
                 driver.bindings[key].file_problems += (sentence,)
 
     def sentences(self) -> dict[str, str]:
-        """Return the incompatible changes as sentences, by contract key."""
-        return {key: broken.sentence for key, broken in self._broken.items()}
+        """By the keys of contracts."""
+        return {key: one.message for key, one in self._broken.items()}
 
     def list_changes(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
         """Return the incompatible contracts that are served, for operators."""
         return [
-            broken.shown(
-                held=self._is_holding,
-                drivers=[driver.manifest.id for driver in served[key].drivers],
+            one.to_tool_change(
+                held=self._holds, drivers=[driver.manifest.id for driver in served[key].drivers]
             )
             for key, broken in self._broken.items()
             if key in served

@@ -59,8 +59,8 @@ def registered_deprecations(
     """Return the deprecations of contracts in the registry, by `id@major`."""
     return {
         contract.key: MajorDeprecation(
-            records.moment_of(end.deprecated_at),
-            records.moment_of(end.sunset_at),
+            records.parse_timestamp(end.deprecated_at),
+            records.parse_timestamp(end.sunset_at),
             end.migration_uri,
         )
         for contract in contracts

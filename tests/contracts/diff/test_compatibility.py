@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from interlock.contracts.diff.changes import (
     ChangeReason,
     SchemaChange,
-    below,
     breaking,
-    inline,
-    shown,
+    format_value,
+    prefix_paths,
+    truncate_value,
 )
 from interlock.contracts.diff.compatibility import (
     Bump,
     Compatibility,
-    bump,
-    compatible,
+    check_compatibility,
     next_version,
     read_version,
+    required_bump,
 )
 from interlock.contracts.diff.tools import diff_tools
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
@@ -51,7 +51,7 @@ def with_schema(**more: object) -> dict[str, object]:
 )
 def test_what_a_change_asks_for(after: dict[str, object], raised: Bump, version: str) -> None:
     changes = diff_tools(TOOL, after)
-    assert bump(changes) is raised
+    assert required_bump(changes) is raised
     assert next_version("1.4.2", changes) == version
 
 
@@ -67,13 +67,13 @@ def test_what_a_change_asks_for(after: dict[str, object], raised: Bump, version:
     ],
 )
 def test_who_gets_on_with_whom(client: str, server: str, expected: Compatibility) -> None:
-    assert compatible(client, server) is expected
+    assert check_compatibility(client, server) is expected
 
 
 @pytest.mark.spec("ST-4.5.2-1")
 @given(*[st.tuples(*[st.integers(0, 20)] * 3)] * 2)
 def test_the_predicate(client: tuple[int, int, int], server: tuple[int, int, int]) -> None:
-    found = compatible("{}.{}.{}".format(*client), "{}.{}.{}".format(*server))
+    found = check_compatibility("{}.{}.{}".format(*client), "{}.{}.{}".format(*server))
     assert (found is Compatibility.INCOMPATIBLE) == (client[0] != server[0])
     if client[0] == server[0]:
         assert (found is Compatibility.FULL) == (client[1] <= server[1])
@@ -88,12 +88,12 @@ def test_what_is_no_version(text: str) -> None:
 
 def test_changes_below_a_place() -> None:
     change = SchemaChange(ChangeReason.FIELD_REMOVED, "/properties/a", True, "It is gone.")
-    moved = below("/inputSchema", [change])
+    moved = prefix_paths("/inputSchema", [change])
     assert moved[0].path == "/inputSchema/properties/a"
     assert breaking(moved) == moved
 
 
 def test_large_values_are_cut() -> None:
-    assert shown({"a": 1}) == {"a": 1}
-    assert len(shown(["x" * 1000])) == 401
-    assert inline("é" * 100).endswith("…")
+    assert truncate_value({"a": 1}) == {"a": 1}
+    assert len(truncate_value(["x" * 1000])) == 401
+    assert format_value("é" * 100).endswith("…")

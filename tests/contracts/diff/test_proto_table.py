@@ -66,8 +66,8 @@ def test_a_removed_field_says_that_its_number_is_free(compiled: Compile) -> None
     kept = diff_descriptors(
         compiled(table.message("string a = 1;")), compiled(table.message("reserved 1;"))
     )
-    assert "may be used again by mistake" in free[0].sentence
-    assert "by mistake" not in kept[0].sentence
+    assert "so that it is not reused by mistake" in free[0].message
+    assert "by mistake" not in kept[0].message
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\n\xff\xff\xff\xff", b"\x00" * 20])
@@ -78,8 +78,8 @@ def test_what_is_no_descriptor_set(data: bytes) -> None:
 
 
 def test_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proto_reading, "MOST_BYTES", 10)
-    with pytest.raises(InterlockError, match="10 bytes at most"):
+    monkeypatch.setattr(proto_reading, "MAX_DESCRIPTOR_BYTES", 10)
+    with pytest.raises(InterlockError, match="limit is 10 bytes"):
         diff_descriptors(b"\n" * 11, b"")
 
 

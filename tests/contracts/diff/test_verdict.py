@@ -8,7 +8,7 @@ import pytest
 
 from interlock.contracts.diff.changes import ChangeReason, SchemaChange
 from interlock.contracts.diff.compatibility import Bump
-from interlock.contracts.diff.verdict import BREAKS, MAJOR_BREAKS, ReleaseVerdict, judge
+from interlock.contracts.diff.verdict import BREAKS, MAJOR_BREAKS, ReleaseVerdict, check_release
 from interlock.errors import InterlockError
 
 GONE = SchemaChange(ChangeReason.FIELD_REMOVED, "/properties/b", True, "b is gone.")
@@ -26,7 +26,7 @@ def guide(tmp_path: Path) -> Path:
 @pytest.mark.spec("ST-4.5.3-3")
 @pytest.mark.parametrize("version", ["1.5.0", "1.6.0", "1.5.1"])
 def test_a_break_needs_a_new_major(version: str) -> None:
-    verdict = judge("1.5.0", version, [NEW, GONE])
+    verdict = check_release("1.5.0", version, [NEW, GONE])
     assert not verdict.passed
     assert verdict.headline == BREAKS == "Breaking changes detected without major version bump"
     assert verdict.problems == ("/properties/b: FIELD_REMOVED.",)
@@ -35,27 +35,27 @@ def test_a_break_needs_a_new_major(version: str) -> None:
 
 @pytest.mark.spec("ST-4.5.3-4")
 def test_a_new_major_needs_a_guide_and_a_notice(guide: Path) -> None:
-    verdict = judge("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.4.0")
+    verdict = check_release("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.4.0")
     assert verdict.passed
     assert verdict.headline == MAJOR_BREAKS
     assert verdict.warnings == ("/properties/b: FIELD_REMOVED.",)
-    without = judge("1.5.0", "2.0.0", [GONE], notice="1.4.0")
+    without = check_release("1.5.0", "2.0.0", [GONE], notice="1.4.0")
     assert not without.passed
     assert "no migration guide for 1.5.0 → 2.0.0" in without.problems[0]
-    silent = judge("1.5.0", "2.0.0", [GONE], guide=guide)
+    silent = check_release("1.5.0", "2.0.0", [GONE], guide=guide)
     assert not silent.passed
     assert "no deprecation notice" in silent.problems[0]
-    assert len(judge("1.5.0", "2.0.0", [GONE]).problems) == 2
+    assert len(check_release("1.5.0", "2.0.0", [GONE]).problems) == 2
 
 
 def announced(notice: str, *releases: str, guide: Path, old: str = "1.5.0") -> ReleaseVerdict:
-    return judge(old, "2.0.0", [GONE], guide=guide, notice=notice, releases=releases)
+    return check_release(old, "2.0.0", [GONE], guide=guide, notice=notice, releases=releases)
 
 
 @pytest.mark.spec("ST-4.5.3-4")
 def test_the_notice_has_to_be_two_releases_old(guide: Path) -> None:
     late = announced("1.5.0", guide=guide)
-    assert "of 1.5.0, 1 release before 2.0.0: it has to be 2" in late.problems[0]
+    assert "in 1.5.0, 1 release before 2.0.0. 2 are required" in late.problems[0]
     assert announced("1.4.0", guide=guide).passed
     # Patches give nobody time to move.
     patched = announced("1.5.0", "1.5.1", "1.5.2", guide=guide, old="1.5.2")
@@ -63,16 +63,16 @@ def test_the_notice_has_to_be_two_releases_old(guide: Path) -> None:
     assert "1 release before" in patched.problems[-1]
     assert announced("1.3.0", "1.3.0", "1.4.0", guide=guide).passed
     assert "newer than 1.5.0" in announced("1.6.0", guide=guide).problems[0]
-    assert judge("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.5.0", cycles=1).passed
+    assert check_release("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.5.0", cycles=1).passed
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "is empty"),
-        ("From 1.5.0 on", "never mentions 2.0.0"),
-        ("What 2.0.0 brings", "never mentions 1.5.0"),
-        ("From 11.5.0 to 2.0.01", "never mentions 1.5.0"),
+        ("From 1.5.0 on", "does not mention 2.0.0"),
+        ("What 2.0.0 brings", "does not mention 1.5.0"),
+        ("From 11.5.0 to 2.0.01", "does not mention 1.5.0"),
         ("From v1 to v2", None),
         ("1.x → 2.x", None),
         ("1.5 to 2.0, step by step", None),
@@ -87,25 +87,27 @@ def test_the_guide_is_for_these_versions(guide: Path, text: str, problem: str | 
 
 def test_a_guide_that_is_not_there(tmp_path: Path) -> None:
     missing = announced("1.4.0", guide=tmp_path / "nope.md")
-    assert "cannot be read: No such file" in missing.problems[0]
-    assert "cannot be read" in announced("1.4.0", guide=tmp_path).problems[0]
+    assert "Cannot read the migration guide" in missing.problems[0]
+    assert "Cannot read" in announced("1.4.0", guide=tmp_path).problems[0]
 
 
 def test_what_breaks_nothing() -> None:
-    assert judge("1.5.0", "1.6.0", [NEW]).warnings == ()
-    assert judge("1.5.0", "1.5.1", [SAID]).passed
-    small = judge("1.5.0", "1.5.1", [NEW])
+    assert check_release("1.5.0", "1.6.0", [NEW]).warnings == ()
+    assert check_release("1.5.0", "1.5.1", [SAID]).passed
+    small = check_release("1.5.0", "1.5.1", [NEW])
     assert small.passed
-    assert "1.6.0 says so" in small.warnings[0]
-    same = judge("1.5.0", "1.5.0", [NEW])
+    assert "Use 1.6.0" in small.warnings[0]
+    same = check_release("1.5.0", "1.5.0", [NEW])
     assert not same.passed
-    assert "publish this as 1.6.0" in same.problems[0]
-    assert judge("1.5.0", "1.5.0", [SAID]).passed
-    assert judge("1.5.0", "1.5.0", []).headline == "Unchanged"
-    assert judge("1.5.0", "2.0.0", [NEW]).passed
+    assert "Publish this as 1.6.0" in same.problems[0]
+    assert check_release("1.5.0", "1.5.0", [SAID]).passed
+    assert check_release("1.5.0", "1.5.0", []).headline == "Unchanged"
+    assert check_release("1.5.0", "2.0.0", [NEW]).passed
 
 
 def test_versions_go_up() -> None:
-    assert judge("1.5.0", "1.4.9", []).problems == ("1.4.9 is older than 1.5.0.",)
+    assert check_release("1.5.0", "1.4.9", []).problems == (
+        "1.4.9 is older than 1.5.0. Use a newer version.",
+    )
     with pytest.raises(InterlockError):
-        judge("1.5", "2.0.0", [])
+        check_release("1.5", "2.0.0", [])

@@ -25,13 +25,13 @@ from tests.contracts.registry.contract_shelf import contract
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "before the objects": (None, "commit", False),
     "after the objects": (None, "commit", True),
-    "before the note": (RepositoryFolder, "begin", False),
-    "after the note": (RepositoryFolder, "begin", True),
-    "after the branch": (None, "move", True),
-    "before the files": (RepositoryFolder, "bring", False),
-    "after the files": (RepositoryFolder, "bring", True),
+    "before the note": (RepositoryFolder, "write_unfinished", False),
+    "after the note": (RepositoryFolder, "write_unfinished", True),
+    "after the branch": (None, "update_branch", True),
+    "before the files": (RepositoryFolder, "write_files", False),
+    "after the files": (RepositoryFolder, "write_files", True),
     "after the index": (None, "stage", True),
-    "before the end": (RepositoryFolder, "finish", False),
+    "before the end": (RepositoryFolder, "clear_unfinished", False),
 }
 
 
@@ -51,7 +51,7 @@ def die(means: str, point: str) -> None:
 
 def main() -> None:
     folder, means, name, first, count = sys.argv[1:6]
-    registry = ContractRegistry(Path(folder), means=means, patience=30.0)  # type: ignore[arg-type]
+    registry = ContractRegistry(Path(folder), backend=means, lock_timeout=30.0)  # type: ignore[arg-type]
     assert isinstance(registry._git, ContractGit)
     for number in range(int(first), int(first) + int(count)):
         print(f"begin {number}", flush=True)

@@ -52,11 +52,13 @@ class Shelf:
     def __init__(self, folder: Path, means: GitChoice = "auto") -> None:
         self.folder = folder
         self.now = NOW
-        self.means: GitChoice = means
+        self.backend_name: GitChoice = means
         self.registry = self.open()
 
     def open(self) -> ContractRegistry:
-        return ContractRegistry(self.folder, means=self.means, patience=2.0, clock=lambda: self.now)
+        return ContractRegistry(
+            self.folder, backend=self.backend_name, lock_timeout=2.0, clock=lambda: self.now
+        )
 
     def put(self, one: Contract, reason: str = "because") -> StoredContract:
         return self.registry.publish(one, author="operator", reason=reason)

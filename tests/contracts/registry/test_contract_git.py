@@ -13,7 +13,7 @@ import pytest
 
 from interlock.contracts.registry import git as contract_git
 from interlock.contracts.registry.git import ContractGit, GitChoice
-from interlock.contracts.registry.git_folder import UnfinishedPublication, blob_id, find_place
+from interlock.contracts.registry.git_folder import UnfinishedPublication, blob_id, find_repository
 from interlock.errors import InterlockError
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean, publish
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(folder: Path, means: GitChoice) -> ContractGit:
-    return ContractGit(folder, means=means, patience=0.2)
+    return ContractGit(folder, backend=means, lock_timeout=0.2)
 
 
 def refusal(store: ContractGit, **files: bytes) -> InterlockError:
@@ -46,7 +46,7 @@ def refusal(store: ContractGit, **files: bytes) -> InterlockError:
 def test_one_commit_for_each_publication_with_author_and_reason(
     store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
-    assert store.means == means
+    assert store.backend_name == means
     assert (store.head(), store.log()) == (None, [])
     first = publish(store, {"d/n/1.txt": b"one\n"}, "the first of all")
     second = publish(
@@ -75,7 +75,7 @@ def test_one_commit_for_each_publication_with_author_and_reason(
 
 
 def test_what_one_means_wrote_the_other_reads(folder: Path) -> None:
-    by_git, by_dulwich = (ContractGit(folder, means=one) for one in MEANS)
+    by_git, by_dulwich = (ContractGit(folder, backend=one) for one in MEANS)
     publish(by_git, {"d/n/1.txt": b"one\n"})
     newest = publish(by_dulwich, {"d/n/2.txt": b"two\n"})
     git(folder, "pack-refs", "--all")
@@ -162,7 +162,7 @@ def test_a_store_that_somebody_else_has_locked(store: ContractGit, folder: Path,
     assert error.failure.name == "too_busy"
     assert error.retryable
     assert str(held) in error.message
-    assert "remove that file" in error.message
+    assert "remove the file" in error.message
     assert store.head() == before
     # Reading goes on.
     assert "d/n/1.txt" in store.tree(str(before))
@@ -175,12 +175,12 @@ def test_another_publisher_that_does_not_come_to_an_end(
     store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
-    place = find_place(folder)
+    place = find_repository(folder)
     assert place is not None
-    with place.alone(0.0):
+    with place.lock(0.0):
         error = refusal(store)
     assert error.failure.name == "too_busy"
-    assert "Somebody else publishes" in error.message
+    assert "Another process is publishing" in error.message
     publish(store, {"d/n/2.txt": b"two\n"})
 
 
@@ -189,7 +189,7 @@ def test_a_folder_that_is_no_repository(store: ContractGit, folder: Path) -> Non
     (folder / "notes.txt").write_text("mine\n")
     error = refusal(store)
     assert error.failure.name == "config_error"
-    assert "is no Git repository" in error.message
+    assert "is not a Git repository" in error.message
     assert sorted(one.name for one in folder.iterdir()) == ["notes.txt"]
     (folder / "notes.txt").unlink()
     publish(store, {"d/n/1.txt": b"one\n"})
@@ -198,15 +198,15 @@ def test_a_folder_that_is_no_repository(store: ContractGit, folder: Path) -> Non
 
 def test_a_file_in_its_place(tmp_path: Path, means: GitChoice) -> None:
     (tmp_path / "registry").write_text("")
-    error = refusal(ContractGit(tmp_path / "registry", means=means))
-    assert "is a file" in error.message or "cannot be looked into" in error.message
+    error = refusal(ContractGit(tmp_path / "registry", backend=means))
+    assert "is a file" in error.message or "Cannot read the registry" in error.message
 
 
 def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
     tmp_path: Path, means: GitChoice
 ) -> None:
     git(tmp_path, "init", "--quiet")
-    store = ContractGit(tmp_path / "contracts", means=means)
+    store = ContractGit(tmp_path / "contracts", backend=means)
     publish(store, {"d/n/1.txt": b"one\n"})
     assert git(tmp_path, "log", "--oneline", check=False) == ""
     assert is_clean(tmp_path / "contracts")
@@ -215,7 +215,7 @@ def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
 def test_a_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> None:
     folder.mkdir()
     git(folder, "init", "--quiet", "--bare", "--initial-branch=trunk")
-    store = ContractGit(folder, means=means)
+    store = ContractGit(folder, backend=means)
     publish(store, {"d/n/1.txt": b"one\n"})
     newest = publish(store, {"d/n/2.txt": b"two\n"})
     assert git(folder, "rev-parse", "trunk").strip() == newest
@@ -227,10 +227,10 @@ def test_a_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> No
 
 
 def test_a_linked_working_tree(folder: Path, tmp_path: Path, means: GitChoice) -> None:
-    publish(ContractGit(folder, means=means), {"d/n/1.txt": b"one\n"})
+    publish(ContractGit(folder, backend=means), {"d/n/1.txt": b"one\n"})
     linked = tmp_path / "linked"
     git(folder, "worktree", "add", "--quiet", "-b", "other", str(linked))
-    store = ContractGit(linked, means=means)
+    store = ContractGit(linked, backend=means)
     newest = publish(store, {"d/n/2.txt": b"two\n"})
     assert git(folder, "rev-parse", "other").strip() == newest
     assert (linked / "d/n/2.txt").exists()
@@ -262,7 +262,7 @@ def test_a_merge_that_is_under_way(store: ContractGit, folder: Path) -> None:
     git(folder, "merge", "side", check=False)
     error = refusal(store)
     assert error.failure.name == "too_busy"
-    assert "merge is under way" in error.message
+    assert "merge is in progress" in error.message
     git(folder, "merge", "--abort")
     publish(store, {"d/n/3.txt": b"three\n"})
     assert is_clean(folder)
@@ -308,7 +308,7 @@ def test_a_repository_that_is_damaged(store: ContractGit, folder: Path) -> None:
 def test_a_head_that_cannot_be_read(store: ContractGit, folder: Path, head: bytes) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     (folder / ".git" / "HEAD").write_bytes(head)
-    with pytest.raises(InterlockError, match="cannot be read"):
+    with pytest.raises(InterlockError, match="HEAD of"):
         store.head()
 
 
@@ -341,12 +341,12 @@ def test_what_a_publisher_that_was_cut_short_left_is_finished(
     second = publish(store, {"d/n/2.txt": b"two\n"})
     # As if it had ended just before, or just after, the branch was moved.
     git(folder, "reset", "--quiet", "--hard", first)
-    place = find_place(folder)
+    place = find_repository(folder)
     assert place is not None
     work = UnfinishedPublication(
         second, {"d/n/2.txt": None}, {"d/n/2.txt": blob_id(b"two\n", second)}, 2**22
     )
-    place.begin(work)
+    place.write_unfinished(work)
     if moved:
         git(folder, "update-ref", "refs/heads/main", second)
         assert git(folder, "status", "--porcelain") == "D  d/n/2.txt\n"
@@ -362,9 +362,9 @@ def test_what_a_publisher_that_was_cut_short_left_is_finished(
 
 def test_a_lock_of_somebody_who_lives_is_never_taken_away(store: ContractGit, folder: Path) -> None:
     newest = publish(store, {"d/n/1.txt": b"one\n"})
-    place = find_place(folder)
+    place = find_repository(folder)
     assert place is not None
-    place.begin(UnfinishedPublication(newest, {}, {}, os.getpid()))
+    place.write_unfinished(UnfinishedPublication(newest, {}, {}, os.getpid()))
     lock = folder / ".git" / "index.lock"
     lock.touch()
     assert refusal(store).failure.name == "too_busy"
@@ -384,7 +384,7 @@ def test_an_index_that_is_locked_right_after_the_commit(
 
     newest = store.publish(prepare, author="operator", seconds=0)
     assert newest == store.head()
-    assert "not in the working tree yet" in caplog.text
+    assert "the working tree is not up to date yet" in caplog.text
     lock.unlink()
     publish(store, {"d/n/3.txt": b"three\n"})
     assert is_clean(folder)
@@ -395,8 +395,8 @@ def test_an_index_that_is_locked_right_after_the_commit(
 
 def test_without_git_the_library_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert ContractGit(folder).means == "dulwich"
-    monkeypatch.setattr(contract_git, "is_there", lambda: False)
+    assert ContractGit(folder).backend_name == "dulwich"
+    monkeypatch.setattr(contract_git, "is_installed", lambda: False)
     with pytest.raises(InterlockError, match=r"interlock\[contracts\]"):
         ContractGit(folder)
 

@@ -17,8 +17,8 @@ KINDS = st.sampled_from(PROTOCOLS)
 @given(NAMES | TRICKY, NAMES | TRICKY, KINDS)
 def test_a_contract_is_found_by_both_of_its_files(domain: str, name: str, protocol: str) -> None:
     path = layout.document_path(domain, name, "1.2.3", protocol)  # type: ignore[arg-type]
-    assert layout.unit_of(path) == path
-    assert layout.unit_of(layout.note_path(path)) == path
+    assert layout.find_unit(path) == path
+    assert layout.find_unit(layout.note_path(path)) == path
     assert layout.note_path(path) != path
     steps = path.split("/")
     assert len(steps) == 3
@@ -27,18 +27,20 @@ def test_a_contract_is_found_by_both_of_its_files(domain: str, name: str, protoc
         assert not step.startswith((".", "-"))
         assert len(step) < 200
     deprecations = layout.deprecations_path(domain, name)
-    assert layout.unit_of(deprecations) == deprecations
+    assert layout.find_unit(deprecations) == deprecations
     assert layout.is_deprecations(deprecations)
 
 
 @given(NAMES | TRICKY, NAMES | TRICKY)
 def test_two_names_never_share_a_folder(one: str, other: str) -> None:
-    assert (layout.folder_of("d", one) == layout.folder_of("d", other)) is (one == other)
+    assert (layout.contract_folder("d", one) == layout.contract_folder("d", other)) is (
+        one == other
+    )
 
 
 @given(st.text(), st.lists(st.text(st.characters(codec="ascii", min_codepoint=33)), max_size=5))
 def test_a_message_is_read_as_it_was_written(reason: str, contracts: list[str]) -> None:
-    written = layout.message_of(reason, contracts)
+    written = layout.format_message(reason, contracts)
     read, told = layout.read_message(written)
     assert told == contracts
     assert "\n" not in read
@@ -47,4 +49,4 @@ def test_a_message_is_read_as_it_was_written(reason: str, contracts: list[str]) 
 
 def test_what_is_none_of_ours() -> None:
     for path in ("README.md", "a/b.schema.json", "a/b/c/1.0.0.schema.json", "a/b/notes.txt", ""):
-        assert layout.unit_of(path) is None
+        assert layout.find_unit(path) is None

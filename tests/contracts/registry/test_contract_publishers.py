@@ -54,7 +54,7 @@ def test_two_processes_publish_at_once(tmp_path: Path) -> None:
     shelf = Shelf(folder)
     for name in "ABC":
         assert shelf.registry.versions(name) == [f"1.{n}.0" for n in range(6)]
-    assert len(shelf.registry.history(most=100)) == 18
+    assert len(shelf.registry.history(limit=100)) == 18
     assert is_clean(folder)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["registry"]
     shelf.close()
@@ -66,7 +66,7 @@ def test_the_same_version_of_two_processes_is_published_once(tmp_path: Path) -> 
     for process in processes:
         assert ended(process)[0] == 0
     shelf = Shelf(folder)
-    assert len(shelf.registry.history(most=100)) == 4
+    assert len(shelf.registry.history(limit=100)) == 4
     shelf.close()
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from interlock.contracts.registry.changes import ContractSnapshot, SnapshotResult
 from interlock.contracts.registry.git import GitChoice
-from interlock.contracts.registry.records import MOST_BYTES, Contract, PipelineRun, Provenance
+from interlock.contracts.registry.records import (
+    MAX_DOCUMENT_BYTES,
+    Contract,
+    PipelineRun,
+    Provenance,
+)
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
 from tests.contracts.registry.contract_shelf import Shelf, contract, schema
@@ -69,7 +74,7 @@ def test_one_exact_version_with_its_provenance(shelf: Shelf) -> None:
     error = raised.value
     assert error.failure.name == "unknown_contract"
     assert error.failure.http == 404
-    assert error.message == (f"{REQUEST} has no version in 9.x: there is 2.3.0, 2.3.4, 2.4.0.")
+    assert error.message == (f"{REQUEST} has no version in 9.x. Available: 2.3.0, 2.3.4, 2.4.0.")
     assert error.data == {
         "name": REQUEST, "range": "9.x", "versions": ["2.3.0", "2.3.4", "2.4.0"],
     }  # fmt: skip
@@ -82,7 +87,7 @@ def test_what_is_not_there_says_what_is(shelf: Shelf) -> None:
     requests(shelf)
     with pytest.raises(InterlockError, match=f"Did you mean {REQUEST}"):
         registry.find("ToolInvocationRequests")
-    with pytest.raises(InterlockError, match=r"but one in agent \(json-schema\)"):
+    with pytest.raises(InterlockError, match=r"Found: agent \(json-schema\)"):
         registry.find(REQUEST, domain="shop")
     with pytest.raises(InterlockError, match="is not a range of versions"):
         registry.find(REQUEST, "no range")
@@ -94,7 +99,7 @@ def test_what_is_not_there_says_what_is(shelf: Shelf) -> None:
 def test_one_name_in_two_domains_and_protocols(shelf: Shelf) -> None:
     shelf.put(contract("Order", "1.0.0", domain="shop"))
     shelf.put(contract("Order", "1.0.0", domain="agent"))
-    with pytest.raises(InterlockError, match="in agent and in shop: say which domain"):
+    with pytest.raises(InterlockError, match=r"several domains: agent, shop\. Name the domain"):
         shelf.registry.find("Order")
     assert shelf.registry.find("Order", domain="agent").domain == "agent"
     proto = b'syntax = "proto3";\nmessage Order { string id = 1; }\n'
@@ -105,7 +110,7 @@ def test_one_name_in_two_domains_and_protocols(shelf: Shelf) -> None:
     found = shelf.registry.find("Order", protocol="protobuf")
     assert (found.version, found.schema()) == ("1.2.0", proto.decode())
     assert found.path == "shop/Order/1.2.0.proto"
-    with pytest.raises(InterlockError, match="is there as openapi and as protobuf"):
+    with pytest.raises(InterlockError, match="several protocols: openapi, protobuf"):
         shelf.registry.find("Order", ">=1.1", domain="shop")
 
 
@@ -175,7 +180,7 @@ def test_what_is_published_never_changes(shelf: Shelf) -> None:
     error = refusal(shelf, "Order", "1.0.0", schema((), id="string"))
     assert error.failure.name == "contract_conflict"
     assert error.failure.http == 409
-    assert "choose a new version" in error.message
+    assert "Choose a new version" in error.message
     assert shelf.registry.metrics().head == before
 
 
@@ -215,11 +220,11 @@ def test_protobuf_is_compared_with_what_it_imports(shelf: Shelf) -> None:
     assert "FIELD_NUMBER_CHANGED shop.Order.id" in error.message
     shelf.put(proto("string id = 5; repeated Line lines = 2;", "2.0.0"))
     broken = refusal_of(shelf, proto("string id = ", "2.1.0"))
-    assert "is no Protobuf that can be compiled" in broken.message
+    assert "cannot be compiled" in broken.message
     made = proto("string sku = 1; string size = 2;", name="shop/line.proto")
     seen = ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
     [taken] = shelf.registry.snapshot([seen], author="x", reason=lambda _: "seen")
-    assert (taken.before, taken.contract.version) == ("1.0.0", "1.1.0")
+    assert (taken.previous_version, taken.contract.version) == ("1.0.0", "1.1.0")
 
 
 def test_all_of_a_batch_or_nothing(shelf: Shelf) -> None:
@@ -236,20 +241,20 @@ def test_all_of_a_batch_or_nothing(shelf: Shelf) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": "1"}, "is no version"),
-        ({"name": ""}, "is no name of a contract"),
-        ({"name": "a\nb"}, "is no name of a contract"),
-        ({"domain": "x" * 256}, "is no domain of a contract"),
-        ({"protocol": "xml"}, "is none of json-schema"),
+        ({"version": "1"}, "Invalid version"),
+        ({"name": ""}, "Invalid name of a contract"),
+        ({"name": "a\nb"}, "Invalid name of a contract"),
+        ({"domain": "x" * 256}, "Invalid domain of a contract"),
+        ({"protocol": "xml"}, "Use one of json-schema"),
         ({"document": b"{"}, "is not JSON"),
-        ({"document": b"[1]"}, "A JSON Schema is an object"),
-        ({"document": {"type": "strin"}}, "This is no JSON Schema: at /type"),
-        ({"document": {"$ref": "https://example.org/x"}}, "nothing is fetched"),
+        ({"document": b"[1]"}, "A JSON Schema must be an object"),
+        ({"document": {"type": "strin"}}, "Invalid JSON Schema at /type"),
+        ({"document": {"$ref": "https://example.org/x"}}, "not fetched"),
         ({"document": {"$ref": "#/$defs/none"}}, "does not exist"),
-        ({"document": b'{"a": "' + b"x" * MOST_BYTES + b'"}'}, "at most"),
+        ({"document": b'{"a": "' + b"x" * MAX_DOCUMENT_BYTES + b'"}'}, "The limit is"),
         ({"document": b"[" * 100_000}, "is not JSON"),
-        ({"timestamp": "yesterday"}, "is no ISO 8601"),
-        ({"document": b"[]", "protocol": "mcp-tool"}, "is no object"),
+        ({"timestamp": "yesterday"}, "Use ISO 8601"),
+        ({"document": b"[]", "protocol": "mcp-tool"}, "must be a JSON object"),
     ],
 )
 def test_what_nobody_could_use_is_refused(
@@ -336,7 +341,7 @@ def test_a_snapshot_gets_the_version_that_its_change_asks_for(shelf: Shelf) -> N
     ]
     assert [take(document).contract.version for document, _ in steps] == [one for _, one in steps]
     last = take(steps[4][0])
-    assert (last.is_new, last.before, last.contract.version) == (True, "2.1.0", "3.0.0")
+    assert (last.is_new, last.previous_version, last.contract.version) == (True, "2.1.0", "3.0.0")
     assert [one.reason for one in last.changes if one.breaking] == ["REQUIRED_FIELD_ADDED"]
     assert len(shelf.registry.history()) == 6
 
@@ -378,7 +383,7 @@ def test_the_arguments_and_the_result_of_a_tool(shelf: Shelf) -> None:
     shelf.put(contract("files.read", "1.0.0", tool, domain="upstream.files", protocol="mcp-tool"))
     assert shelf.registry.validate("files.read", "1.x", {"path": "a"}).valid
     assert not shelf.registry.validate("files.read", "1.x", {}).valid
-    with pytest.raises(InterlockError, match="no JSON Schema of its output"):
+    with pytest.raises(InterlockError, match="no JSON Schema for its output"):
         shelf.registry.validate("files.read", "1.x", {}, part="output")
     shelf.put(contract("Api", "1.0.0", {"openapi": "3.1.0"}, protocol="openapi"))
     with pytest.raises(InterlockError, match="no JSON Schema"):
@@ -417,7 +422,7 @@ def test_a_major_that_ends(shelf: Shelf) -> None:
     # Who names no version gets the newest, and the oldest that is supported is the second.
     assert registry.find("Order").version == "2.0.0"
     assert registry.supported_majors("Order") == [2]
-    assert registry.find("Order", "1.x", sunset=True).version == "1.0.0"
+    assert registry.find("Order", "1.x", include_sunset=True).version == "1.0.0"
     assert git(shelf.folder, "log", "-1", "--format=%s").strip() == (
         "Deprecate Order 1.x until 2027-07-14"
     )
@@ -434,7 +439,7 @@ def test_an_end_that_makes_no_sense(shelf: Shelf) -> None:
 
     assert "no version in 7.x" in end(7)
     assert "ISO 8601" in end(sunset_at="soon")
-    assert "cannot end before" in end(deprecated_at="2027-01-02", sunset_at="2027-01-01")
+    assert "must not be before" in end(deprecated_at="2027-01-02", sunset_at="2027-01-01")
     again = {"author": "x", "migration_uri": "x:y"}
     shelf.registry.deprecate("Order", 1, sunset_at="2028-03-01", **again)
     shelf.registry.deprecate("Order", 1, sunset_at="2028-04-01", **again)

@@ -80,7 +80,7 @@ def test_an_index_that_is_gone_stale_or_broken_is_made_anew(shelf: Shelf) -> Non
     with sqlite3.connect(path) as other:
         other.execute("DROP TABLE contract")
     other.close()
-    with pytest.raises(InterlockError, match="try again"):
+    with pytest.raises(InterlockError, match="Try again"):
         find(REQUEST, "2.3.x")
     check()
     shelf.registry.rebuild()
@@ -113,7 +113,7 @@ def test_what_was_changed_by_hand_does_not_count(shelf: Shelf) -> None:
     path.write_text('{"type": "string"}\n')
     # Not committed: what was published is found.
     [problem] = shelf.registry.problems()
-    assert "changed by hand and not committed" in problem
+    assert "edited by hand and not committed" in problem
     assert "2.3.4.schema.json" in problem
     assert shelf.registry.find(REQUEST, "2.3.x").schema()["type"] == "object"
     git(shelf.folder, "commit", "--quiet", "-am", "edit")
@@ -135,9 +135,9 @@ def test_a_repository_of_something_else(shelf: Shelf) -> None:
     git(shelf.folder, "add", ".")
     git(shelf.folder, "commit", "--quiet", "-m", "a program")
     error = refusal(shelf)
-    assert "no contract registry" in error.message
+    assert "not a contract registry" in error.message
     assert error.failure.name == "config_error"
-    with pytest.raises(InterlockError, match="no contract registry"):
+    with pytest.raises(InterlockError, match="not a contract registry"):
         shelf.registry.search()
     assert git(shelf.folder, "log", "--oneline").count("\n") == 1
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.schemas.artefacts import GENERATOR, Artefact, known
+from interlock.contracts.schemas.artefacts import GENERATOR, Artefact, read_header
 from interlock.contracts.schemas.build import BuildResult, build_all
-from interlock.contracts.schemas.reader import MOST_BYTES, SchemaError
+from interlock.contracts.schemas.reader import MAX_FILE_BYTES, SchemaError
 from tests.contracts.schemas.folders import ORDERS, SEARCH, STORE, folder, shop
 
 ORDER = "json/shop/v1/Order.schema.json"
@@ -74,21 +74,21 @@ def test_everything_is_made_from_its_one_source(tmp_path: Path) -> None:
         "python/store_client.py": "openapi/store.yaml",
     }
     for path, one in made.items():
-        about = known(path, one.text)
+        about = read_header(path, one.text)
         assert about is not None
         assert (about.provenance.source, about.provenance.generator) == (one.source, GENERATOR)
-        assert not about.edited
+        assert not about.is_edited
     assert "google.protobuf.Struct value = 1;" in made["proto/wrappers/tools/search.proto"].text
     assert 'get: "/items/{id}"' in made["proto/transcoding/store.proto"].text
 
 
 def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     first = build_all(shop(tmp_path))
-    assert sorted(first.written) == sorted(one.path for one in first.artefacts)
+    assert sorted(first.changed) == sorted(one.path for one in first.artefacts)
     lay_down(tmp_path, first.artefacts)
     second = build_all(tmp_path)
-    assert (second.written, second.left_over, second.problems) == ([], [], [])
-    assert second.differing() == []
+    assert (second.changed, second.obsolete, second.problems) == ([], [], [])
+    assert second.find_outdated() == []
     assert [one.text for one in second.artefacts] == [one.text for one in first.artefacts]
     # What was generated is not taken for a source the next time.
     assert second.files == first.files
@@ -99,11 +99,11 @@ def test_a_changed_source_is_no_drift(tmp_path: Path) -> None:
     edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
     again = build_all(tmp_path)
     assert again.problems == []
-    assert set(again.written) == {ORDER, "openapi/shop.v1.yaml", "python/shop_v1_client.py"}
-    told = [str(one) for one in again.differing()]
+    assert set(again.changed) == {ORDER, "openapi/shop.v1.yaml", "python/shop_v1_client.py"}
+    told = [str(one) for one in again.find_outdated()]
     assert (
-        f"{ORDER}: it is not what proto/shop/v1/orders.proto gives: run `interlock contracts build`"
-        in told
+        f"{ORDER}: it differs from its source proto/shop/v1/orders.proto. "
+        "Run `interlock contracts build`" in told
     )
 
 
@@ -111,9 +111,9 @@ def test_what_nothing_gives_any_more_is_left_over(tmp_path: Path) -> None:
     built(shop(tmp_path))
     (tmp_path / "json/tools/search.schema.json").unlink()
     again = build_all(tmp_path)
-    assert again.left_over == ["proto/wrappers/tools/search.proto"]
-    (told,) = again.differing()
-    assert "json/tools/search.schema.json does not give it any more" in told.message
+    assert again.obsolete == ["proto/wrappers/tools/search.proto"]
+    (told,) = again.find_outdated()
+    assert "json/tools/search.schema.json no longer generates it" in told.message
 
 
 # -- drift
@@ -135,7 +135,7 @@ def test_a_renamed_member_in_a_copy_is_drift(tmp_path: Path, file: str, type: st
         f"Schema drift detected for type {type}: "
         f"count is in proto/shop/v1/orders.proto only; number is in {file} only"
     )
-    assert "put the change into proto/shop/v1/orders.proto" in told.message
+    assert "make the change in proto/shop/v1/orders.proto" in told.message
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,8 @@ def test_a_copy_that_no_longer_says_what_it_is_stands_in_the_way(tmp_path: Path)
     (tmp_path / ORDER).write_text(json.dumps(schema))
     told = [one.message for one in build_all(tmp_path).problems]
     assert any(
-        "it lies where a file is generated from proto/shop/v1/orders.proto" in one for one in told
+        "it has the path of a file that is generated from proto/shop/v1/orders.proto" in one
+        for one in told
     )
     assert any(one.startswith("Schema drift detected for type Order: count is in") for one in told)
 
@@ -267,8 +268,8 @@ def test_a_syntax_error_stops_it_with_file_and_line(tmp_path: Path) -> None:
         ({"minimum": "1"}, "minimum: "),
         ({"pattern": "("}, "pattern"),
         ({"$ref": "#/$defs/nowhere"}, "nowhere"),
-        ({"$ref": "http://127.0.0.1:9/x.json"}, "nothing is fetched"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "only https://json-schema.org"),
+        ({"$ref": "http://127.0.0.1:9/x.json"}, "external schemas are not fetched"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "must be https://json-schema.org"),
     ],
 )
 def test_a_json_schema_that_is_none_is_named(
@@ -327,16 +328,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (root / "json/gone.schema.json").symlink_to(tmp_path / "nowhere")
     (root / "json/latin.schema.json").write_bytes(b'{"title": "\xe9"}')
     with (root / "json/huge.schema.json").open("wb") as huge:
-        huge.truncate(MOST_BYTES + 1)
+        huge.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(SchemaError) as wrong:
         build_all(root)
     assert [str(one) for one in wrong.value.problems] == [
-        "json/gone.schema.json: it cannot be read: No such file or directory",
-        "json/huge.schema.json: it has more than 10 MB",
-        "json/latin.schema.json: it is no UTF-8 text",
-        "json/out.schema.json: it leads out of the folder",
+        "json/gone.schema.json: the file cannot be read: No such file or directory",
+        "json/huge.schema.json: the file has more than 10 MB",
+        "json/latin.schema.json: the file is not UTF-8 text",
+        "json/out.schema.json: the file is a link to a place outside the folder",
     ]
-    with pytest.raises(SchemaError, match="there is no such folder"):
+    with pytest.raises(SchemaError, match="the folder does not exist"):
         build_all(tmp_path / "nowhere")
 
 
@@ -350,9 +351,9 @@ def test_two_sources_for_one_file(tmp_path: Path) -> None:
 def test_generated_files_may_lie_elsewhere(tmp_path: Path) -> None:
     root, out = shop(tmp_path / "schemas"), tmp_path / "out"
     first = build_all(root, out)
-    assert len(first.written) == len(first.artefacts)
+    assert len(first.changed) == len(first.artefacts)
     lay_down(out, first.artefacts)
-    assert build_all(root, out).written == []
+    assert build_all(root, out).changed == []
     edit(out / ORDER, '"count"', '"number"')
     assert build_all(root, out).drift_violations == 1
 

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.schemas.protobuf_compiler import compile_protos, problems_of, require_extra
+from interlock.contracts.schemas.protobuf_compiler import (
+    compile_protos,
+    compiler_problems,
+    require_extra,
+)
 from interlock.contracts.schemas.reader import SchemaError
 from interlock.errors import CONFIG, InterlockError
 from tests.contracts.schemas.folders import ORDERS
@@ -17,7 +21,7 @@ def test_everything_that_a_file_says_is_read() -> None:
     protos = compile_protos({"shop/v1/orders.proto": ORDERS})
     assert list(protos.files) == ["shop/v1/orders.proto"]
     order = protos.messages["shop.v1.Order"]
-    assert order.about == "One order."
+    assert order.description == "One order."
     shown = [
         (one.name, one.json_name, one.kind, one.repeated, one.optional) for one in order.fields
     ]
@@ -29,7 +33,7 @@ def test_everything_that_a_file_says_is_read() -> None:
         ("items", "items", "message", True, False),
     ]
     assert order.fields[0].behaviors == ("REQUIRED",)
-    assert order.fields[0].about == "By what it is known."
+    assert order.fields[0].description == "By what it is known."
     assert protos.messages["shop.v1.Item"].fields[0].json_name == "articleNumber"
     assert [one.name for one in protos.enums["shop.v1.OrderState"].values][1:] == [
         "ORDER_STATE_OPEN",
@@ -39,7 +43,7 @@ def test_everything_that_a_file_says_is_read() -> None:
     get, put = service.methods
     assert (get.http[0].method, get.http[0].path) == ("get", "/orders/{id}")
     assert (put.http[0].method, put.http[0].body) == ("put", "*")
-    assert get.about == "One order. All of it."
+    assert get.description == "One order. All of it."
 
 
 def test_nested_types_maps_and_oneofs() -> None:
@@ -89,8 +93,8 @@ def test_what_is_no_protobuf_is_named_with_its_line(text: str, line: int, words:
 def test_a_warning_is_no_problem() -> None:
     text = 'syntax = "proto3";\nimport "google/protobuf/struct.proto";\nmessage A {}\n'
     assert "A" in compile_protos({"a.proto": text}).messages
-    assert [one.message for one in problems_of("a.proto:2:1: warning: unused\n")] == [
-        "the Protobuf compiler failed, and did not say why"
+    assert [one.message for one in compiler_problems("a.proto:2:1: warning: unused\n")] == [
+        "the Protobuf compiler failed without a message"
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.contracts.schemas.drift import TypeDescription, differences, sentence
+from interlock.contracts.schemas.drift import TypeDescription, find_differences, format_drift
 
 BASE: dict[str, Any] = {
     "type": "object",
@@ -31,7 +31,7 @@ def changed(**properties: Any) -> dict[str, Any]:
 
 
 def diff(left: Any, right: Any) -> list[str]:
-    return differences(
+    return find_differences(
         TypeDescription("a.proto", left, left), TypeDescription("b.json", right, right)
     )
 
@@ -52,7 +52,7 @@ def diff(left: Any, right: Any) -> list[str]:
         ),
         (changed(state={"enum": ["open"]}), 'state may be "sent" in a.proto only'),
         (changed(state={"enum": ["open", "sent", "x"]}), 'state may be "x" in b.json only'),
-        (changed(state={"type": "string"}), "state is limited to certain words in a.proto only"),
+        (changed(state={"type": "string"}), "state is limited to certain values in a.proto only"),
         ({**BASE, "required": ["id"]}, "state is required in a.proto only"),
         ({**BASE, "required": ["id", "state", "count"]}, "count is required in b.json only"),
         ({"type": "array"}, "it is object in a.proto and array in b.json"),
@@ -117,10 +117,10 @@ def test_types_that_speak_of_themselves_come_to_an_end() -> None:
 
 
 def test_the_sentence_of_the_specification() -> None:
-    assert sentence("Order", ["a is in x only"]) == (
+    assert format_drift("Order", ["a is in x only"]) == (
         "Schema drift detected for type Order: a is in x only"
     )
-    assert sentence("Order", [str(one) for one in range(12)]).endswith("; 9; and 2 more")
+    assert format_drift("Order", [str(one) for one in range(12)]).endswith("; 9; and 2 more")
 
 
 _schemas = st.recursive(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.contracts.schemas.json_schema import schema_of
+from interlock.contracts.schemas.json_schema import message_schema
 from interlock.contracts.schemas.proto import ProtoFiles
 from interlock.contracts.schemas.protobuf_compiler import compile_protos, descriptor_set
 
@@ -132,7 +132,7 @@ _message = st.fixed_dictionaries({}, optional=_fields)
 def test_what_protobuf_writes_is_valid(value: dict[str, Any], inside: dict[str, Any]) -> None:
     json_format = import_module("google.protobuf.json_format")
     protos, made = every()
-    schema = schema_of(protos, protos.messages["every.kind.Every"])
+    schema = message_schema(protos, protos.messages["every.kind.Every"])
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
     message = json_format.ParseDict({**value, "itself": inside}, made())
     for always in (True, False):
@@ -164,13 +164,13 @@ def test_what_protobuf_writes_is_valid(value: dict[str, Any], inside: dict[str, 
 )
 def test_what_is_something_else_is_not(wrong: dict[str, Any]) -> None:
     protos, _ = every()
-    schema = schema_of(protos, protos.messages["every.kind.Every"])
+    schema = message_schema(protos, protos.messages["every.kind.Every"])
     assert not jsonschema_rs.validator_for(schema).is_valid(wrong)
 
 
 def test_the_plain_style() -> None:
     protos = compile_protos({"plain.proto": PLAIN})
-    schema = schema_of(protos, protos.messages["plain.v1.Node"])
+    schema = message_schema(protos, protos.messages["plain.v1.Node"])
     assert schema["required"] == ["calls", "tree_state", "problem", "above", "below", "key"]
     assert schema["properties"]["calls"] == {"type": "integer", "format": "uint64", "minimum": 0}
     assert schema["properties"]["problem"]["type"] == ["string", "null"]
@@ -186,7 +186,7 @@ def test_the_plain_style() -> None:
     validator.validate(good)
     for bad in ({**good, "calls": "1"}, {**good, "at": None}, {**good, "more": 1}, node):
         assert not validator.is_valid(bad)
-    choice = schema_of(protos, protos.messages["plain.v1.Choice"])
+    choice = message_schema(protos, protos.messages["plain.v1.Choice"])
     assert choice["anyOf"] == [{"$ref": "#/$defs/Node"}, {"$ref": "#/$defs/Other"}]
     assert jsonschema_rs.validator_for(choice).is_valid({"name": "x"})
     assert not jsonschema_rs.validator_for(choice).is_valid({"name": 1})
@@ -195,8 +195,8 @@ def test_the_plain_style() -> None:
 def test_every_schema_is_one_and_stands_alone() -> None:
     protos, _ = every()
     for name in ("every.kind.Every", "every.kind.Deep"):
-        schema = schema_of(protos, protos.messages[name])
+        schema = message_schema(protos, protos.messages[name])
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         jsonschema_rs.meta.validate(schema)
         jsonschema_rs.Draft202012Validator(schema)
-    assert "$defs" not in schema_of(protos, protos.messages["every.kind.Deep"])
+    assert "$defs" not in message_schema(protos, protos.messages["every.kind.Deep"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.schemas.openapi import document, faults, has_api
+from interlock.contracts.schemas.openapi import document, find_problems, has_api
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
 from interlock.contracts.schemas.reader import SchemaError, read_yaml
 from tests.contracts.schemas.folders import ORDERS, STORE
@@ -61,7 +61,7 @@ def test_a_service_becomes_a_document() -> None:
     told = made(ORDERS, "shop.v1")
     assert told["openapi"] == "3.1.0"
     assert told["info"] == {"title": "shop.v1", "version": "1.0.0"}
-    assert faults(told) == []
+    assert find_problems(told) == []
     get = told["paths"]["/orders/{id}"]["get"]
     assert get["operationId"] == "getOrder"
     assert (get["summary"], get["description"]) == ("One order", "One order. All of it.")
@@ -93,7 +93,7 @@ def test_what_the_options_say() -> None:
     protos = compile_protos({"a.proto": API})
     assert has_api(protos, "plants.v2")
     told = document(protos, "plants.v2")
-    assert faults(told) == []
+    assert find_problems(told) == []
     assert told["info"] == {
         "title": "Plants",
         "version": "2.1.0",
@@ -105,7 +105,7 @@ def test_what_the_options_say() -> None:
         "type": "object",
         "additionalProperties": {"$ref": "#/components/schemas/Plant"},
     }
-    assert beds["responses"]["default"] == {"$ref": "#/components/responses/Refused"}
+    assert beds["responses"]["default"] == {"$ref": "#/components/responses/Error"}
     follow = told["paths"]["/beds/events"]["get"]
     assert follow["security"] == [{"token": []}, {"session": []}]
     (media,) = follow["responses"]["200"]["content"].items()
@@ -116,7 +116,7 @@ def test_what_the_options_say() -> None:
     moved = told["paths"]["/plants/{name}"]
     assert moved["post"]["deprecated"] is True
     assert moved["post"]["security"] == [{"session": []}]
-    assert moved["post"]["responses"]["200"] == {"description": "It was done."}
+    assert moved["post"]["responses"]["200"] == {"description": "Success."}
     assert moved["patch"]["operationId"] == "move2"
     assert moved["patch"]["requestBody"]["content"]["application/json"]["schema"] == {
         "type": "string"
@@ -130,11 +130,11 @@ def test_what_the_options_say() -> None:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ('get: "/a/{nowhere}"', "{nowhere} in the path is no field of A"),
-        ('post: "/a" body: "nowhere"', "the body nowhere is no field of A"),
-        ('get: "/a" response_body: "nowhere"', "the body nowhere is no field of A"),
-        ('get: "/a"', "deep is no text: it cannot be a query parameter"),
-        ('get: "/b" additional_bindings {get: "/b"}', "GET /b is taken by another method"),
+        ('get: "/a/{nowhere}"', "{nowhere} in the path is not a field of A"),
+        ('post: "/a" body: "nowhere"', "the body nowhere is not a field of A"),
+        ('get: "/a" response_body: "nowhere"', "the body nowhere is not a field of A"),
+        ('get: "/a"', "deep cannot be a query parameter: it has no text form"),
+        ('get: "/b" additional_bindings {get: "/b"}', "another method has the route GET /b"),
     ],
 )
 def test_what_cannot_be_said_over_http(rule: str, words: str) -> None:
@@ -178,28 +178,28 @@ GET = "paths|/items/{id}|get"
 
 
 def test_a_good_document_has_no_faults() -> None:
-    assert faults(store()) == []
+    assert find_problems(store()) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"openapi": "3.0.3"}, "openapi: '3.0.3' is no 3.1"),
-        ({"openapi": 3.1}, "openapi: 3.1 is no 3.1"),
-        ({"info": None}, "info: it must be there"),
-        ({"info|version": None}, "info.version: it must be there"),
-        ({"definitions": {}}, "definitions: there is no such member"),
-        ({"paths": []}, "paths: an object is expected"),
-        ({"paths|items": {}}, "paths.items: a path begins with /"),
-        ({"paths|/items/{other}": {}}, "it is the same path as /items/{id}"),
-        ({f"{GET}|responses": {}}, "GET /items/{id}: responses must be there"),
-        ({f"{GET}|responses": {"20": {"description": "x"}}}, "'20' is no status"),
-        ({f"{GET}|responses": {"200": {}}}, "the answer 200 needs a description"),
-        ({f"{GET}|operationId": "addItem"}, "the operationId addItem is that of"),
-        ({f"{GET}|parameters": []}, "{id} is in the path, and no parameter"),
+        ({"openapi": "3.0.3"}, "must be 3.1, such as 3.1.0. Found '3.0.3'"),
+        ({"openapi": 3.1}, "must be 3.1, such as 3.1.0. Found 3.1"),
+        ({"info": None}, "info: required"),
+        ({"info|version": None}, "info.version: required"),
+        ({"definitions": {}}, "definitions: unknown member"),
+        ({"paths": []}, "paths: must be an object"),
+        ({"paths|items": {}}, "paths.items: a path must begin with /"),
+        ({"paths|/items/{other}": {}}, "same path as /items/{id}"),
+        ({f"{GET}|responses": {}}, "GET /items/{id}: responses must have at least one member"),
+        ({f"{GET}|responses": {"20": {"description": "x"}}}, "invalid status '20'"),
+        ({f"{GET}|responses": {"200": {}}}, "the response 200 needs a description"),
+        ({f"{GET}|operationId": "addItem"}, "also has the operationId addItem"),
+        ({f"{GET}|parameters": []}, "{id} is in the path, but not declared as a parameter"),
         (
             {f"{GET}|parameters": [{"name": "id", "in": "path", "schema": {}}]},
-            "the parameter id stands in the path: required is true",
+            "the path parameter id must have required: true",
         ),
         (
             {f"{GET}|parameters": [{"name": "id", "in": "path", "required": True}]},
@@ -216,13 +216,13 @@ def test_a_good_document_has_no_faults() -> None:
         ),
         (
             {"components|schemas|StoreItem|properties|name": {"$ref": "#/nowhere"}},
-            "#/nowhere leads nowhere",
+            "#/nowhere does not exist",
         ),
         (
             {"components|schemas|StoreItem|properties|name": {"$ref": "other.yaml#/Name"}},
-            "other.yaml#/Name is in another file, and only this one is read",
+            "other.yaml#/Name is in another file, which is not read",
         ),
-        ({"components|schemas|a b": {}}, "components.schemas.a b: a name has letters"),
+        ({"components|schemas|a b": {}}, "components.schemas.a b: a name may contain letters"),
         (
             {"components|securitySchemes": {"x": {"type": "magic"}}},
             "components.securitySchemes.x: type must be one of",
@@ -230,10 +230,10 @@ def test_a_good_document_has_no_faults() -> None:
         ({"paths|/items|post|requestBody": {}}, "POST /items: requestBody needs content"),
         (
             {"paths|/items|post|requestBody|content": {"json": {}}},
-            "'json' is no media type",
+            "'json' is not a media type",
         ),
     ],
 )
 def test_a_fault_is_named_with_its_place(changes: dict[str, Any], words: str) -> None:
-    told = faults(store(**changes))
+    told = find_problems(store(**changes))
     assert any(words in one for one in told), told

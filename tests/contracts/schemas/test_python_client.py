@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 
 from interlock.contracts.schemas.artefacts import commented_text
-from interlock.contracts.schemas.python_client import docstring, module, module_name, quoted
+from interlock.contracts.schemas.python_client import (
+    format_docstring,
+    make_module,
+    module_name,
+    quote_text,
+)
 from interlock.contracts.schemas.reader import read_yaml
 from tests.patience import PATIENCE
 
@@ -177,7 +182,7 @@ def server() -> Iterator[Any]:
 
 
 def text_of(document: str = GARDEN) -> str:
-    head, body = module(read_yaml("g.yaml", textwrap.dedent(document).lstrip()))
+    head, body = make_module(read_yaml("g.yaml", textwrap.dedent(document).lstrip()))
     return commented_text(head, body, "openapi/g.yaml", "#")
 
 
@@ -229,16 +234,16 @@ def test_every_operation_is_a_method(garden: Any, server: Any) -> None:
 
 def test_a_refusal_is_an_exception_with_what_was_said(garden: Any, server: Any) -> None:
     client = garden.Client(f"http://127.0.0.1:{server.server_port}")
-    with pytest.raises(garden.Refused) as refused:
+    with pytest.raises(garden.ResponseError) as refused:
         client.get_bed("gone", 1)
     assert refused.value.status == 404
-    assert refused.value.said == {"why": "gone"}
-    assert garden.Refused(500, b"\xff").said is None
+    assert refused.value.data == {"why": "gone"}
+    assert garden.ResponseError(500, b"\xff").data is None
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://"])
 def test_an_address_that_is_none(garden: Any, url: str) -> None:
-    with pytest.raises(ValueError, match="no http or https address"):
+    with pytest.raises(ValueError, match="not an http or https URL"):
         garden.Client(url)
 
 
@@ -299,17 +304,17 @@ def test_a_type_without_a_name_that_speaks_of_itself_comes_to_an_end() -> None:
         "paths": {},
         "components": {"schemas": {"A": deep}},
     }
-    text = "".join(module(document))
+    text = "".join(make_module(document))
     assert text.count("class A") < 20
     compile(text, "deep.py", "exec")
 
 
 def test_words_for_python() -> None:
     for text in ('a "b" \\ \n', "it's", 'it\'s "green"', "", "'", '"', "é\x00"):
-        assert eval(quoted(text)) == text
-    assert quoted("it's") == '"it\'s"'
+        assert eval(quote_text(text)) == text
+    assert quote_text("it's") == '"it\'s"'
     for text in ('ends with "', 'a """ b', "back\\slash", "x" * 300, "a " * 150):
-        shown = docstring(text, "    ")
+        shown = format_docstring(text, "    ")
         assert eval(shown.strip()) is not None
         if " " in text.strip():
             assert all(len(line) <= 100 for line in shown.splitlines())

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from interlock.contracts.schemas.artefacts import (
     GENERATOR,
-    MARK,
+    PROVENANCE_KEY,
     commented_text,
     json_text,
-    known,
+    read_header,
     yaml_text,
 )
 from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
@@ -22,11 +22,11 @@ from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ('{"a": 1,\n "b" 2}', "a.json:2:6:", "no JSON: Expecting ':'"),
-        ("", "a.json:1:1:", "no JSON"),
+        ('{"a": 1,\n "b" 2}', "a.json:2:6:", "invalid JSON: Expecting ':'"),
+        ("", "a.json:1:1:", "invalid JSON"),
         ('{"a": 1, "a": 2}', "a.json:", "the key 'a' stands twice"),
-        ('{"a": NaN}', "a.json:", "NaN is no JSON"),
-        ("[]", "a.json:", "an object is expected"),
+        ('{"a": NaN}', "a.json:", "NaN is not a JSON value"),
+        ("[]", "a.json:", "must contain an object"),
         ("[" * 100_000, "a.json:", "too deeply"),
         ('{"a": 1} x', "a.json:1:10:", "Extra data"),
     ],
@@ -41,18 +41,18 @@ def test_json_that_is_not(text: str, place: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("a: 1\nb: [1\n", "a.yaml:3:1:", "no YAML"),
-        ("a: 1\nb: 2\na: 3\n", "a.yaml:3:1:", "the key 'a' stands twice"),
-        ("a: &x 1\nb: *x\n", "a.yaml:2:4:", "an alias (*) is not read here"),
-        ("a: !!python/object:os.system x\n", "a.yaml:1:4:", "no YAML"),
-        ("- a\n", "a.yaml:", "an object is expected"),
-        ("? [1]\n: 2\n", "a.yaml:1:3:", "a key is text"),
-        ("true: 1\n", "a.yaml:1:1:", "a key is text"),
+        ("a: 1\nb: [1\n", "a.yaml:3:1:", "invalid YAML"),
+        ("a: 1\nb: 2\na: 3\n", "a.yaml:3:1:", "duplicate key 'a'"),
+        ("a: &x 1\nb: *x\n", "a.yaml:2:4:", "aliases (*) are not supported"),
+        ("a: !!python/object:os.system x\n", "a.yaml:1:4:", "invalid YAML"),
+        ("- a\n", "a.yaml:", "must contain an object"),
+        ("? [1]\n: 2\n", "a.yaml:1:3:", "a key must be text"),
+        ("true: 1\n", "a.yaml:1:1:", "a key must be text"),
         ("a: " + "[" * 500, "a.yaml:1:", "too deeply"),
-        ("a: \x07", "a.yaml:", "characters that YAML does not have"),
-        ("a: .inf\n", "a.yaml:1:4:", "JSON has no such number"),
-        ("a: 1e999\n", "a.yaml:1:4:", "JSON has no such number"),
-        ("a: 1\n---\nb: 2\n", "a.yaml:2:1:", "no YAML"),
+        ("a: \x07", "a.yaml:", "characters that YAML does not allow"),
+        ("a: .inf\n", "a.yaml:1:4:", "JSON does not have this number"),
+        ("a: 1e999\n", "a.yaml:1:4:", "JSON does not have this number"),
+        ("a: 1\n---\nb: 2\n", "a.yaml:2:1:", "invalid YAML"),
     ],
 )
 def test_yaml_that_is_not(text: str, place: str, words: str) -> None:
@@ -77,7 +77,9 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
     max_leaves=10,
 )
-_documents = st.dictionaries(_texts, _values, max_size=4).filter(lambda one: MARK not in one)
+_documents = st.dictionaries(_texts, _values, max_size=4).filter(
+    lambda one: PROVENANCE_KEY not in one
+)
 
 
 @given(_documents)
@@ -85,12 +87,12 @@ def test_what_is_written_is_read_as_it_was(document: dict[str, Any]) -> None:
     json_file, yaml_file = json_text(document, "x.proto"), yaml_text(document, "x.proto")
     for path, text in (("a.json", json_file), ("a.yaml", yaml_file)):
         read = read_json(path, text) if path.endswith("json") else read_yaml(path, text)
-        mark = read.pop(MARK)
+        mark = read.pop(PROVENANCE_KEY)
         assert read == document
         assert (mark["source"], mark["generator"]) == ("x.proto", GENERATOR)
-        about = known(path, text)
+        about = read_header(path, text)
         assert about is not None
-        assert not about.edited
+        assert not about.is_edited
 
 
 @pytest.mark.parametrize("path", ["a.json", "a.yaml", "a.py", "a.proto"])
@@ -103,12 +105,12 @@ def test_an_edit_is_noticed(path: str) -> None:
         "a.proto": commented_text("", "\nmessage object {}\n", "x.proto", "//"),
     }
     text = texts[path]
-    before = known(path, text)
+    before = read_header(path, text)
     assert before is not None
-    assert not before.edited
+    assert not before.is_edited
     assert before.provenance.source == "x.proto"
-    after = known(path, text.replace("object", "objects"))
+    after = read_header(path, text.replace("object", "objects"))
     assert after is not None
-    assert after.edited
+    assert after.is_edited
     # Without the mark it is a file as any other.
-    assert known(path, text.replace("enerated", "")) is None
+    assert read_header(path, text.replace("enerated", "")) is None

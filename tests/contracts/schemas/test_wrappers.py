@@ -12,10 +12,10 @@ from interlock.contracts.schemas.openapi import document
 from interlock.contracts.schemas.protobuf_compiler import compile_protos, descriptor_set
 from interlock.contracts.schemas.reader import read_yaml
 from interlock.contracts.schemas.wrappers import (
-    camel,
-    transcoding,
+    format_transcoding,
+    format_wrapper,
+    to_camel_case,
     transcoding_path,
-    wrapper,
     wrapper_path,
 )
 from tests.contracts.schemas.folders import SEARCH, STORE
@@ -47,7 +47,7 @@ def read(text: str) -> dict[str, Any]:
 def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
     file = "json/tools/search.schema.json"
     assert wrapper_path(file) == "wrappers/tools/search.proto"
-    text = wrapper(file, SEARCH)
+    text = format_wrapper(file, SEARCH)
     data = descriptor_set({wrapper_path(file): text})
     whole = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet.FromString(data)
     pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()
@@ -60,7 +60,7 @@ def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
     received = made.FromString(json_format.ParseDict(sent, made()).SerializeToString())
     assert json_format.MessageToDict(received) == sent
     about = compile_protos({wrapper_path(file): text}).messages["wrappers.tools.Search"]
-    assert about.about == "What the search tool takes."
+    assert about.description == "What the search tool takes."
     assert about.fields[0].type == "google.protobuf.Struct"
 
 
@@ -78,7 +78,7 @@ def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
 def test_what_may_be_something_else_than_an_object_is_a_value(
     schema: dict[str, Any], kind: str
 ) -> None:
-    assert f"google.protobuf.{kind} value = 1;" in wrapper("json/a.schema.json", schema)
+    assert f"google.protobuf.{kind} value = 1;" in format_wrapper("json/a.schema.json", schema)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_what_may_be_something_else_than_an_object_is_a_value(
 def test_any_name_becomes_one(file: str, title: Any, path: str, name: str) -> None:
     assert wrapper_path(file) == path
     schema = {"type": "object", **({"title": title} if title else {})}
-    protos = compile_protos({path: wrapper(file, schema)})
+    protos = compile_protos({path: format_wrapper(file, schema)})
     assert [one.name for one in protos.messages.values() if one.file == path] == [name]
 
 
 def test_an_api_becomes_a_service_that_leads_back_to_it() -> None:
-    text = transcoding("openapi/store.yaml", read(STORE))
+    text = format_transcoding("openapi/store.yaml", read(STORE))
     path = transcoding_path("openapi/store.yaml")
     protos = compile_protos({path: text})
     told = document(protos, "transcoding.store")
@@ -108,7 +108,7 @@ def test_an_api_becomes_a_service_that_leads_back_to_it() -> None:
 
 
 def test_odd_names_compile() -> None:
-    text = transcoding("openapi/v1/2 odd.yaml", read(ODD))
+    text = format_transcoding("openapi/v1/2 odd.yaml", read(ODD))
     path = transcoding_path("openapi/v1/2 odd.yaml")
     assert path == "transcoding/v1/n2_odd.proto"
     protos = compile_protos({path: text})
@@ -126,5 +126,5 @@ def test_odd_names_compile() -> None:
 
 
 def test_camel() -> None:
-    assert camel("get order-v2") == "GetOrderV2"
-    assert camel("...") == ""
+    assert to_camel_case("get order-v2") == "GetOrderV2"
+    assert to_camel_case("...") == ""

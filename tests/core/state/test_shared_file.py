@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.sightings import ObservedTool, SightingStore, first_seen
+from interlock.contracts.tool_records import ObservedTool, ToolRecordStore, create_record
 from interlock.core.state.database import DatabaseKind, transaction
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
@@ -152,14 +152,14 @@ def test_a_page_that_cannot_be_read_is_found_by_who_checks(path: Path, checked: 
 def test_a_glance_at_a_sighting_waits_for_nobody(tmp_path: Path) -> None:
     """It is asked for on the loop, where everybody else would wait as well."""
     path = tmp_path / "sightings.db"
-    sightings = SightingStore(path)
-    sightings.write([first_seen(ObservedTool("shop.echo", "shop", "d", b"{}"), 1.0)])
+    tool_records = ToolRecordStore(path)
+    tool_records.write([create_record(ObservedTool("shop.echo", "shop", "d", b"{}"), 1.0)])
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    assert sightings.peek("shop.echo") is None
+    assert tool_records.peek("shop.echo") is None
     holder.execute("ROLLBACK")
     holder.close()
-    found = sightings.peek("shop.echo")
+    found = tool_records.peek("shop.echo")
     assert found is not None
     assert found.digest == "d"
-    sightings.close()
+    tool_records.close()

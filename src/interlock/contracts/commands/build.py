@@ -1,8 +1,8 @@
-"""`interlock contracts build`: everything that a folder of schemas gives, generated, held against
-each other, and published.
+"""`interlock contracts build`: generate files from a folder of schemas, check them for drift, and
+publish them.
 
-Works on any folder with `proto/`, `json/` and `openapi/` in it. With `--check` nothing is written:
-it fails when a build would change anything, for CI.
+The folder contains `proto/`, `json/` and `openapi/`. `--check` writes nothing and fails if a build
+would change anything, for CI.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.contracts.commands.options import AuthorOption, JsonOption, author_of, counted
+from interlock.contracts.commands.options import (
+    AuthorOption,
+    JsonOption,
+    author_or_user,
+    format_contract_count,
+)
 from interlock.primitives.timestamps import format_utc
 from interlock.terminal import output
 
@@ -25,7 +30,8 @@ if TYPE_CHECKING:
 
 def build(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where proto/, json/ and openapi/ are.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="The folder with proto/, json/ and openapi/."),
     ] = Path("schemas"),
     check: Annotated[
         bool,
@@ -36,7 +42,7 @@ def build(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Write what is generated into this folder instead.",
+            help="Write the generated files into this folder instead.",
             show_default=False,
         ),
     ] = None,
@@ -45,22 +51,22 @@ def build(
         typer.Option(
             "--registry",
             metavar="DIR",
-            help="Publish everything into this contract registry.",
+            help="Publish all schemas in this contract registry.",
             show_default=False,
         ),
     ] = None,
     reason: Annotated[
         str,
-        typer.Option("--reason", "-m", metavar="TEXT", help="Why, for the registry's history."),
+        typer.Option("--reason", "-m", metavar="TEXT", help="The reason, for the commit message."),
     ] = "Build of the schemas",
     author: AuthorOption = None,
     json: JsonOption = False,
 ) -> None:
     """Generate JSON Schema, OpenAPI 3.1 and a typed client from the schemas of a folder.
 
-    One source per type: a file that names no source is canonical, all others are generated from
-    one. A generated file that was edited, and a type that two sources describe differently, is
-    drift: nothing is written then, and the exit code is 1.
+    Each type has one source: a file that names no source is canonical, and all other files are
+    generated from a source. A generated file that was edited, and a type that two sources describe
+    differently, is drift. Then nothing is written, and the exit code is 1.
 
     \b
     Examples:
@@ -69,32 +75,30 @@ def build(
       interlock contracts build api/schemas --registry contracts -m "orders have a currency"
     """
     if check and registry is not None:
-        raise typer.BadParameter("--check publishes nothing: leave --registry away.")
+        raise typer.BadParameter("--check does not publish. Remove --registry.")
     from interlock.contracts.schemas.build import build_all
     from interlock.contracts.schemas.reader import SchemaError
 
     try:
-        built = build_all(folder, out)
-    except SchemaError as wrong:
-        _tell_problems(list(wrong.problems))
+        result = build_all(folder, out)
+    except SchemaError as error:
+        _print_problems(list(error.problems))
         if json:
-            output.print_json({"folder": str(folder), "problems": _plain(wrong.problems)})
+            output.print_json({"folder": str(folder), "problems": _to_builtins(error.problems)})
         raise typer.Exit(output.FAILED) from None
-    for name in built.passed_over:
-        output.print_note(
-            f"{name}: nobody looks for a schema here by this name, so it is passed over."
-        )
-    problems = [*built.problems, *(built.differing() if check else [])]
-    _tell_problems(problems)
+    for name in result.ignored:
+        output.print_note(f"{name}: ignored, because no schema is expected in a file of this name.")
+    problems = [*result.problems, *(result.find_outdated() if check else [])]
+    _print_problems(problems)
     if not problems and not check:
-        _write(out or folder, built)
+        _write_files(out or folder, result)
     published = None
     if not problems and registry is not None:
-        published = _publish(built, registry.expanduser(), author_of(author), reason)
+        published = _publish(result, registry.expanduser(), author_or_user(author), reason)
     if json:
-        output.print_json(_report(folder, built, problems, published, check=check))
+        output.print_json(_make_report(folder, result, problems, published, check=check))
     else:
-        _tell(built, published, check=check, failed=bool(problems))
+        _print_result(result, published, check=check, failed=bool(problems))
     if problems:
         raise typer.Exit(output.FAILED)
 
@@ -102,70 +106,98 @@ def build(
 # -- the disk
 
 
-def _write(folder: Path, built: BuildResult) -> None:
-    wanted = set(built.written)
-    for one in built.artefacts:
-        if one.path in wanted:
-            path = folder / one.path
+def _write_files(folder: Path, result: BuildResult) -> None:
+    changed_paths = set(result.changed)
+    for artefact in result.artefacts:
+        if artefact.path in changed_paths:
+            path = folder / artefact.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever reads it meanwhile has it whole.
-            beside = path.with_name(f".{path.name}.new")
-            beside.write_text(one.text, encoding="utf-8")
-            os.replace(beside, path)
-    for name in built.left_over:
+            # Replace the file atomically for concurrent readers.
+            temporary = path.with_name(f".{path.name}.new")
+            temporary.write_text(artefact.text, encoding="utf-8")
+            os.replace(temporary, path)
+    for name in result.obsolete:
         (folder / name).unlink(missing_ok=True)
 
 
 # -- the registry
 
 
-def _publish(built: BuildResult, folder: Path, author: str, reason: str) -> dict[str, Any]:
-    """Everything with one commit for what has a version and one for what gets its own, and a new
-    version of the registry as a whole. Raises InterlockError."""
+def _publish(result: BuildResult, folder: Path, author: str, reason: str) -> dict[str, Any]:
+    """Publish all schemas: one commit for schemas with a version, one for schemas that get their
+    version here, and a new version of the registry. Raises InterlockError.
+    """
     from interlock.contracts.registry.changes import ContractSnapshot
-    from interlock.contracts.registry.records import Contract, PipelineRun, Provenance
+    from interlock.contracts.registry.records import (
+        Contract,
+        PipelineRun,
+        Provenance,
+        StoredContract,
+    )
     from interlock.contracts.registry.registry import ContractRegistry
     from interlock.contracts.schemas.artefacts import GENERATOR
-    from interlock.contracts.schemas.publication import publications
+    from interlock.contracts.schemas.publication import list_publications
 
-    moment = format_utc(time.time())
-    every = publications(built)
-    provenances = {one.source: Provenance(one.source, GENERATOR, moment) for one in every}
+    now_text = format_utc(time.time())
+    schemas = list_publications(result)
+    provenances = {
+        schema.source: Provenance(schema.source, GENERATOR, now_text) for schema in schemas
+    }
     versioned = [
         Contract(
-            one.name, one.version, one.domain, one.protocol, one.document, provenances[one.source]
+            schema.name,
+            schema.version,
+            schema.domain,
+            schema.protocol,
+            schema.document,
+            provenances[schema.source],
         )
-        for one in every
-        if one.version
+        for schema in schemas
+        if schema.version
     ]
-    others = [
-        ContractSnapshot(one.name, one.domain, one.protocol, one.document, provenances[one.source])
-        for one in every
-        if not one.version
+    unversioned = [
+        ContractSnapshot(
+            schema.name,
+            schema.domain,
+            schema.protocol,
+            schema.document,
+            provenances[schema.source],
+        )
+        for schema in schemas
+        if not schema.version
     ]
     registry = ContractRegistry(folder)
     try:
-        before: dict[tuple[str, str, str], list[str]] = {}
-        for was in registry.search():
-            before.setdefault((was.name, was.protocol, was.domain), []).append(was.version)
+        old_versions: dict[tuple[str, str, str], list[str]] = {}
+        for old in registry.search():
+            old_versions.setdefault((old.name, old.protocol, old.domain), []).append(old.version)
         stored = registry.publish_all(versioned, author=author, reason=reason) if versioned else []
-        taken = registry.snapshot(others, author=author, reason=lambda _: reason) if others else []
-        run = PipelineRun(built.schema_count, built.drift_violations, built.generation_duration)
+        snapshots = (
+            registry.snapshot(unversioned, author=author, reason=lambda _: reason)
+            if unversioned
+            else []
+        )
+        run = PipelineRun(result.schema_count, result.drift_violations, result.generation_duration)
         release = registry.record_run(run, author=author, reason=reason)
     finally:
         registry.close()
-    named = [(one.name, one.version, one.protocol, one.domain) for one in stored]
-    named += [
-        (one.name, one.version, one.protocol, one.domain)
-        for one in (each.contract for each in taken)
+    published: list[Contract | StoredContract] = [
+        *stored,
+        *(snapshot.contract for snapshot in snapshots),
     ]
     rows = []
-    for name, version, protocol, domain in named:
-        known = before.get((name, protocol, domain), [])
-        row = {"name": name, "version": version, "protocol": protocol, "domain": domain}
-        majors = {_major(one) for one in known}
-        breaks = bool(majors) and _major(version) > max(majors)
-        rows.append({**row, "new": version not in known, "new_major": breaks})
+    for contract in published:
+        versions = old_versions.get((contract.name, contract.protocol, contract.domain), [])
+        row = {
+            "name": contract.name,
+            "version": contract.version,
+            "protocol": contract.protocol,
+            "domain": contract.domain,
+        }
+        majors = {_major(version) for version in versions}
+        is_new_major = bool(majors) and _major(contract.version) > max(majors)
+        is_new = contract.version not in versions
+        rows.append({**row, "new": is_new, "new_major": is_new_major})
     return {"tag": release.tag, "commit": release.commit, "contracts": rows}
 
 
@@ -175,46 +207,47 @@ def _major(version: str) -> int:
     return int(read_version(version).major)
 
 
-# -- what is said
+# -- output
 
 
-def _tell_problems(problems: list[SchemaProblem]) -> None:
-    for one in problems:
-        output.print_note(output.sanitize(str(one)))
+def _print_problems(problems: list[SchemaProblem]) -> None:
+    for problem in problems:
+        output.print_note(output.sanitize(str(problem)))
 
 
-def _tell(
-    built: BuildResult, published: dict[str, Any] | None, *, check: bool, failed: bool
+def _print_result(
+    result: BuildResult, published: dict[str, Any] | None, *, check: bool, failed: bool
 ) -> None:
     counts: dict[str, int] = {}
-    for row in built.files:
+    for row in result.files:
         counts[row.kind] = counts.get(row.kind, 0) + 1
     print(" · ".join(f"{kind} {count}" for kind, count in sorted(counts.items())) or "nothing")
     if failed:
         print("nothing was written")
     elif check:
-        print("everything is as a build would leave it")
+        print("all generated files are up to date")
     else:
-        print(f"written {len(built.written)} · removed {len(built.left_over)}")
+        print(f"written {len(result.changed)} · removed {len(result.obsolete)}")
     print(
-        f"schema_count {built.schema_count} · drift_violations {built.drift_violations} · "
-        f"generation_duration {built.generation_duration:.3f} s"
+        f"schema_count {result.schema_count} · drift_violations {result.drift_violations} · "
+        f"generation_duration {result.generation_duration:.3f} s"
     )
     if published is not None:
         rows = published["contracts"]
         new = sum(row["new"] for row in rows)
         print(
-            f"published {counted(len(rows))} as {published['tag']}: {new or 'none'} new or changed"
+            f"published {format_contract_count(len(rows))} as {published['tag']}: {new or 'none'} "
+            "new or changed"
         )
         for row in rows:
             if row["new_major"]:
-                told = f"  {row['name']} ({row['protocol']}) breaks whoever relied on it: "
-                print(output.sanitize(f"{told}it is {row['version']} now"))
+                line = f"  {row['name']} ({row['protocol']}) has a breaking change: "
+                print(output.sanitize(f"{line}its new version is {row['version']}"))
 
 
-def _report(
+def _make_report(
     folder: Path,
-    built: BuildResult,
+    result: BuildResult,
     problems: list[SchemaProblem],
     published: dict[str, Any] | None,
     *,
@@ -224,38 +257,38 @@ def _report(
 
     from interlock.contracts.schemas.artefacts import GENERATOR
 
-    wrote = not check and not problems
-    moment = format_utc(time.time())
+    is_written = not check and not problems
+    now_text = format_utc(time.time())
     return {
         "folder": str(folder),
-        "files": msgspec.to_builtins(built.files),
+        "files": msgspec.to_builtins(result.files),
         "artefacts": [
             {
-                "path": one.path,
-                "type": one.type,
-                "version": one.version,
+                "path": artefact.path,
+                "type": artefact.type,
+                "version": artefact.version,
                 "provenance": {
-                    "source": one.source,
+                    "source": artefact.source,
                     "generator_version": GENERATOR,
-                    "timestamp": moment,
+                    "timestamp": now_text,
                 },
             }
-            for one in built.artefacts
+            for artefact in result.artefacts
         ],
-        "written": built.written if wrote else [],
-        "removed": built.left_over if wrote else [],
-        "passed_over": built.passed_over,
-        "problems": _plain(problems),
+        "written": result.changed if is_written else [],
+        "removed": result.obsolete if is_written else [],
+        "ignored": result.ignored,
+        "problems": _to_builtins(problems),
         "metrics": {
-            "schema_count": built.schema_count,
-            "drift_violations": built.drift_violations,
-            "generation_duration": built.generation_duration,
+            "schema_count": result.schema_count,
+            "drift_violations": result.drift_violations,
+            "generation_duration": result.generation_duration,
         },
         "registry": published,
     }
 
 
-def _plain(problems: Any) -> Any:
+def _to_builtins(problems: Any) -> Any:
     import msgspec
 
-    return [msgspec.to_builtins(one) for one in problems]
+    return [msgspec.to_builtins(problem) for problem in problems]

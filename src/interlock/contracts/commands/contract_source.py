@@ -1,4 +1,4 @@
-"""Where features say which contracts their files declare (TOOL.md)."""
+"""The interface of features whose files declare contracts (TOOL.md)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class ContractSource(ABC):
-    """A part of the reports of a feature: `interlock contracts` shows what breaks of these."""
+    """A part of the reports of a feature: it provides declared contracts to `interlock
+    contracts`."""
 
     @abstractmethod
     def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
-        """The files that a node of this config would read. None: there are none."""
+        """Return the files that a node of this config would read. None: there are none."""

@@ -1,5 +1,4 @@
-"""`interlock contracts`: the registry of every schema, what changed in it, and tools whose contract
-broke."""
+"""`interlock contracts`: the commands for the contract registry and for changed tools."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from interlock.contracts.commands.options import (
     RangeOption,
     RegistryOption,
     columns,
-    registry_of,
+    open_registry,
 )
 from interlock.contracts.commands.publish import deprecate, publish, validate
 from interlock.contracts.commands.serve import serve
@@ -30,38 +29,40 @@ contracts = typer.Typer(no_args_is_help=True)
 
 @contracts.callback()
 def _contracts() -> None:
-    """Keep every schema with its history, find what breaks, and accept what broke.
+    """Manage the contract registry, compare contracts, and accept changed tools.
 
-    The registry is a Git repository with one commit for each publication. A node publishes what
-    its upstreams' tools are (contracts: {registry: DIR}), and tells when one breaks its callers.
+    The registry is a Git repository with one commit for each publication. A node publishes the
+    contracts of its upstreams' tools (contracts: {registry: DIR}), and reports breaking changes.
     """
 
 
 @contracts.command("list")
 def list_contracts(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A glob over names.")] = "*",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A glob for names.")] = "*",
     version: RangeOption = "*",
     domain: DomainOption = None,
     protocol: ProtocolOption = None,
     source: Annotated[
         str | None,
-        typer.Option("--source", metavar="GLOB", help="Only what came from there."),
+        typer.Option("--source", metavar="GLOB", help="Filter by the source."),
     ] = None,
     generator: Annotated[
         str | None,
-        typer.Option("--generator", metavar="VERSION", help="Only what this made."),
+        typer.Option("--generator", metavar="VERSION", help="Filter by the generator."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Not older (ISO 8601).")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Published at this time or later (ISO 8601)."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Older (ISO 8601).")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Published before this time (ISO 8601)."),
     ] = None,
     registry: RegistryOption = None,
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which contracts there are, at which versions.
+    """List the contracts of the registry with their versions.
 
     \b
     Examples:
@@ -71,10 +72,10 @@ def list_contracts(
     """
     from msgspec.structs import replace
 
-    from interlock.contracts.registry_service import summary
+    from interlock.contracts.registry_service import summarize_contract
 
-    with registry_of(registry, config) as one:
-        found = one.search(
+    with open_registry(registry, config) as opened:
+        matches = opened.search(
             name=name,
             range=None if version == "*" else version,
             domain=domain,
@@ -84,13 +85,13 @@ def list_contracts(
             since=since,
             until=until,
         )
-        ends = {(end.name, end.domain, end.major): end for end in one.deprecations()}
-    found = [
-        replace(stored, deprecation=ends.get((stored.name, stored.domain, stored.major)))
-        for stored in found
+        deprecations = {(end.name, end.domain, end.major): end for end in opened.deprecations()}
+    matches = [
+        replace(stored, deprecation=deprecations.get((stored.name, stored.domain, stored.major)))
+        for stored in matches
     ]
     if json:
-        output.print_json([summary(stored) for stored in found])
+        output.print_json([summarize_contract(stored) for stored in matches])
         return
     columns(
         [
@@ -100,13 +101,13 @@ def list_contracts(
                 stored.protocol,
                 stored.domain,
                 stored.provenance.source,
-                _ending(stored.deprecation),
+                _format_deprecation(stored.deprecation),
             ]
-            for stored in found
+            for stored in matches
         ]
     )
-    if not found:
-        output.print_note("no contract fits.")
+    if not matches:
+        output.print_note("no matching contract.")
 
 
 @contracts.command()
@@ -119,90 +120,91 @@ def show(
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one contract: the newest version in a range, and where it came from.
+    """Show one contract: the newest version in a range, with its provenance.
 
-    The document goes to stdout, everything about it to stderr; with --json both are one object.
-    Exit code 1 when there is none.
+    The document is written to stdout, everything else to stderr. With --json both are one object.
+    Exit code 1 if there is no such contract.
 
     \b
     Examples:
       interlock contracts show ToolInvocationRequest --version 2.3.x
       interlock contracts show files.read_file > read_file.tool.json
     """
-    from interlock.contracts.registry_service import described
+    from interlock.contracts.registry_service import describe_contract
 
-    with registry_of(registry, config) as one:
-        found = one.find(
+    with open_registry(registry, config) as opened:
+        contract = opened.find(
             name,
             version,
             domain=domain,
             protocol=protocol,  # type: ignore[arg-type]
-            sunset=True,
+            include_sunset=True,
         )
     if json:
-        output.print_json(described(found))
+        output.print_json(describe_contract(contract))
         return
-    origin = found.provenance
-    output.print_note(f"{found.name} {found.version}  {found.protocol}  {found.domain}")
+    origin = contract.provenance
+    output.print_note(f"{contract.name} {contract.version}  {contract.protocol}  {contract.domain}")
     output.print_note(
         output.sanitize(f"from {origin.source}, by {origin.generator_version}, {origin.timestamp}")
     )
-    ends = found.deprecation
-    if ends is not None:
+    deprecation = contract.deprecation
+    if deprecation is not None:
         output.print_note(
             output.sanitize(
-                f"deprecated since {ends.deprecated_at}, supported until {ends.sunset_at}: see "
-                f"{ends.migration_uri}"
+                f"deprecated since {deprecation.deprecated_at}, supported until "
+                f"{deprecation.sunset_at}: see "
+                f"{deprecation.migration_uri}"
             )
         )
-    print(found.document.decode(errors="replace"), end="")
+    print(contract.document.decode(errors="replace"), end="")
 
 
 @contracts.command()
 def log(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only of this contract.")
+        str | None, typer.Argument(metavar="[NAME]", help="Show only this contract.")
     ] = None,
     count: Annotated[
         int,
         typer.Option(
-            "--count", "-n", metavar="N", parser=options.read_count, help="How many entries."
+            "--count", "-n", metavar="N", parser=options.read_count, help="The number of entries."
         ),
     ] = 20,
     registry: RegistryOption = None,
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show who published what, when and why, newest first. `git log` in the registry says the same.
+    """Show who published what, when and why, newest first. Same data as `git log` in the registry.
 
     \b
     Examples:
       interlock contracts log
       interlock contracts log files.read_file -n 5
     """
-    with registry_of(registry, config) as one:
-        found = one.history(name, count)
+    with open_registry(registry, config) as opened:
+        commits = opened.history(name, count)
     if json:
-        output.print_json(found)
+        output.print_json(commits)
         return
-    columns([_line(entry) for entry in found])
-    if not found:
-        output.print_note("nothing was published yet.")
+    columns([_format_commit(entry) for entry in commits])
+    if not commits:
+        output.print_note("nothing is published yet.")
 
 
-def _line(entry: Any) -> list[str]:
-    moment = entry.time.replace("T", " ").removesuffix("Z")
-    named = [one.partition(" (")[0] for one in entry.contracts]
-    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-    what = f"{named[0]}{more}" if named else "–"
-    return [entry.commit[:12], moment, entry.author, what, entry.reason]
+def _format_commit(entry: Any) -> list[str]:
+    time_text = entry.time.replace("T", " ").removesuffix("Z")
+    names = [contract.partition(" (")[0] for contract in entry.contracts]
+    remainder = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    published = f"{names[0]}{remainder}" if names else "–"
+    return [entry.commit[:12], time_text, entry.author, published, entry.reason]
 
 
-def _ending(ends: Any) -> str:
-    if ends is None:
+def _format_deprecation(deprecation: Any) -> str:
+    if deprecation is None:
         return ""
-    day = ends.sunset_at[:10]
-    return f"ended {day}" if ends.is_over(time.time()) else f"supported until {day}"
+    day = deprecation.sunset_at[:10]
+    return f"ended {day}" if deprecation.is_over(time.time()) else f"supported until {day}"
 
 
 contracts.command()(diff)

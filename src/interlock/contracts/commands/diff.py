@@ -1,5 +1,7 @@
-"""`interlock contracts diff` and `check`: what changed between two versions of a contract, whom it
-breaks, and whether it may be released. Plain functions: `contracts.py` makes commands of them."""
+"""The commands `interlock contracts diff` and `check`: compare two versions of a contract, and
+check whether the new one may be released. Plain functions: `contracts.py` registers them as
+commands.
+"""
 
 from __future__ import annotations
 
@@ -25,93 +27,95 @@ if TYPE_CHECKING:
     from interlock.manifests.model import ToolContract
 
 
-# -- Files that hold contracts, as `interlock contracts diff` and `check` read them.
+# -- Contract files, as `interlock contracts diff` and `check` read them.
 #
-# What a file is shows from what is in it: a JSON Schema, an MCP tool, a list of tools, a TOOL.md,
-# a .proto file or a set of Protobuf descriptors. What cannot be read is a ConfigError with the
-# file.
+# The content of a file tells its kind: a JSON Schema, an MCP tool, a list of tools, a TOOL.md, a
+# .proto file or a set of Protobuf descriptors. An unreadable file is a ConfigError that names it.
 
-MOST_BYTES: Final = 64 * 1024 * 1024
-_MOST_LINES: Final = 20
-_DESCRIPTORS: Final = (".binpb", ".pb", ".desc", ".protoset", ".fds")
-_FORMS: Final = (
-    "write a JSON Schema, an MCP tool, the result of tools/list, a TOOL.md, a .proto file or a "
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+_MAX_PROBLEMS: Final = 20
+_DESCRIPTOR_ENDINGS: Final = (".binpb", ".pb", ".desc", ".protoset", ".fds")
+_FORMATS_HINT: Final = (
+    "use a JSON Schema, an MCP tool, the result of tools/list, a TOOL.md, a .proto file or a "
     "descriptor set"
 )
 
-_SILENT: Final = "it cannot be compiled, and the compiler does not say why"
+_UNKNOWN_COMPILER_ERROR: Final = "the compiler failed without a message"
 
 SCHEMA, TOOL, TOOLS, DESCRIPTORS = "JSON Schema", "tool", "list of tools", "descriptor set"
 
 
 class ContractFile(Struct, frozen=True):
-    """What a file holds."""
+    """The content of a file."""
 
     path: Path
     kind: str
     content: Any
     version: str | None = None
-    """Where the file says it itself."""
+    """The version, if the file declares it."""
 
 
 def read_contract_file(path: Path, include: Sequence[Path] = ()) -> ContractFile:
-    """The contract in a file. `include`: folders where .proto files find what they import.
+    """Read the contract in a file. Raises ConfigError.
 
-    Raises ConfigError.
+    Args:
+        include: Folders in which .proto files find their imports.
     """
     if path.suffix == ".proto":
-        return ContractFile(path, DESCRIPTORS, _compiled(path, include))
+        return ContractFile(path, DESCRIPTORS, _compile(path, include))
     if path.suffix == ".md":
         from interlock.manifests.tool_reader import read_contract
 
         contract = read_contract(path)
-        return ContractFile(path, TOOL, definition_of(contract), contract.version)
+        return ContractFile(path, TOOL, tool_definition(contract), contract.version)
     data = _read(path)
-    if path.suffix in _DESCRIPTORS:
+    if path.suffix in _DESCRIPTOR_ENDINGS:
         return ContractFile(path, DESCRIPTORS, data)
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        # A descriptor set begins with the tag of its first file.
+        # A descriptor set starts with the tag of its first file.
         if data[:1] == b"\n" and b"\0" in data[:4096]:
             return ContractFile(path, DESCRIPTORS, data)
-        raise ConfigError.of(f"no contract can be read: {exc}", _FORMS, file=str(path)) from None
-    return _recognized(path, value)
+        raise ConfigError.of(
+            f"this is not a contract: {exc}", _FORMATS_HINT, file=str(path)
+        ) from None
+    return _detect_kind(path, value)
 
 
 def compare(
     old: ContractFile, new: ContractFile, role: Role | None, strict: bool | None
 ) -> list[SchemaChange]:
-    """What changed between two files. Raises ConfigError when they cannot be compared."""
+    """Return the changes between two files. Raises ConfigError if they cannot be compared."""
     if old.kind == TOOL and new.kind == TOOLS:
         old = ContractFile(old.path, TOOLS, [old.content])
     elif old.kind == TOOLS and new.kind == TOOL:
         new = ContractFile(new.path, TOOLS, [new.content])
     if old.kind != new.kind:
         raise ConfigError.of(
-            f"{old.path} is a {old.kind}, and {new.path} a {new.kind}",
-            "only what is of one kind can be compared",
+            f"{old.path} is a {old.kind}, but {new.path} is a {new.kind}",
+            "compare two files of the same kind",
         )
     if old.kind == DESCRIPTORS:
-        return _descriptors(old, new)
+        return _compare_descriptors(old, new)
     if old.kind == SCHEMA:
         from interlock.contracts.diff.schemas import diff_schemas
 
-        for one in (old, new):
-            _check_schema(one.path, one.content, "")
+        for file in (old, new):
+            _check_schema(file.path, file.content, "")
         return diff_schemas(old.content, new.content, role or "both", strict=strict)
     from interlock.contracts.diff.tools import diff_tool_lists, diff_tools
 
-    for one in (old, new):
-        for tool in [one.content] if one.kind == TOOL else one.content:
-            _check_tool(one.path, tool)
+    for file in (old, new):
+        for tool in [file.content] if file.kind == TOOL else file.content:
+            _check_tool(file.path, tool)
     if old.kind == TOOL:
         return diff_tools(old.content, new.content, strict=bool(strict))
     return diff_tool_lists(old.content, new.content, strict=bool(strict))
 
 
-def definition_of(contract: ToolContract) -> dict[str, Any]:
-    """A contract as the definition of an MCP tool."""
+def tool_definition(contract: ToolContract) -> dict[str, Any]:
+    """Return a contract as the definition of an MCP tool."""
     return {
         "name": contract.id,
         "title": contract.name,
@@ -130,100 +134,106 @@ def definition_of(contract: ToolContract) -> dict[str, Any]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as exc:
-        raise ConfigError.of(f"cannot be read: {exc.strerror}", file=str(path)) from None
-    if len(data) > MOST_BYTES:
-        raise ConfigError.of(f"has more than {MOST_BYTES:,} bytes", file=str(path))
+        raise ConfigError.of(f"the file cannot be read: {exc.strerror}", file=str(path)) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError.of(f"the file has more than {MAX_FILE_BYTES:,} bytes", file=str(path))
     return data
 
 
-def _recognized(path: Path, value: Any) -> ContractFile:
-    inside = value.get("result") if isinstance(value, dict) else None
-    if isinstance(inside, dict) and "tools" in inside:
-        # The whole response to tools/list.
-        value = inside
+def _detect_kind(path: Path, value: Any) -> ContractFile:
+    result = value.get("result") if isinstance(value, dict) else None
+    if isinstance(result, dict) and "tools" in result:
+        # The complete response to tools/list.
+        value = result
     if isinstance(value, dict) and isinstance(value.get("tools"), list):
         value = value["tools"]
     if isinstance(value, list):
-        if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value):
+        if not all(isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in value):
             raise ConfigError.of(
-                "it is a list of something else than tools", _FORMS, file=str(path)
+                "the list contains something other than tools", _FORMATS_HINT, file=str(path)
             )
         return ContractFile(path, TOOLS, value)
     if isinstance(value, dict) and "inputSchema" in value:
         return ContractFile(path, TOOL, value)
     if isinstance(value, dict | bool):
         return ContractFile(path, SCHEMA, value)
-    raise ConfigError.of("it is no contract", _FORMS, file=str(path))
+    raise ConfigError.of("this is not a contract", _FORMATS_HINT, file=str(path))
 
 
 def _check_tool(path: Path, tool: dict[str, Any]) -> None:
-    for word in ("inputSchema", "outputSchema"):
-        if tool.get(word) is not None:
-            _check_schema(path, tool[word], f"{tool.get('name')}: {word}: ")
+    for member in ("inputSchema", "outputSchema"):
+        if tool.get(member) is not None:
+            _check_schema(path, tool[member], f"{tool.get('name')}: {member}: ")
 
 
-def _check_schema(path: Path, schema: Any, place: str) -> None:
-    """Whoever compares files wants to know which of them is wrong, and where."""
+def _check_schema(path: Path, schema: Any, prefix: str) -> None:
+    """Raise ConfigError for an invalid schema, with the file and the location."""
     from interlock.contracts.diff.documents import SchemaDocument, UnreadableSchema
 
     try:
         SchemaDocument(schema)
     except UnreadableSchema as exc:
-        raise ConfigError.of(f"{place}it is no JSON Schema: {exc}", file=str(path)) from None
+        raise ConfigError.of(f"{prefix}invalid JSON Schema: {exc}", file=str(path)) from None
 
 
 # -- Protobuf
 
 
-def _descriptors(old: ContractFile, new: ContractFile) -> list[SchemaChange]:
+def _compare_descriptors(old: ContractFile, new: ContractFile) -> list[SchemaChange]:
     from interlock.contracts.diff.protobuf import diff_descriptors, read_descriptors
 
-    for one in (old, new):
+    for file in (old, new):
         try:
-            read_descriptors(one.content)
+            read_descriptors(file.content)
         except InterlockError as exc:
-            raise ConfigError.of(exc.message, file=str(one.path)) from None
+            raise ConfigError.of(exc.message, file=str(file.path)) from None
     return diff_descriptors(old.content, new.content)
 
 
-def _compiled(path: Path, include: Sequence[Path]) -> bytes:
+def _compile(path: Path, include: Sequence[Path]) -> bytes:
     from interlock.contracts.schemas.protobuf_compiler import CompileError, protoc
 
     _read(path)
     folders = [folder.resolve() for folder in include] or [path.resolve().parent]
     try:
         return protoc([str(path.resolve())], folders, cwd=path.resolve().parent)
-    except CompileError as refused:
-        raise _refused(path, refused.said) from None
+    except CompileError as error:
+        raise _compile_problems(path, error.output) from None
     except InterlockError as error:
-        raise ConfigError.of(error.message, "or give a descriptor set", file=str(path)) from None
+        raise ConfigError.of(
+            error.message, "install it, or use a descriptor set", file=str(path)
+        ) from None
 
 
-def _refused(path: Path, said: str) -> ConfigError:
-    """What the compiler did not like, with the places that it names."""
+def _compile_problems(path: Path, output: str) -> ConfigError:
+    """Return the errors of the compiler with their locations."""
     from interlock.contracts.schemas.protobuf_compiler import read_messages
 
     problems: list[Problem] = []
-    for one in read_messages(said):
-        if one.line:
-            problems.append(Problem(one.file, one.line, one.column, "", one.words, ""))
+    for message in read_messages(output):
+        if message.line:
+            problems.append(
+                Problem(message.file, message.line, message.column, "", message.text, "")
+            )
             continue
-        words = f"{one.file}: {one.words}" if one.file else one.words.strip()
-        hint = "give the folder of its imports with --include" if "not found" in words else ""
-        problems.append(Problem(str(path), 0, 0, "", words, hint))
-    return ConfigError(problems[:_MOST_LINES] or [Problem(str(path), 0, 0, "", _SILENT, "")])
+        text = f"{message.file}: {message.text}" if message.file else message.text.strip()
+        hint = "name the folder of its imports with --include" if "not found" in text else ""
+        problems.append(Problem(str(path), 0, 0, "", text, hint))
+    return ConfigError(
+        problems[:_MAX_PROBLEMS] or [Problem(str(path), 0, 0, "", _UNKNOWN_COMPILER_ERROR, "")]
+    )
 
 
-_BREAKS: Final = "breaks"
-_FITS: Final = "fits"
+_BREAKING_LABEL: Final = "breaking"
+_COMPATIBLE_LABEL: Final = "compatible"
 
 OldArgument = Annotated[
-    Path, typer.Argument(metavar="OLD", help="The contract as it was.", show_default=False)
+    Path, typer.Argument(metavar="OLD", help="The old version.", show_default=False)
 ]
 NewArgument = Annotated[
-    Path, typer.Argument(metavar="NEW", help="The contract as it is now.", show_default=False)
+    Path, typer.Argument(metavar="NEW", help="The new version.", show_default=False)
 ]
 RoleOption = Annotated[
     str | None,
@@ -231,7 +241,8 @@ RoleOption = Annotated[
         "--role",
         metavar="[input|output|both]",
         parser=options.choice_reader("input", "output", "both"),
-        help="How a plain JSON Schema is used: callers send it, read it, or it is stored (both).",
+        help="Who uses a plain JSON Schema: callers send it (input), read it (output), or it is "
+        "stored (both).",
         show_default="both",
     ),
 ]
@@ -239,16 +250,16 @@ StrictOption = Annotated[
     bool | None,
     typer.Option(
         "--strict/--as-declared",
-        help="Whether fields that a schema does not name count as sent, so that a new optional "
-        "field can break an open object. Default: yes for --role input and output, no for tools.",
+        help="Treat fields that a schema does not name as sent, so that a new optional field can "
+        "break an open object. Default: strict for --role input and output, not for tools.",
         show_default=False,
     ),
 ]
 IncludeOption = Annotated[
     list[Path] | None,
-    typer.Option("--include", "-I", metavar="DIR", help="Where .proto files find their imports."),
+    typer.Option("--include", "-I", metavar="DIR", help="The folder of imports of .proto files."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def diff(
@@ -259,29 +270,30 @@ def diff(
     include: IncludeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what changed between two contracts, and whom it breaks.
+    """Compare two contracts, and show which changes break callers.
 
-    Every change has a class and a path. What cannot be shown to be compatible is breaking.
+    Every change has a class and a path. A change counts as breaking unless it is proven compatible.
     With --role input a schema is taken literally: an object that is not closed
-    (additionalProperties: false) lets callers send any field, so a new optional one may clash with
-    what they sent, and is FIELD_CLAIMED. With both only what the schema names counts as sent, and
-    the same field fits; --as-declared says that for input, too.
+    (additionalProperties: false) lets callers send any field. A new optional field may then clash
+    with what they sent, and is FIELD_CLAIMED. With --role both, only the fields that the schema
+    names count as sent, and the same field is compatible; --as-declared selects this for input,
+    too.
 
     \b
     A contract is one of:
-      a JSON Schema            who sends or reads it: --role
-      an MCP tool              its arguments, results, effects and words
+      a JSON Schema            its use is set by --role
+      an MCP tool              its arguments, results, effects and descriptions
       the result of tools/list every tool in it
       a TOOL.md                as a tool
-      a .proto file            compiled; imports are found with --include
-      a descriptor set         as protoc --descriptor_set_out writes it
+      a .proto file            compiled, with imports from --include
+      a descriptor set         the output of protoc --descriptor_set_out
 
     \b
     Exit codes:
-      0  compatible: whoever relied on the old contract can go on
+      0  compatible: callers of the old contract keep working
       1  breaking
-      2  wrong usage
-      3  a file cannot be read, or is no contract
+      2  invalid usage
+      3  a file cannot be read, or is not a contract
 
     \b
     Examples:
@@ -289,9 +301,9 @@ def diff(
       interlock contracts diff tools-1.4.json tools-1.5.json
       interlock contracts diff v1/agent.proto v2/agent.proto --include proto --json
     """
-    before, after, changes = _compared(old, new, role, strict, include)
+    before, after, changes = _read_and_compare(old, new, role, strict, include)
     if json:
-        output.print_json(_as_data(before, after, changes))
+        output.print_json(_comparison_data(before, after, changes))
     else:
         _print_changes(changes)
         output.print_note(_summary(changes, before.version))
@@ -305,19 +317,21 @@ def check(
     old_version: Annotated[
         str | None,
         typer.Option(
-            "--old-version", metavar="VERSION", help="The version of OLD, unless it says so itself."
+            "--old-version", metavar="VERSION", help="The version of OLD. Default: from the file."
         ),
     ] = None,
     new_version: Annotated[
         str | None,
         typer.Option(
-            "--new-version", metavar="VERSION", help="The version of NEW, unless it says so itself."
+            "--new-version", metavar="VERSION", help="The version of NEW. Default: from the file."
         ),
     ] = None,
     guide: Annotated[
         Path | None,
         typer.Option(
-            "--guide", metavar="FILE", help="The migration guide; a breaking major needs one."
+            "--guide",
+            metavar="FILE",
+            help="The migration guide. A breaking major version requires it.",
         ),
     ] = None,
     notice: Annotated[
@@ -325,13 +339,13 @@ def check(
         typer.Option(
             "--notice",
             metavar="VERSION",
-            help="The version that announced the break: at least two releases ago.",
+            help="The version that announced the break, at least two releases ago.",
         ),
     ] = None,
     release: Annotated[
         list[str] | None,
         typer.Option(
-            "--release", metavar="VERSION", help="A version published so far; for each of them."
+            "--release", metavar="VERSION", help="A published version. Repeat it for each."
         ),
     ] = None,
     role: RoleOption = None,
@@ -339,33 +353,33 @@ def check(
     include: IncludeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether a new version of a contract may be released under its number.
+    """Check whether a new version of a contract may be released under its version number.
 
     \b
-    A break needs
+    A breaking change requires
       a new major version,
       a migration guide that names both versions, and
       a deprecation notice that is two releases old (patches do not count).
-    An addition needs a new minor version.
+    An addition requires a new minor version.
 
     \b
     Exit codes:
-      0  it may, perhaps with a warning
-      1  it may not, such as: Breaking changes detected without major version bump
-      2  wrong usage
-      3  a file cannot be read, or is no contract
+      0  allowed, possibly with a warning
+      1  not allowed, for example: Breaking changes detected without major version bump
+      2  invalid usage
+      3  a file cannot be read, or is not a contract
 
     \b
     Examples:
       interlock contracts check old.json new.json --old-version 1.4.0 --new-version 1.5.0
       interlock contracts check v1/TOOL.md v2/TOOL.md --guide docs/1-to-2.md --notice 1.3.0
     """
-    from interlock.contracts.diff.verdict import judge
+    from interlock.contracts.diff.verdict import check_release
     from interlock.errors import InterlockError
 
-    before, after, changes = _compared(old, new, role, strict, include)
+    before, after, changes = _read_and_compare(old, new, role, strict, include)
     try:
-        verdict = judge(
+        verdict = check_release(
             _version(old_version, before, "--old-version"),
             _version(new_version, after, "--new-version"),
             changes,
@@ -377,7 +391,7 @@ def check(
         raise typer.BadParameter(error.message) from None
     if json:
         output.print_json(
-            {**_as_data(before, after, changes), "verdict": _verdict_as_data(verdict)}
+            {**_comparison_data(before, after, changes), "verdict": _verdict_data(verdict)}
         )
     else:
         _print_changes(changes)
@@ -386,7 +400,7 @@ def check(
         raise typer.Exit(output.FAILED)
 
 
-def _compared(
+def _read_and_compare(
     old: Path, new: Path, role: str | None, strict: bool | None, include: Sequence[Path] | None
 ) -> tuple[ContractFile, ContractFile, list[SchemaChange]]:
 
@@ -394,45 +408,47 @@ def _compared(
     after = read_contract_file(new, include or ())
     if role is not None and before.kind != SCHEMA:
         raise typer.BadParameter(
-            f"--role is for a plain JSON Schema; {old} is a {before.kind}, and says itself what is "
-            "sent and what is read."
+            f"--role applies to a plain JSON Schema, but {old} is a {before.kind}, which declares "
+            "its own input and output. Remove --role."
         )
     return before, after, compare(before, after, cast("Role | None", role), strict)
 
 
-def _version(given: str | None, file: ContractFile, option: str) -> str:
-    version = given or file.version
+def _version(option_value: str | None, file: ContractFile, option: str) -> str:
+    version = option_value or file.version
     if version is None:
-        raise typer.BadParameter(f"{file.path} does not say its version: write {option}.")
+        raise typer.BadParameter(f"{file.path} does not declare a version. Add {option}.")
     return version
 
 
-# -- for a program
+# -- output for programs
 
 
-def _as_data(old: ContractFile, new: ContractFile, changes: list[SchemaChange]) -> dict[str, Any]:
-    from interlock.contracts.diff.compatibility import bump
+def _comparison_data(
+    old: ContractFile, new: ContractFile, changes: list[SchemaChange]
+) -> dict[str, Any]:
+    from interlock.contracts.diff.compatibility import required_bump
 
     return {
         "old": str(old.path),
         "new": str(new.path),
         "kind": old.kind,
         "compatible": not any(change.breaking for change in changes),
-        "bump": str(bump(changes)),
+        "bump": str(required_bump(changes)),
         "changes": changes,
     }
 
 
-def _verdict_as_data(verdict: ReleaseVerdict) -> dict[str, Any]:
+def _verdict_data(verdict: ReleaseVerdict) -> dict[str, Any]:
     import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(verdict)
-    # They stand beside it.
+    # The report has the changes already.
     del data["changes"]
     return data
 
 
-# -- for a person
+# -- output for people
 
 
 def _print_changes(changes: Sequence[SchemaChange]) -> None:
@@ -443,16 +459,16 @@ def _print_changes(changes: Sequence[SchemaChange]) -> None:
         return
     rows = [
         (
-            _BREAKS if change.breaking else _FITS,
+            _BREAKING_LABEL if change.breaking else _COMPATIBLE_LABEL,
             str(change.reason),
             output.sanitize(change.path or "/"),
-            output.sanitize(change.sentence),
+            output.sanitize(change.message),
         )
         for change in changes
     ]
     console = output.create_console()
     if not console.is_terminal:
-        widths = [max(len(row[at]) for row in rows) for at in range(3)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             print("  ".join((*cells, row[3])))
@@ -460,39 +476,39 @@ def _print_changes(changes: Sequence[SchemaChange]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("", "class", "path", "what changed"):
         table.add_column(title, no_wrap=title in ("", "class"), overflow="fold")
-    for mark, reason, path, sentence in rows:
-        style = "bold red" if mark == _BREAKS else "green"
-        table.add_row(Text(mark, style), reason, Text(path, "bold"), Text(sentence))
+    for label, reason, path, message in rows:
+        style = "bold red" if label == _BREAKING_LABEL else "green"
+        table.add_row(Text(label, style), reason, Text(path, "bold"), Text(message))
     console.print(table)
 
 
 def _summary(changes: Sequence[SchemaChange], version: str | None) -> str:
-    from interlock.contracts.diff.compatibility import bump, next_version
+    from interlock.contracts.diff.compatibility import next_version, required_bump
 
     if not changes:
-        return "nothing changed."
-    broken = sum(change.breaking for change in changes)
-    counted = format_count(len(changes), "change")
-    judged = f"{broken} breaking" if broken else "all compatible"
-    needed = f"needs a new {bump(changes)} version"
+        return "no changes."
+    breaking = sum(change.breaking for change in changes)
+    total = format_count(len(changes), "change")
+    outcome = f"{breaking} breaking" if breaking else "all compatible"
+    requirement = f"requires a new {required_bump(changes)} version"
     if version is not None:
-        needed += f": {version} → {next_version(version, changes)}"
-    return f"{counted}, {judged}; {needed}."
+        requirement += f": {version} → {next_version(version, changes)}"
+    return f"{total}, {outcome}; {requirement}."
 
 
 def _print_verdict(verdict: ReleaseVerdict) -> None:
     versions = f"{verdict.old_version} → {verdict.new_version}"
     if verdict.passed:
-        output.print_note(f"{versions} may be released: {verdict.headline}")
+        output.print_note(f"{versions} may be released. {verdict.headline}")
     else:
-        # That it is compatible is no reason why not: the problems below say that.
-        broken = any(change.breaking for change in verdict.changes)
+        # The headline of compatible changes is not the reason of the rejection: the problems are.
+        has_breaking = any(change.breaking for change in verdict.changes)
         output.print_problem(
-            f"{versions} may not be released: {verdict.headline if broken else ''}".rstrip()
+            f"{versions} must not be released. {verdict.headline if has_breaking else ''}".rstrip()
         )
     for warning in verdict.warnings:
         output.print_note(f"  warning: {output.sanitize(warning)}")
-    for one in verdict.problems:
-        output.print_note(f"  {output.sanitize(one)}")
+    for problem in verdict.problems:
+        output.print_note(f"  {output.sanitize(problem)}")
     if not verdict.passed and verdict.bump == "major":
-        output.print_note(f"  The lowest version for these changes is {verdict.lowest}.")
+        output.print_note(f"  The lowest version for these changes: {verdict.lowest}.")

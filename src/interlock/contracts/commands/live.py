@@ -1,5 +1,6 @@
-"""`interlock contracts status|watch|accept`: tools whose contract broke since somebody accepted it,
-how the registry fares, and accepting what broke."""
+"""The commands `interlock contracts status`, `watch` and `accept`: tools with breaking changes, and
+the state of the registry.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.contracts.commands.contract_source import ContractSource
-from interlock.contracts.commands.options import JsonOption, RegistryOption, counted, refuse_nothing
+from interlock.contracts.commands.options import (
+    JsonOption,
+    RegistryOption,
+    check_not_empty,
+    format_contract_count,
+)
 from interlock.contracts.config import ContractsConfig
 from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.feature_reports import load_reports
@@ -26,72 +32,76 @@ if TYPE_CHECKING:
 
     from interlock.contracts.accepted_contracts import BrokenContract
     from interlock.contracts.changed_tools import ToolChange
-    from interlock.contracts.sightings import Sighting, SightingStore
+    from interlock.contracts.tool_records import ToolRecord, ToolRecordStore
     from interlock.core.config import Config
     from interlock.manifests.workspace import Workspace
 
 
-# -- Contracts of drivers (TOOL.md) that break what was accepted of them, for the commands that
-# show such breaks and accept them.
+# -- Contracts of drivers (TOOL.md) with breaking changes, for the commands that show and accept
+# them.
 
 
 def broken_contracts(
     config: Config, base_dir: Path, workspace: Workspace
 ) -> dict[str, BrokenContract]:
-    """Those of a workspace, by key: held against what a node of this config accepted."""
+    """Return the contracts of a workspace with breaking changes, by key.
+
+    They are compared with the contracts that a node of this config accepted.
+    """
     from interlock.contracts.accepted_contracts import AcceptedContractStore
 
     if not config.section(ContractsConfig).watch:
         return {}
     served = [workspace.contracts[key] for key in sorted(workspace.serving)]
-    return AcceptedContractStore.of(config, os.environ, base_dir).broken(served)
+    store = AcceptedContractStore.from_config(config, os.environ, base_dir)
+    return store.find_broken(served)
 
 
 def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, BrokenContract]]:
-    """How each of them is shown."""
+    """Return the breaking changes of all declared contracts, for display."""
     held = config.section(ContractsConfig).on_break == "hold"
-    found = []
+    breaks = []
     for reports in load_reports():
         workspace = None
         if isinstance(reports, ContractSource):
             workspace = reports.workspace(config, base_dir)
         if workspace is None:
             continue
-        for key, one in broken_contracts(config, base_dir, workspace).items():
+        for key, broken in broken_contracts(config, base_dir, workspace).items():
             drivers = [workspace.drivers[key].id for key in workspace.serving[key]]
-            found.append((one.shown(held=held, drivers=drivers), one))
-    return found
+            breaks.append((broken.to_tool_change(held=held, drivers=drivers), broken))
+    return breaks
 
 
 def accept_declared(config: Config, base_dir: Path, broken: BrokenContract) -> None:
-    """Callers have to live with it. Raises InterlockError."""
+    """Accept a breaking change of a declared contract. Raises InterlockError."""
     from interlock.contracts.accepted_contracts import AcceptedContractStore
     from interlock.errors import INTERNAL, InterlockError
 
     try:
-        AcceptedContractStore.of(config, os.environ, base_dir).accept(broken.contract)
+        AcceptedContractStore.from_config(config, os.environ, base_dir).accept(broken.contract)
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise InterlockError(INTERNAL, f"it cannot be written down: {why}.") from None
+        reason = error.strerror or type(error).__name__
+        raise InterlockError(INTERNAL, f"cannot store the accepted contract: {reason}.") from None
 
 
-_EVERY: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 _STYLES: Final = {True: "red", False: "green"}
 
 
 def status(
     tool: Annotated[
-        str | None, typer.Argument(metavar="[TOOL]", help="Only this one, whole.")
+        str | None, typer.Argument(metavar="[TOOL]", help="Show only this tool.")
     ] = None,
     registry: RegistryOption = None,
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
-    """Show tools whose contract broke, whom that concerns, and how the registry fares.
+    """Show tools with breaking changes, who depends on them, and the state of the registry.
 
-    Exit code 1 when there is a tool that broke and nobody has accepted it. With --registry a
-    registry is looked at also where no node ever ran.
+    Exit code 1 if a breaking change has not been accepted. With --registry, the state of a
+    registry is shown also where no node ever ran.
 
     \b
     Examples:
@@ -99,19 +109,23 @@ def status(
       interlock contracts status files.read_file --json
       interlock contracts status --registry contracts
     """
-    meant = node_discovery.find_local_node(config, node)
-    fares = _registry(meant, registry)
-    seen = _rows(meant) if registry is None or _has_seen(meant) else []
-    rows = [row for row in seen if tool in (None, row.tool)]
+    target = node_discovery.find_local_node(config, node)
+    registry_status = _registry_status(target, registry)
+    changes = _find_changes(target) if registry is None or _has_records(target) else []
+    selected = [change for change in changes if tool in (None, change.tool)]
     if json:
-        output.print_json({"tools": rows, "registry": fares})
+        output.print_json({"tools": selected, "registry": registry_status})
     else:
-        for row in rows:
-            _show(row)
-        if not rows:
-            output.print_note("no tool broke." if tool is None else f"{tool} did not break.")
-        _show_registry(fares)
-    if rows:
+        for change in selected:
+            _print_change(change)
+        if not selected:
+            output.print_note(
+                "no tool has a breaking change."
+                if tool is None
+                else f"{tool} has no breaking change."
+            )
+        _print_registry(registry_status)
+    if selected:
         raise typer.Exit(output.FAILED)
 
 
@@ -120,217 +134,238 @@ def watch(
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     node: NodeOption = None,
 ) -> None:
-    """Show tools that broke, and go on as others do, until Ctrl-C.
+    """Show tools with breaking changes, now and as they occur, until Ctrl-C.
 
-    A node of this config must run for anything new to be seen.
+    New changes appear only while a node of this config runs.
     """
     import msgspec
 
-    meant = node_discovery.find_local_node(config, node)
-    told: dict[str, Any] = {}
+    target = node_discovery.find_local_node(config, node)
+    printed: dict[str, Any] = {}
     while True:
-        now = {row.tool: row for row in _rows(meant)}
-        for name, row in now.items():
-            if told.get(name) != row:
+        changes = {change.tool: change for change in _find_changes(target)}
+        for name, change in changes.items():
+            if printed.get(name) != change:
                 if json:
-                    print(msgspec.json.encode(row).decode(), flush=True)
+                    print(msgspec.json.encode(change).decode(), flush=True)
                 else:
-                    _show(row)
-        for name in told.keys() - now.keys():
+                    _print_change(change)
+        for name in printed.keys() - changes.keys():
             if json:
-                print(msgspec.json.encode({"tool": name, "settled": True}).decode(), flush=True)
+                print(msgspec.json.encode({"tool": name, "resolved": True}).decode(), flush=True)
             else:
-                print(f"{name}: settled", flush=True)
-        told = now
-        time.sleep(_EVERY)
+                print(f"{name}: resolved", flush=True)
+        printed = changes
+        time.sleep(_POLL_SECONDS)
 
 
 def accept(
     tools: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOOL]...", help="Names, such as files.read_file."),
+        typer.Argument(metavar="[TOOL]...", help="Names of tools, such as files.read_file."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every tool that broke.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Accept every tool with a breaking change.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Accept what tools are now, though it breaks their callers. Shows it, and asks.
+    """Accept breaking changes of tools. Shows each change and asks for confirmation.
 
-    A tool that is held can be called again; a running node heeds it within a second. A tool that
-    its server does not list any more is forgotten.
+    A held tool can be called again; a running node applies it within a second. A tool that its
+    server no longer lists is deleted from the records.
 
     \b
     Examples:
       interlock contracts accept files.read_file
       interlock contracts accept --all --yes
     """
-    meant = node_discovery.find_local_node(config, node)
+    target = node_discovery.find_local_node(config, node)
     failed = False
 
-    declared = {row.tool: (row, one) for row, one in declared_breaks(meant.config, meant.base_dir)}
-    with _store(meant) as store:
+    declared = {
+        change.tool: (change, broken)
+        for change, broken in declared_breaks(target.config, target.base_dir)
+    }
+    with _open_store(target) as store:
         names = list(dict.fromkeys(tools or []))
         if every:
-            open_now = [*declared, *(one.tool for one in store.open_ones())]
-            names += [one for one in open_now if one not in names]
+            broken_names = [*declared, *(record.tool for record in store.find_broken())]
+            names += [name for name in broken_names if name not in names]
             if not names:
-                output.print_note("no tool broke.")
+                output.print_note("no tool has a breaking change.")
         elif not names:
-            raise typer.BadParameter("name a tool, or say --all")
+            raise typer.BadParameter("Name a tool, or use --all.")
         for name in names:
             if name in declared:
-                failed |= not _accept_declared(meant, *declared[name], yes)
+                failed |= not _accept_declared(target, *declared[name], yes)
             else:
-                failed |= not _accept(meant, store, name, yes)
+                failed |= not _accept(target, store, name, yes)
     if failed:
         raise typer.Exit(output.FAILED)
 
 
-def _accept(meant: node_discovery.TargetNode, store: SightingStore, tool: str, yes: bool) -> bool:
-    seen = store.get(tool)
-    if seen is None:
-        output.print_problem(f"no node of this config has seen a tool {tool}.")
+def _accept(
+    target: node_discovery.TargetNode, store: ToolRecordStore, tool: str, yes: bool
+) -> bool:
+    record = store.get(tool)
+    if record is None:
+        output.print_problem(f"Unknown tool {tool}: no node of this config has recorded it.")
         return False
-    if not seen.is_open:
-        output.print_note(f"{tool} did not break: there is nothing to accept.")
+    if not record.is_broken:
+        output.print_note(f"{tool} has no breaking change. There is nothing to accept.")
         return True
-    _show(_row(meant, seen))
-    if not _agreed(tool, yes):
+    _print_change(_make_change(target, record))
+    if not _confirm(tool, yes):
         return False
-    if not store.accept(seen, getpass.getuser()):
-        output.print_problem(f"{tool} changed once more meanwhile: look at it again.")
+    if not store.accept(record, getpass.getuser()):
+        output.print_problem(
+            f"{tool} has changed again. Run the command again to see the new change."
+        )
         return False
-    print(f"{tool} is forgotten." if seen.gone else f"{tool} is accepted as {seen.version}.")
+    print(f"Deleted {tool}." if record.removed else f"Accepted {tool} {record.version}.")
     return True
 
 
 def _accept_declared(
-    meant: node_discovery.TargetNode, row: ToolChange, broken: BrokenContract, yes: bool
+    target: node_discovery.TargetNode, change: ToolChange, broken: BrokenContract, yes: bool
 ) -> bool:
-    """A contract of a TOOL.md."""
-
-    _show(row)
-    if not _agreed(row.tool, yes):
+    """Accept a contract of a TOOL.md."""
+    _print_change(change)
+    if not _confirm(change.tool, yes):
         return False
-    accept_declared(meant.config, meant.base_dir, broken)
-    print(f"{row.tool} is accepted as {row.to_version}.")
+    accept_declared(target.config, target.base_dir, broken)
+    print(f"Accepted {change.tool} {change.to_version}.")
     return True
 
 
-def _agreed(tool: str, yes: bool) -> bool:
+def _confirm(tool: str, yes: bool) -> bool:
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
-        if not output.confirm(f"Accept {tool} as shown?"):
+            raise typer.BadParameter(
+                "Cannot ask for confirmation without a terminal. Check the change, then add --yes."
+            )
+        if not output.confirm(f"Accept {tool} as shown above?"):
             output.print_note(f"{tool} was not accepted.")
             return False
     return True
 
 
-# -- what is there
+# -- data
 
 
 @contextmanager
-def _store(meant: node_discovery.TargetNode) -> Iterator[SightingStore]:
-    """What the node that is meant has seen. Raises InterlockError."""
-    from interlock.contracts.paths import sightings_path
-    from interlock.contracts.sightings import SightingStore
+def _open_store(target: node_discovery.TargetNode) -> Iterator[ToolRecordStore]:
+    """Open the tool records of a node. Raises InterlockError."""
+    from interlock.contracts.paths import tool_records_path
+    from interlock.contracts.tool_records import ToolRecordStore
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 
-    path = sightings_path(meant.config, os.environ, meant.base_dir)
+    path = tool_records_path(target.config, os.environ, target.base_dir)
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {meant.config.listen} has seen any tool.",
+            f"{path} does not exist: the node at {target.config.listen} has recorded no tools. "
+            "Start it: `interlock up`.",
         )
-    store = SightingStore(path)
+    store = ToolRecordStore(path)
     try:
         yield store
     finally:
         store.close()
 
 
-def _has_seen(meant: node_discovery.TargetNode) -> bool:
-    from interlock.contracts.paths import sightings_path
+def _has_records(target: node_discovery.TargetNode) -> bool:
+    from interlock.contracts.paths import tool_records_path
 
-    return sightings_path(meant.config, os.environ, meant.base_dir).exists()
-
-
-def _rows(meant: node_discovery.TargetNode) -> list[ToolChange]:
-
-    with _store(meant) as store:
-        rows = [_row(meant, one) for one in store.open_ones()]
-    return [*(row for row, _ in declared_breaks(meant.config, meant.base_dir)), *rows]
+    return tool_records_path(target.config, os.environ, target.base_dir).exists()
 
 
-def _row(meant: node_discovery.TargetNode, one: Sighting) -> ToolChange:
-    from interlock.contracts.change_review import breaks_of
-    from interlock.contracts.changed_tools import shown
+def _find_changes(target: node_discovery.TargetNode) -> list[ToolChange]:
+    with _open_store(target) as store:
+        changes = [_make_change(target, record) for record in store.find_broken()]
+    declared = [change for change, _ in declared_breaks(target.config, target.base_dir)]
+    return [*declared, *changes]
+
+
+def _make_change(target: node_discovery.TargetNode, record: ToolRecord) -> ToolChange:
+    from interlock.contracts.change_review import find_dependents
+    from interlock.contracts.changed_tools import make_tool_change
     from interlock.core.paths import journal_path
 
-    config = meant.config
-    journal = journal_path(config, os.environ, meant.base_dir)
-    breaks = breaks_of(one.tool, config, journal, lambda _: [], time.time())
-    return shown(one, held=config.section(ContractsConfig).on_break == "hold", breaks=breaks)
+    config = target.config
+    journal = journal_path(config, os.environ, target.base_dir)
+    dependents = find_dependents(record.tool, config, journal, lambda _: [], time.time())
+    held = config.section(ContractsConfig).on_break == "hold"
+    return make_tool_change(record, held=held, dependents=dependents)
 
 
-def _registry(meant: node_discovery.TargetNode, named: Path | None) -> dict[str, Any] | None:
-    """How the registry fares that is named, or that of the config. None: it has none. Raises
-    InterlockError when there is nothing where somebody named one."""
+def _registry_status(
+    target: node_discovery.TargetNode, folder: Path | None
+) -> dict[str, Any] | None:
+    """Return the state of a registry: of `folder`, else of the config. None: no registry is
+    configured.
+
+    Raises InterlockError if `folder` has no registry.
+    """
     from interlock.contracts.paths import registry_path
     from interlock.contracts.registry.registry import ContractRegistry
     from interlock.errors import InterlockError
 
-    path = registry_path(meant.config, meant.base_dir) if named is None else named.expanduser()
+    path = registry_path(target.config, target.base_dir) if folder is None else folder.expanduser()
     if path is None:
         return None
-    told: dict[str, Any] = {"folder": str(path)}
-    if named is not None:
-        refuse_nothing(ContractRegistry(path))
+    status: dict[str, Any] = {"folder": str(path)}
+    if folder is not None:
+        check_not_empty(ContractRegistry(path))
     try:
         registry = ContractRegistry(path)
         try:
-            return {**told, "metrics": registry.metrics(), "problems": registry.problems()}
+            return {**status, "metrics": registry.metrics(), "problems": registry.problems()}
         finally:
             registry.close()
     except InterlockError as error:
-        return {**told, "problems": [error.message]}
+        return {**status, "problems": [error.message]}
 
 
-# -- words
+# -- output
 
 
-def _show(row: ToolChange) -> None:
+def _print_change(change: ToolChange) -> None:
     from rich.text import Text
 
     console = output.create_console()
-    state = "held" if row.held else "broke"
-    line = f"{row.tool}  {row.from_version} → {row.to_version}  {state} since {row.since}"
+    state = "held" if change.held else "broken"
+    line = (
+        f"{change.tool}  {change.from_version} → {change.to_version}  {state} since {change.since}"
+    )
     console.print(Text(output.sanitize(line), style="bold"), soft_wrap=True)
-    for change in row.changes:
-        mark = "✗" if change.breaking else "·"
-        line = f"  {mark} {change.reason} {change.path}  {change.message}"
+    for difference in change.changes:
+        mark = "✗" if difference.breaking else "·"
+        line = f"  {mark} {difference.reason} {difference.path}  {difference.message}"
         text = output.sanitize(line.replace("\n", " "))
-        console.print(Text(text, style=_STYLES[change.breaking]), soft_wrap=True)
-    for what, names in (
-        ("callers", row.breaks.callers),
-        ("drivers", row.breaks.drivers),
-        ("learned rules", row.breaks.rules),
+        console.print(Text(text, style=_STYLES[difference.breaking]), soft_wrap=True)
+    for label, names in (
+        ("callers", change.breaks.callers),
+        ("drivers", change.breaks.drivers),
+        ("learned rules", change.breaks.rules),
     ):
         if names:
-            print(output.sanitize(f"  breaks {what}: {', '.join(names)}"))
+            print(output.sanitize(f"  affected {label}: {', '.join(names)}"))
 
 
-def _show_registry(registry: dict[str, Any] | None) -> None:
+def _print_registry(registry: dict[str, Any] | None) -> None:
     if registry is None:
         output.print_note(
-            "no registry: contracts: {registry: DIR} keeps the history of every schema."
+            "no registry. Add contracts: {registry: DIR} to keep the history of schemas."
         )
         return
     metrics = registry.get("metrics")
     if metrics is not None:
         head = "nothing yet" if metrics.head is None else f"at {metrics.head[:12]}"
-        output.print_note(f"registry {registry['folder']}: {counted(metrics.schema_count)}, {head}")
+        output.print_note(
+            f"registry {registry['folder']}: {format_contract_count(metrics.schema_count)}, {head}"
+        )
     for problem in registry["problems"]:
         output.print_note(output.sanitize(f"! {problem}"))

@@ -1,5 +1,4 @@
-"""What the commands about contracts have in common: which registry is meant, and how files and
-authors are given."""
+"""Options and helpers that the commands about contracts share."""
 
 from __future__ import annotations
 
@@ -23,27 +22,27 @@ RegistryOption = Annotated[
     typer.Option(
         "--registry",
         metavar="DIR",
-        help="The registry. Default: contracts.registry of the config.",
+        help="The folder of the registry. Default: contracts.registry of the config.",
         show_default=False,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _range(text: str) -> str:
-    """A range of versions. Raises BadParameter."""
+def _parse_range(text: str) -> str:
+    """Parse a version range. Raises BadParameter."""
     from interlock.core.config.problems import BadValue
     from interlock.manifests.ranges import in_range
 
     try:
         in_range("0.0.0", text)
-    except BadValue as bad:
-        raise typer.BadParameter(f"{bad.message}: {bad.hint}.") from None
+    except BadValue as error:
+        raise typer.BadParameter(f"{error.message}: {error.hint}.") from None
     return text
 
 
-def version_of(text: str) -> str:
-    """One version. Raises BadParameter."""
+def parse_version(text: str) -> str:
+    """Parse a version. Raises BadParameter."""
     from interlock.contracts.diff.compatibility import read_version
     from interlock.errors import InterlockError
 
@@ -55,16 +54,17 @@ def version_of(text: str) -> str:
 
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Its name, such as ToolInvocationRequest.")
+    str,
+    typer.Argument(metavar="NAME", help="The name of a contract, such as ToolInvocationRequest."),
 ]
 RangeOption = Annotated[
     str,
     typer.Option(
-        "--version", metavar="RANGE", parser=_range, help="An npm range: 2.3.x, ^1.2, >=2 <3."
+        "--version", metavar="RANGE", parser=_parse_range, help="An npm range: 2.3.x, ^1.2, >=2 <3."
     ),
 ]
 DomainOption = Annotated[
-    str | None, typer.Option("--domain", metavar="NAME", help="Only of this domain.")
+    str | None, typer.Option("--domain", metavar="NAME", help="The domain of the contract.")
 ]
 ProtocolOption = Annotated[
     str | None,
@@ -72,85 +72,90 @@ ProtocolOption = Annotated[
         "--protocol",
         metavar="[json-schema|protobuf|openapi|mcp-tool]",
         parser=options.choice_reader("json-schema", "protobuf", "openapi", "mcp-tool"),
-        help="Only of this protocol.",
+        help="The protocol of the contract.",
         show_default=False,
     ),
 ]
 AuthorOption = Annotated[
     str | None,
     typer.Option(
-        "--author", metavar="NAME", help="Who publishes. Default: you.", show_default=False
+        "--author", metavar="NAME", help="The author. Default: your user.", show_default=False
     ),
 ]
 
 
 @contextmanager
-def registry_of(
+def open_registry(
     registry: Path | None, config: Path | None, *, publishes: bool = False
 ) -> Iterator[ContractRegistry]:
-    """The registry that is meant. Raises ConfigError, InterlockError: also where somebody names a
-    folder in which there is none, unless it `publishes`, which makes one."""
+    """Open the registry of an option or of the config. Raises ConfigError, InterlockError.
+
+    Args:
+        publishes: The command publishes, so the registry may be created. Otherwise a folder
+            that the option names must contain a registry.
+    """
     from interlock.contracts.registry.registry import ContractRegistry
 
-    one = ContractRegistry(registry_folder(registry, config))
+    opened = ContractRegistry(registry_folder(registry, config))
     try:
         if registry is not None and not publishes:
-            refuse_nothing(one)
-        yield one
+            check_not_empty(opened)
+        yield opened
     finally:
-        one.close()
+        opened.close()
 
 
 def registry_folder(registry: Path | None, config: Path | None) -> Path:
-    """The folder of the registry that is meant. Raises ConfigError, BadParameter."""
+    """Return the folder of the registry of an option or of the config. Raises ConfigError,
+    BadParameter."""
     if registry is not None:
         return registry.expanduser()
     from interlock.contracts.paths import registry_path
 
     source = config_source.find_source_or_none(config)
     loaded, base_dir = config_source.load_or_default(source)
-    found = registry_path(loaded, base_dir)
-    if found is None:
+    folder = registry_path(loaded, base_dir)
+    if folder is None:
         raise typer.BadParameter(
-            "no registry is named: use --registry DIR, or write contracts: {registry: DIR} into "
+            "No registry is configured. Use --registry DIR, or add contracts: {registry: DIR} to "
             "the config."
         )
-    return found
+    return folder
 
 
-def refuse_nothing(registry: ContractRegistry) -> None:
-    """Raises InterlockError where nothing was ever published: a folder that somebody named and
-    that is not there is a slip of the pen."""
-    from interlock.contracts.registry.records import unusable
+def check_not_empty(registry: ContractRegistry) -> None:
+    """Raise InterlockError if nothing was ever published. A named folder without a registry is
+    probably a typo."""
+    from interlock.contracts.registry.records import registry_error
 
     if registry.head() is None:
-        raise unusable(
-            f"There is no contract registry in {registry.folder}: look at --registry, or publish "
-            "something there first.",
+        raise registry_error(
+            f"There is no contract registry in {registry.folder}. Check --registry, or publish "
+            "a contract there first.",
             registry=str(registry.folder),
         )
 
 
-def counted(number: int, what: str = "contract") -> str:
-    return format_count(number, what)
+def format_contract_count(number: int, noun: str = "contract") -> str:
+    return format_count(number, noun)
 
 
-def author_of(given: str | None) -> str:
-    return given or getpass.getuser()
+def author_or_user(author: str | None) -> str:
+    return author or getpass.getuser()
 
 
 def read_file(path: str) -> bytes:
-    """What stands in a file, or on stdin for `-`. Raises BadParameter."""
+    """Read a file, or stdin for `-`. Raises BadParameter."""
     if path == "-":
         return sys.stdin.buffer.read()
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise typer.BadParameter(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
 def read_json(path: str) -> Any:
-    """The same as JSON. Raises BadParameter."""
+    """Read a JSON file, or stdin for `-`. Raises BadParameter."""
     import msgspec
 
     try:
@@ -160,7 +165,7 @@ def read_json(path: str) -> Any:
 
 
 def columns(rows: list[list[str]]) -> None:
-    """Lines whose columns are as wide as they have to be."""
+    """Print rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))

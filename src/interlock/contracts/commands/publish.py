@@ -1,5 +1,4 @@
-"""`interlock contracts publish|validate|deprecate`: what changes the registry by hand, and what
-asks it about a payload."""
+"""The commands `interlock contracts publish`, `validate` and `deprecate`."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from interlock.contracts.commands.options import (
     ProtocolOption,
     RangeOption,
     RegistryOption,
-    author_of,
+    author_or_user,
+    open_registry,
+    parse_version,
     read_file,
     read_json,
-    registry_of,
-    version_of,
 )
 from interlock.primitives.timestamps import format_utc
 from interlock.terminal import config_source, options, output
 
-_BY_ENDING: Final = (
+_PROTOCOL_OF_ENDING: Final = (
     (".proto", "protobuf"),
     (".md", "mcp-tool"),
     (".tool.json", "mcp-tool"),
@@ -36,25 +35,28 @@ _BY_ENDING: Final = (
 
 
 def publish(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The schema; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The schema; - reads stdin.")],
     reason: Annotated[
-        str, typer.Option("--reason", "-m", metavar="TEXT", help="Why, for the history.")
+        str,
+        typer.Option("--reason", "-m", metavar="TEXT", help="The reason, for the commit message."),
     ],
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="What it is called. A TOOL.md says it itself."),
+        typer.Option(
+            "--name", metavar="NAME", help="The name of the contract. Default: from a TOOL.md."
+        ),
     ] = None,
     version: Annotated[
         str | None,
         typer.Option(
             "--version",
             metavar="X.Y.Z",
-            parser=version_of,
-            help="Its version, which is new. A TOOL.md says it itself.",
+            parser=parse_version,
+            help="The new version. Default: from a TOOL.md.",
         ),
     ] = None,
     domain: Annotated[
-        str, typer.Option("--domain", metavar="NAME", help="To what it belongs.")
+        str, typer.Option("--domain", metavar="NAME", help="The domain of the contract.")
     ] = "common",
     protocol: Annotated[
         str | None,
@@ -62,24 +64,25 @@ def publish(
             "--protocol",
             metavar="[json-schema|protobuf|openapi|mcp-tool]",
             parser=options.choice_reader("json-schema", "protobuf", "openapi", "mcp-tool"),
-            help="In which language it is written. Default: by the ending of FILE (.proto, .md, "
+            help="The language of FILE. Default: by the ending of FILE (.proto, .md, "
             ".tool.json, .openapi.json), else json-schema.",
             show_default=False,
         ),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--source", metavar="TEXT", help="Where it came from. Default: FILE."),
+        typer.Option("--source", metavar="TEXT", help="The origin. Default: FILE."),
     ] = None,
     author: AuthorOption = None,
     registry: RegistryOption = None,
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish one version of a contract, with one commit.
+    """Publish one version of a contract, in one commit.
 
-    What is published never changes: another document under the same version is refused, and so is a
-    change that breaks without a new major. The same document again changes nothing.
+    Published versions never change. Publishing another document under the same version is an error,
+    and so is a breaking change without a new major version. Publishing the same document again
+    changes nothing.
 
     \b
     Examples:
@@ -89,52 +92,54 @@ def publish(
     """
     from interlock import __version__
     from interlock.contracts.registry.records import Contract, Provenance
-    from interlock.contracts.registry_service import summary
+    from interlock.contracts.registry_service import summarize_contract
 
     provenance = Provenance(
         source or ("stdin" if file == "-" else file),
         f"interlock {__version__}",
         format_utc(time.time()),
     )
-    kind: Any = protocol or _by_ending(file)
+    kind: Any = protocol or _detect_protocol(file)
     if kind == "mcp-tool" and file.endswith(".md"):
-        document, own_name, own_version = _declared(Path(file))
+        document, own_name, own_version = _read_tool_file(Path(file))
         name, version = name or own_name, version or own_version
     else:
         document = read_file(file)
-    for option, given in (("--name", name), ("--version", version)):
-        if not given:
-            raise typer.BadParameter(f"{file} does not say it itself: write {option}.")
+    for option, value in (("--name", name), ("--version", version)):
+        if not value:
+            raise typer.BadParameter(f"{file} does not contain this value. Add {option}.")
     contract = Contract(name or "", version or "", domain, kind, document, provenance)
-    with registry_of(registry, config, publishes=True) as one:
-        before = one.metrics().head
-        stored = one.publish(contract, author=author_of(author), reason=reason)
-        is_new = one.metrics().head != before
+    with open_registry(registry, config, publishes=True) as opened:
+        before = opened.metrics().head
+        stored = opened.publish(contract, author=author_or_user(author), reason=reason)
+        is_new = opened.metrics().head != before
     if json:
-        output.print_json({**summary(stored), "new": is_new})
+        output.print_json({**summarize_contract(stored), "new": is_new})
     elif is_new:
-        print(f"{stored.name} {stored.version} is published: {stored.path}")
+        print(f"Published {stored.name} {stored.version}: {stored.path}")
     else:
-        print(f"{stored.name} {stored.version} is there already, exactly so.")
+        print(f"{stored.name} {stored.version} is already published with the same document.")
 
 
-def _by_ending(file: str) -> str:
-    return next((kind for ending, kind in _BY_ENDING if file.endswith(ending)), "json-schema")
+def _detect_protocol(file: str) -> str:
+    return next(
+        (kind for ending, kind in _PROTOCOL_OF_ENDING if file.endswith(ending)), "json-schema"
+    )
 
 
-def _declared(path: Path) -> tuple[bytes, str, str | None]:
-    """A TOOL.md as the tool that it declares, with its name and version. Raises ConfigError."""
+def _read_tool_file(path: Path) -> tuple[bytes, str, str | None]:
+    """Return the tool that a TOOL.md declares, with its name and version. Raises ConfigError."""
     import msgspec
 
     from interlock.contracts.commands.diff import read_contract_file
 
-    found = read_contract_file(path)
-    return msgspec.json.encode(found.content), str(found.content["name"]), found.version
+    file = read_contract_file(path)
+    return msgspec.json.encode(file.content), str(file.content["name"]), file.version
 
 
 def validate(
     name: NameArgument,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The payload; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The payload; - reads stdin.")],
     version: RangeOption = "*",
     part: Annotated[
         str,
@@ -142,7 +147,7 @@ def validate(
             "--part",
             metavar="[input|output]",
             parser=options.choice_reader("input", "output"),
-            help="Of a tool: its arguments, or its structured result.",
+            help="For a tool: validate its arguments (input) or its structured result (output).",
         ),
     ] = "input",
     domain: DomainOption = None,
@@ -151,7 +156,7 @@ def validate(
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask whether a payload is what a contract asks for. Exit code 1 when it is not.
+    """Validate a payload against a contract. Exit code 1 if it is invalid.
 
     \b
     Examples:
@@ -160,38 +165,38 @@ def validate(
     """
     payload = read_json(file)
     kind: Any = protocol
-    with registry_of(registry, config) as one:
-        told = one.validate(name, version, payload, domain=domain, protocol=kind, part=part)
+    with open_registry(registry, config) as opened:
+        result = opened.validate(name, version, payload, domain=domain, protocol=kind, part=part)
     if json:
-        output.print_json(told)
-    elif told.valid:
-        print(f"✓ it fits {told.name} {told.version}")
+        output.print_json(result)
+    elif result.valid:
+        print(f"✓ valid: {result.name} {result.version}")
     else:
-        for wrong in told.errors:
-            print(output.sanitize(f"✗ {wrong.path or '/'}: {wrong.message}"))
-    if told.deprecation is not None:
+        for error in result.errors:
+            print(output.sanitize(f"✗ {error.path or '/'}: {error.message}"))
+    if result.deprecation is not None:
         output.print_note(
-            f"{told.name} {told.version} is supported until {told.deprecation.sunset_at}."
+            f"{result.name} {result.version} is supported until {result.deprecation.sunset_at}."
         )
-    if not told.valid:
+    if not result.valid:
         raise typer.Exit(output.FAILED)
 
 
 def deprecate(
     name: NameArgument,
     major: Annotated[
-        int, typer.Argument(metavar="MAJOR", help="Which major ends, such as 1.", min=0)
+        int, typer.Argument(metavar="MAJOR", help="The major to deprecate, such as 1.", min=0)
     ],
     migration: Annotated[
         str,
-        typer.Option("--migration", metavar="URI", help="Where it is said how to go on."),
+        typer.Option("--migration", metavar="URI", help="The migration guide for callers."),
     ],
     sunset: Annotated[
         str | None,
         typer.Option(
             "--sunset",
             metavar="TIME",
-            help="Until when it is supported (ISO 8601). Default: 180 days after --since.",
+            help="The end of support (ISO 8601). Default: 180 days after --since.",
             show_default=False,
         ),
     ] = None,
@@ -200,12 +205,12 @@ def deprecate(
         typer.Option(
             "--since",
             metavar="TIME",
-            help="Since when it is deprecated (ISO 8601). Default: now.",
+            help="The start of the deprecation (ISO 8601). Default: now.",
             show_default=False,
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask about an early end.")
+        bool, typer.Option("--yes", "-y", help="Accept an early end without a prompt.")
     ] = False,
     domain: DomainOption = None,
     author: AuthorOption = None,
@@ -213,11 +218,11 @@ def deprecate(
     config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say that a major of a contract ends, and when.
+    """Deprecate a major of a contract and set the end of its support.
 
-    Until then it is served with a notice, afterwards whoever asks for it is told
-    `deprecated_version` and where to go on. An end that is over already, or less than 90 days after
-    --since, needs a yes.
+    Until the end, responses carry a notice. Afterwards a request for the major fails with
+    `deprecated_version` and the URI of the migration guide. An end in the past, or less than 90
+    days after --since, needs a confirmation.
 
     \b
     Example:
@@ -225,11 +230,11 @@ def deprecate(
     """
     if not yes:
         _confirm_early_end(f"{name} {major}.x", since, sunset)
-    with registry_of(registry, config) as one:
-        ends = one.deprecate(
+    with open_registry(registry, config) as opened:
+        deprecation = opened.deprecate(
             name,
             major,
-            author=author_of(author),
+            author=author_or_user(author),
             migration_uri=migration,
             deprecated_at=since,
             sunset_at=sunset,
@@ -237,26 +242,28 @@ def deprecate(
             early=True,
         )
     if json:
-        output.print_json(ends)
+        output.print_json(deprecation)
     else:
-        print(f"{ends.name} {ends.major}.x is supported until {ends.sunset_at}.")
+        print(
+            f"{deprecation.name} {deprecation.major}.x is supported until {deprecation.sunset_at}."
+        )
 
 
-def _confirm_early_end(what: str, since: str | None, sunset: str | None) -> None:
-    """Ask before callers of a major are cut off at once or within 90 days. Raises BadParameter,
+def _confirm_early_end(label: str, since: str | None, sunset: str | None) -> None:
+    """Ask for confirmation if a major ends in the past or within 90 days. Raises BadParameter,
     Exit, InterlockError."""
-    from interlock.contracts.registry.queries import moment
-    from interlock.contracts.registry.registry import SUPPORTED_FOR, ends_early
+    from interlock.contracts.registry.queries import parse_request_time
+    from interlock.contracts.registry.registry import SUPPORT_SECONDS, ends_early
 
     now = time.time()
-    began = moment(since) if since else now
-    ends = moment(sunset) if sunset else began + SUPPORTED_FOR
-    if not ends_early(began, ends, now):
+    deprecated_at = parse_request_time(since) if since else now
+    sunset_at = parse_request_time(sunset) if sunset else deprecated_at + SUPPORT_SECONDS
+    if not ends_early(deprecated_at, sunset_at, now):
         return
-    told = f"{output.sanitize(what)} would end at {format_utc(ends)}, "
-    told += "which is over" if ends <= now else "less than 90 days after it is deprecated"
+    message = f"{output.sanitize(label)} would end at {format_utc(sunset_at)}, "
+    message += "which is in the past" if sunset_at <= now else "less than 90 days after --since"
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{told}. Name a later --sunset, or say --yes.")
-    if not output.confirm(f"{told}. End it?"):
+        raise typer.BadParameter(f"{message}. Name a later --sunset, or add --yes.")
+    if not output.confirm(f"{message}. Deprecate it?"):
         output.print_note("nothing was changed.")
         raise typer.Exit(output.FAILED)

@@ -1,4 +1,4 @@
-"""`interlock contracts serve`: the registry over HTTP, without a node."""
+"""`interlock contracts serve`: serve a registry over HTTP, without a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.contracts.commands.options import RegistryOption, registry_folder, registry_of
+from interlock.contracts.commands.options import RegistryOption, open_registry, registry_folder
 from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ def serve(
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", metavar="ADDR", help="host:port or a port; port 0 takes a free one."
+            "--listen", metavar="ADDR", help="host:port or a port; port 0 selects a free port."
         ),
     ] = "127.0.0.1:8425",
     config: config_source.ConfigOption = None,
 ) -> None:
-    """Answer questions about contracts over HTTP, until Ctrl-C. Nothing is changed by it.
+    """Serve the contract registry over HTTP until Ctrl-C. The API is read-only.
 
-    Without tokens in the config it answers this machine alone. A node with
-    contracts: {registry: DIR} serves the same paths by itself.
+    Without tokens in the config it serves this machine only. A node with
+    contracts: {registry: DIR} serves the same paths.
 
     \b
     Examples:
@@ -44,15 +44,15 @@ def serve(
 
     folder = registry_folder(registry, config)
     if registry is not None:
-        with registry_of(registry, config):
-            """Somebody named it, so it has to be there."""
+        with open_registry(registry, config):
+            """Check that the folder contains a registry, because the option names it."""
     source = config_source.find_source_or_none(config)
     loaded, base_dir = config_source.load_or_default(source)
     address = config_source.read_listen_address(listen) or listen
-    asked: Config = replace(loaded, listen=address)
-    check_exposure(asked)
-    check_token_strength(asked, environ=os.environ, base_dir=base_dir)
-    run(_serve(asked, folder, base_dir))
+    server_config: Config = replace(loaded, listen=address)
+    refuse_exposure(server_config)
+    refuse_weak_tokens(server_config, environ=os.environ, base_dir=base_dir)
+    run(_serve(server_config, folder, base_dir))
 
 
 async def _serve(config: Config, folder: Path, base_dir: Path) -> None:
@@ -66,7 +66,7 @@ async def _serve(config: Config, folder: Path, base_dir: Path) -> None:
         loop.add_signal_handler(number, stopping.set)
     await server.start()
     try:
-        print(f"The contracts of {folder} are at {server.url}", flush=True)
+        print(f"Serving the contracts of {folder} at {server.url}", flush=True)
         await stopping.wait()
         output.print_note("stopping")
     finally:

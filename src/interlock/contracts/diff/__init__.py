@@ -1,1 +1,2 @@
-"""What may change in a contract without breaking who relies on it: versions, changes, verdicts."""
+"""Contract comparison: the changes between two versions, which of them break callers, and the
+version they need."""

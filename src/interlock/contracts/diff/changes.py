@@ -1,9 +1,9 @@
-"""What can change between two versions of a contract, and for whom that breaks something.
+"""Changes between two versions of a contract, and which of them break users of the contract.
 
-A contract is seen from one of three sides. Callers *send* what an input schema describes: it must
-not ask for more than before. They *read* what an output schema describes: it must not offer more
-than they know. A stored type is written and read by everybody: what was written must stay valid,
-and what readers depend on must stay there.
+A contract has one of three roles. Callers *send* what an input schema describes: it must not
+require more than before. They *read* what an output schema describes: it must not return more than
+they know. A stored type is written and read by everyone: stored values must stay valid, and what
+readers depend on must remain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 Role = Literal["input", "output", "both"]
 ROLES: Final[tuple[Role, ...]] = ("input", "output", "both")
 
-_MOST_CHARACTERS: Final = 400
+_MAX_VALUE_LENGTH: Final = 400
 
 
 class ChangeReason(StrEnum):
@@ -91,7 +91,7 @@ class ChangeReason(StrEnum):
     DEPRECATED = "DEPRECATED"
 
 
-ONLY_WORDS: Final = frozenset(
+PATCH_REASONS: Final = frozenset(
     {
         ChangeReason.DESCRIPTION_CHANGED,
         ChangeReason.ANNOTATION_CHANGED,
@@ -100,40 +100,41 @@ ONLY_WORDS: Final = frozenset(
         ChangeReason.RESERVED_ADDED,
     }
 )
-"""What leaves a contract as it was: a new patch version is enough."""
+"""Reasons that require a new patch version only."""
 
 
 class SchemaChange(Struct, frozen=True, omit_defaults=True):
-    """One change: of which class, where, whether it breaks somebody, and why, for a person."""
+    """One change: its class, its path, whether it is breaking, and an explanation for people."""
 
     reason: ChangeReason
     path: str
     """A JSON pointer into the schema, or the full name of a Protobuf element."""
     breaking: bool
-    sentence: str
+    message: str
     before: Any = None
     after: Any = None
 
 
 def breaking(changes: Iterable[SchemaChange]) -> list[SchemaChange]:
-    """Those that break somebody."""
+    """Return the breaking changes."""
     return [change for change in changes if change.breaking]
 
 
-def below(prefix: str, changes: Iterable[SchemaChange]) -> list[SchemaChange]:
-    """The same changes of a contract that is part of a larger one."""
+def prefix_paths(prefix: str, changes: Iterable[SchemaChange]) -> list[SchemaChange]:
+    """Return the changes of a contract that is part of a larger one, with a prefix before their
+    paths."""
     return [msgspec.structs.replace(change, path=prefix + change.path) for change in changes]
 
 
-def shown(value: Any) -> Any:
-    """A value as it stands in a change: large ones are cut, and become text."""
+def truncate_value(value: Any) -> Any:
+    """Return a value for a change. Large values become text and are cut."""
     encoded = msgspec.json.encode(value)
-    if len(encoded) <= _MOST_CHARACTERS:
+    if len(encoded) <= _MAX_VALUE_LENGTH:
         return value
-    return encoded[:_MOST_CHARACTERS].decode(errors="ignore") + "…"
+    return encoded[:_MAX_VALUE_LENGTH].decode(errors="ignore") + "…"
 
 
-def inline(value: Any, most: int = 60) -> str:
-    """A value inside a sentence."""
+def format_value(value: Any, max_length: int = 60) -> str:
+    """Format a value for a message."""
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_length else f"{text[:max_length]}…"

@@ -1,4 +1,4 @@
-"""Versions of contracts: which one a change asks for, and which two get on with each other."""
+"""Versions of contracts: the version that a change requires, and which versions work together."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from semantic_version import Version
 
-from interlock.contracts.diff.changes import ONLY_WORDS, SchemaChange
+from interlock.contracts.diff.changes import PATCH_REASONS, SchemaChange
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 
 
 class Bump(StrEnum):
-    """Which part of a version a change raises."""
+    """The part of a version that a change raises."""
 
     MAJOR = "major"
     MINOR = "minor"
@@ -20,55 +20,57 @@ class Bump(StrEnum):
 
 
 class Compatibility(StrEnum):
-    """What a client may expect of a server that has another version of the contract."""
+    """The level of compatibility of a client with a server that has another version of the contract."""
 
     FULL = "full"
-    """Everything up to the client's version is there."""
+    """The server has everything up to the client's version."""
     DEGRADED = "degraded"
-    """The client may ask for what the server does not have yet, and has to cope."""
+    """The client may use features that the server does not have yet, and must handle their
+    absence."""
     INCOMPATIBLE = "incompatible"
-    """It is refused, or routed to a version that fits."""
+    """The client is rejected, or routed to a server with a matching version."""
 
 
 def read_version(text: str) -> Version:
-    """A version `major.minor.patch`. Raises InterlockError for anything else."""
+    """Parse a version `major.minor.patch`. Raises InterlockError for an invalid version."""
     try:
         return Version(text)
     except (ValueError, TypeError):
         raise InterlockError(
             INVALID_ARGUMENTS,
-            f"{text!r} is no version: write major.minor.patch, such as 1.4.0.",
+            f"Invalid version {text!r}. Use major.minor.patch, such as 1.4.0.",
             {"version": str(text)},
         ) from None
 
 
-def bump(changes: Iterable[SchemaChange]) -> Bump:
-    """Major for what breaks, minor for what was added, patch where the contract is as it was."""
-    raised = Bump.PATCH
+def required_bump(changes: Iterable[SchemaChange]) -> Bump:
+    """Return major for breaking changes, minor for additions, and patch for everything else."""
+    result = Bump.PATCH
     for change in changes:
         if change.breaking:
             return Bump.MAJOR
-        if change.reason not in ONLY_WORDS:
-            raised = Bump.MINOR
-    return raised
+        if change.reason not in PATCH_REASONS:
+            result = Bump.MINOR
+    return result
 
 
 def next_version(version: str, changes: Iterable[SchemaChange]) -> str:
-    """The lowest version that may carry these changes."""
+    """Return the lowest version that may carry these changes."""
     current = read_version(version)
-    wanted = bump(changes)
-    if wanted is Bump.MAJOR:
+    bump = required_bump(changes)
+    if bump is Bump.MAJOR:
         return str(current.next_major())
-    if wanted is Bump.MINOR:
+    if bump is Bump.MINOR:
         return str(current.next_minor())
     return str(current.next_patch())
 
 
-def compatible(client: str, server: str) -> Compatibility:
-    """Whether a client of one version can speak with a server of another. Patches do not count."""
-    asked, offered = read_version(client), read_version(server)
-    if asked.major != offered.major:
+def check_compatibility(client: str, server: str) -> Compatibility:
+    """Return how well a client of one version works with a server of another. Patch numbers do
+    not matter."""
+    client_version, server_version = read_version(client), read_version(server)
+    if client_version.major != server_version.major:
         return Compatibility.INCOMPATIBLE
-    if asked.minor <= offered.minor:
+    if client_version.minor <= server_version.minor:
         return Compatibility.FULL
     return Compatibility.DEGRADED

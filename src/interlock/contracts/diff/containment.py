@@ -1,9 +1,10 @@
-"""Is every instance of one schema one of another, too? Yes is only said where it is proven.
+"""Containment proofs: is every instance of one schema also an instance of another? The result is
+yes only if that is proven.
 
-What is to be shown is broken down keyword by keyword, and where that fails, the instances
-are: by the branches of a union, or by their kind. A pair of schemas that is met again further down
-in the instance is taken to be proven: instances are finite, so that is induction. All work is
-counted, and when there is too much of it the answer is no.
+A proof goes keyword by keyword. Where that fails, it separates the instances: by the branches of a
+union, or by their kind. A pair of schemas that occurs again deeper in the instance counts as
+proven: instances are finite, so this is induction. All work is counted, and the result is no when a
+limit is reached.
 """
 
 from __future__ import annotations
@@ -21,987 +22,1080 @@ from interlock.contracts.diff.equivalence import (
     OBJECT,
     STRING,
     EquivalenceClasses,
-    kinds_of,
+    type_kinds,
 )
 from interlock.contracts.diff.known_facts import (
     UNBOUNDED,
     DeclaredNames,
     Premise,
     SchemaFacts,
-    declared_in,
-    least_evaluated,
-    rest_of,
+    always_evaluated,
+    find_declared_names,
+    find_rest_schema,
 )
+
+# -- Proof rules for keywords of arrays.
 
 # -- What has to be shown for words about arrays.
 
 
 def _min_items(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & ARRAY or facts.min_items >= wanted.words["minItems"]
+    return not facts.kinds & ARRAY or facts.min_items >= goal.keywords["minItems"]
 
 
 def _max_items(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & ARRAY or facts.max_items <= wanted.words["maxItems"]
+    return not facts.kinds & ARRAY or facts.max_items <= goal.keywords["maxItems"]
 
 
-def _unique(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _unique_items(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if not facts.kinds & ARRAY or not wanted.words["uniqueItems"] or facts.max_items <= 1:
+    if not facts.kinds & ARRAY or not goal.keywords["uniqueItems"] or facts.max_items <= 1:
         return True
-    return any(node.words["uniqueItems"] for node in facts.having("uniqueItems"))
+    return any(node.keywords["uniqueItems"] for node in facts.nodes_with("uniqueItems"))
 
 
-def _prefix(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _prefix_items(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & ARRAY:
         return True
     return all(
         facts.max_items <= at
-        or prover.contained(prover.inside(given, facts.item(at)), item, level + 1)
-        for at, item in enumerate(wanted.listed("prefixItems"))
+        or prover.proves(
+            prover.make_inner_premise(premise, facts.item_schemas(at)), item, level + 1
+        )
+        for at, item in enumerate(goal.subschemas("prefixItems"))
     )
 
 
 def _items(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    start = len(wanted.words.get("prefixItems", ()))
-    return _from(start, wanted.one("items"), prover, given, facts, level)
+    start = len(goal.keywords.get("prefixItems", ()))
+    return _proves_items_from(start, goal.subschema("items"), prover, premise, facts, level)
 
 
-def _unevaluated(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _unevaluated_items(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    start = least_evaluated(wanted).items
-    if "items" in wanted.words or start is None:
+    start = always_evaluated(goal).items
+    if "items" in goal.keywords or start is None:
         return True
-    return _from(start, wanted.one("unevaluatedItems"), prover, given, facts, level)
+    return _proves_items_from(
+        start, goal.subschema("unevaluatedItems"), prover, premise, facts, level
+    )
 
 
-def _from(
-    start: int, wanted: SchemaNode, prover: Prover, given: Premise, facts: SchemaFacts, level: int
+def _proves_items_from(
+    start: int, goal: SchemaNode, prover: Prover, premise: Premise, facts: SchemaFacts, level: int
 ) -> bool:
-    """Whether all items from a position on are instances."""
+    """Return whether all items from a position on are instances of the goal."""
     if not facts.kinds & ARRAY:
         return True
     return all(
         facts.max_items <= at
-        or prover.contained(prover.inside(given, facts.item(at)), wanted, level + 1)
-        for at in range(start, max(start, facts.prefix) + 1)
+        or prover.proves(
+            prover.make_inner_premise(premise, facts.item_schemas(at)), goal, level + 1
+        )
+        for at in range(start, max(start, facts.prefix_length) + 1)
     )
 
 
 def _contains(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & ARRAY:
         return True
-    sought = wanted.one("contains")
-    least = wanted.words.get("minContains", 1)
-    most = wanted.words.get("maxContains", UNBOUNDED)
-    return _enough(prover, given, facts, sought, least, level) and _few(
-        prover, given, facts, sought, most, level
-    )
+    contained_schema = goal.subschema("contains")
+    minimum = goal.keywords.get("minContains", 1)
+    maximum = goal.keywords.get("maxContains", UNBOUNDED)
+    return _has_min_contains(
+        prover, premise, facts, contained_schema, minimum, level
+    ) and _has_max_contains(prover, premise, facts, contained_schema, maximum, level)
 
 
-def _enough(
-    prover: Prover, given: Premise, facts: SchemaFacts, sought: SchemaNode, least: float, level: int
+def _has_min_contains(
+    prover: Prover,
+    premise: Premise,
+    facts: SchemaFacts,
+    contained_schema: SchemaNode,
+    minimum: float,
+    level: int,
 ) -> bool:
-    if least == 0:
+    if minimum == 0:
         return True
-    for node in facts.having("contains"):
-        if node.words.get("minContains", 1) >= least and prover.contained(
-            prover.inside(given, [node.one("contains")]), sought, level + 1
+    for node in facts.nodes_with("contains"):
+        if node.keywords.get("minContains", 1) >= minimum and prover.proves(
+            prover.make_inner_premise(premise, [node.subschema("contains")]),
+            contained_schema,
+            level + 1,
         ):
             return True
-    # Or there are enough items, and every one of them is what is sought.
-    return facts.min_items >= least and _from(0, sought, prover, given, facts, level)
-
-
-def _few(
-    prover: Prover, given: Premise, facts: SchemaFacts, sought: SchemaNode, most: float, level: int
-) -> bool:
-    if facts.max_items <= most:
-        return True
-    return any(
-        node.words.get("maxContains", UNBOUNDED) <= most
-        and prover.contained(Premise((sought,)), node.one("contains"), level + 1)
-        for node in facts.having("contains")
+    # Otherwise the array has enough items, and all of them match.
+    return facts.min_items >= minimum and _proves_items_from(
+        0, contained_schema, prover, premise, facts, level
     )
 
 
-ARRAYS: Final = {
+def _has_max_contains(
+    prover: Prover,
+    premise: Premise,
+    facts: SchemaFacts,
+    contained_schema: SchemaNode,
+    maximum: float,
+    level: int,
+) -> bool:
+    if facts.max_items <= maximum:
+        return True
+    return any(
+        node.keywords.get("maxContains", UNBOUNDED) <= maximum
+        and prover.proves(Premise((contained_schema,)), node.subschema("contains"), level + 1)
+        for node in facts.nodes_with("contains")
+    )
+
+
+ARRAY_RULES: Final = {
     "minItems": _min_items,
     "maxItems": _max_items,
-    "uniqueItems": _unique,
-    "prefixItems": _prefix,
+    "uniqueItems": _unique_items,
+    "prefixItems": _prefix_items,
     "items": _items,
-    "unevaluatedItems": _unevaluated,
+    "unevaluatedItems": _unevaluated_items,
     "contains": _contains,
 }
 
 
-# -- What has to be shown for words that put schemas together, or lead to another one.
+# -- Proof rules for keywords that combine schemas or refer to them.
 
 
 def _reference(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    reference = wanted.document.reference(wanted)
+    reference = goal.document.reference(goal)
     if reference is None:
         return True
     target, address = reference
     if target is not None:
-        return prover.contained(given, target, level)
-    # It leads out of the document. Whatever is there, it is the same for both.
+        return prover.proves(premise, target, level)
+    # An external reference: its target is the same for both.
     return any(node.document.reference(node) == (None, address) for node in facts.nodes)
 
 
-def _all(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _all_of(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return all(prover.contained(given, branch, level) for branch in wanted.listed("allOf"))
+    return all(prover.proves(premise, branch, level) for branch in goal.subschemas("allOf"))
 
 
-def _any(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _any_of(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if _said(prover, facts, wanted, "anyOf"):
+    if _has_equal_keyword(prover, facts, goal, "anyOf"):
         return True
-    # In a long list the one that says the same is found without trying the others.
-    meant = prover.meanings.said(wanted).get("anyOf", ())
-    if any(prover.meanings.of(node) in meant for node in facts.nodes):
+    # In a long list, find an equivalent branch without trying the others.
+    branch_classes = prover.classes.keyword_values(goal).get("anyOf", ())
+    if any(prover.classes.class_of(node) in branch_classes for node in facts.nodes):
         return True
-    return any(prover.contained(given, branch, level) for branch in wanted.listed("anyOf"))
+    return any(prover.proves(premise, branch, level) for branch in goal.subschemas("anyOf"))
 
 
-def _one(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _one_of(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if _said(prover, facts, wanted, "oneOf"):
+    if _has_equal_keyword(prover, facts, goal, "oneOf"):
         return True
-    branches = wanted.listed("oneOf")
-    for at, branch in enumerate(branches):
-        if prover.contained(given, branch, level):
-            others = branches[:at] + branches[at + 1 :]
-            if all(prover.disjoint(given, other) for other in others):
+    branches = goal.subschemas("oneOf")
+    for index, branch in enumerate(branches):
+        if prover.proves(premise, branch, level):
+            others = branches[:index] + branches[index + 1 :]
+            if all(prover.are_disjoint(premise, other) for other in others):
                 return True
     return any(
-        _each_the_same(prover, node.listed("oneOf"), branches, level)
-        for node in facts.having("oneOf")
+        _have_equal_branches(prover, node.subschemas("oneOf"), branches, level)
+        for node in facts.nodes_with("oneOf")
     )
 
 
-def _each_the_same(
-    prover: Prover, ours: list[SchemaNode], theirs: list[SchemaNode], level: int
+def _have_equal_branches(
+    prover: Prover, left: list[SchemaNode], right: list[SchemaNode], level: int
 ) -> bool:
-    """Whether two lists say the same, branch by branch, in whatever order."""
-    if len(ours) != len(theirs):
+    """Return whether two lists have equivalent branches in any order."""
+    if len(left) != len(right):
         return False
-    left = list(theirs)
-    for branch in sorted(ours, key=prover.meanings.of):
-        for other in left:
-            if prover.contained(Premise((branch,)), other, level) and prover.contained(
+    unmatched = list(right)
+    for branch in sorted(left, key=prover.classes.class_of):
+        for other in unmatched:
+            if prover.proves(Premise((branch,)), other, level) and prover.proves(
                 Premise((other,)), branch, level
             ):
-                left.remove(other)
+                unmatched.remove(other)
                 break
         else:
             return False
     return True
 
 
-def _not(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _not_schema(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    refused = wanted.one("not")
-    for node in facts.having("not"):
-        if prover.contained(Premise((refused,)), node.one("not"), level):
+    excluded = goal.subschema("not")
+    for node in facts.nodes_with("not"):
+        if prover.proves(Premise((excluded,)), node.subschema("not"), level):
             return True
-    return prover.disjoint(given, refused)
+    return prover.are_disjoint(premise, excluded)
 
 
-def _if(prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int) -> bool:
-    return _said(prover, facts, wanted, "if") or (
-        _when_met(prover, given, facts, wanted, level)
-        and _when_unmet(prover, given, facts, wanted, level)
+def _if_then_else(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
+) -> bool:
+    return _has_equal_keyword(prover, facts, goal, "if") or (
+        _proves_then(prover, premise, facts, goal, level)
+        and _proves_else(prover, premise, facts, goal, level)
     )
 
 
-def _when_met(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _proves_then(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if wanted.words.get("then", True) is True:
+    if goal.keywords.get("then", True) is True:
         return True
-    condition, then = wanted.one("if"), wanted.one("then")
-    if prover.contained(given.also(condition), then, level):
+    condition, then = goal.subschema("if"), goal.subschema("then")
+    if prover.proves(premise.with_nodes(condition), then, level):
         return True
-    for node in facts.having("if"):
+    for node in facts.nodes_with("if"):
         if (
-            "then" in node.words
-            and prover.contained(Premise((condition,)), node.one("if"), level)
-            and prover.contained(given.also(condition, node.one("then")), then, level)
+            "then" in node.keywords
+            and prover.proves(Premise((condition,)), node.subschema("if"), level)
+            and prover.proves(premise.with_nodes(condition, node.subschema("then")), then, level)
         ):
             return True
-    return prover.disjoint(given, condition)
+    return prover.are_disjoint(premise, condition)
 
 
-def _when_unmet(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _proves_else(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if wanted.words.get("else", True) is True:
+    if goal.keywords.get("else", True) is True:
         return True
-    condition, otherwise = wanted.one("if"), wanted.one("else")
-    if prover.contained(given, otherwise, level) or prover.contained(given, condition, level):
+    condition, otherwise = goal.subschema("if"), goal.subschema("else")
+    if prover.proves(premise, otherwise, level) or prover.proves(premise, condition, level):
         return True
     return any(
-        "else" in node.words
-        and prover.contained(Premise((node.one("if"),)), condition, level)
-        and prover.contained(given.also(node.one("else")), otherwise, level)
-        for node in facts.having("if")
+        "else" in node.keywords
+        and prover.proves(Premise((node.subschema("if"),)), condition, level)
+        and prover.proves(premise.with_nodes(node.subschema("else")), otherwise, level)
+        for node in facts.nodes_with("if")
     )
 
 
-def _said(prover: Prover, facts: SchemaFacts, wanted: SchemaNode, word: str) -> bool:
-    """Whether one of the schemas that hold says the very same with this word."""
-    meant = prover.meanings.said(wanted).get(word)
-    return any(prover.meanings.said(node).get(word) == meant for node in facts.having(word))
+def _has_equal_keyword(prover: Prover, facts: SchemaFacts, goal: SchemaNode, keyword: str) -> bool:
+    """Return whether one of the given schemas has an equal value for this keyword."""
+    expected = prover.classes.keyword_values(goal).get(keyword)
+    return any(
+        prover.classes.keyword_values(node).get(keyword) == expected
+        for node in facts.nodes_with(keyword)
+    )
 
 
-COMPOSITION: Final = {
+COMPOSITION_RULES: Final = {
     "$ref": _reference,
     "$dynamicRef": _reference,
     "$recursiveRef": _reference,
-    "allOf": _all,
-    "anyOf": _any,
-    "oneOf": _one,
-    "not": _not,
-    "if": _if,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not_schema,
+    "if": _if_then_else,
 }
 
 
-# -- What has to be shown for words about objects and their members.
+# -- Proof rules for keywords of objects.
 
 
 def _required(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & OBJECT or facts.required.issuperset(wanted.words["required"])
+    return not facts.kinds & OBJECT or facts.required.issuperset(goal.keywords["required"])
 
 
 def _min_properties(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & OBJECT or facts.min_properties >= wanted.words["minProperties"]
+    return not facts.kinds & OBJECT or facts.min_properties >= goal.keywords["minProperties"]
 
 
 def _max_properties(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & OBJECT or facts.max_properties <= wanted.words["maxProperties"]
+    return not facts.kinds & OBJECT or facts.max_properties <= goal.keywords["maxProperties"]
 
 
 def _properties(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & OBJECT:
         return True
     return all(
-        _member(prover, given, facts, name, wanted.named("properties", name), level)
-        for name in wanted.words["properties"]
+        _proves_member(
+            prover, premise, facts, name, goal.named_subschema("properties", name), level
+        )
+        for name in goal.keywords["properties"]
     )
 
 
-def _member(
-    prover: Prover, given: Premise, facts: SchemaFacts, name: str, wanted: SchemaNode, level: int
+def _proves_member(
+    prover: Prover, premise: Premise, facts: SchemaFacts, name: str, goal: SchemaNode, level: int
 ) -> bool:
-    """Whether the member of this name, if there is one, is an instance."""
-    if wanted.value is True or not may_be_there(given, facts, name):
+    """Return whether the member of this name, if present, is an instance of the goal."""
+    if goal.value is True or not can_have_member(premise, facts, name):
         return True
-    return prover.contained(prover.inside(given, facts.under(name)), wanted, level + 1)
+    return prover.proves(
+        prover.make_inner_premise(premise, facts.member_schemas(name)), goal, level + 1
+    )
 
 
-def may_be_there(given: Premise, facts: SchemaFacts, name: str) -> bool:
-    """Whether an instance can have a member of this name."""
-    if given.sent is not None and not given.sent.may_have(name):
+def can_have_member(premise: Premise, facts: SchemaFacts, name: str) -> bool:
+    """Return whether an instance may have a member of this name."""
+    if premise.declared_names is not None and not premise.declared_names.may_have(name):
         return False
-    return not facts.absent(name)
+    return not facts.is_absent(name)
 
 
-def _patterns(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _pattern_properties(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & OBJECT:
         return True
     return all(
-        _pattern(prover, given, facts, pattern, wanted, level)
-        for pattern in wanted.words["patternProperties"]
+        _proves_pattern(prover, premise, facts, pattern, goal, level)
+        for pattern in goal.keywords["patternProperties"]
     )
 
 
-def _pattern(
-    prover: Prover, given: Premise, facts: SchemaFacts, pattern: str, wanted: SchemaNode, level: int
+def _proves_pattern(
+    prover: Prover, premise: Premise, facts: SchemaFacts, pattern: str, goal: SchemaNode, level: int
 ) -> bool:
-    member = wanted.named("patternProperties", pattern)
+    member = goal.named_subschema("patternProperties", pattern)
     if member.value is True:
         return True
 
-    def meant(name: str) -> bool:
-        return wanted.document.matches(pattern, name) is not False
+    def matches(name: str) -> bool:
+        return goal.document.matches(pattern, name) is not False
 
-    if not _named(prover, given, facts, facts.names, meant, member, level):
+    if not _proves_named_members(prover, premise, facts, facts.names, matches, member, level):
         return False
-    for node in facts.having("patternProperties"):
-        if pattern in node.words["patternProperties"]:
-            known = node.named("patternProperties", pattern)
-            if prover.contained(prover.inside(given, [known]), member, level + 1):
+    for node in facts.nodes_with("patternProperties"):
+        if pattern in node.keywords["patternProperties"]:
+            pattern_schema = node.named_subschema("patternProperties", pattern)
+            if prover.proves(
+                prover.make_inner_premise(premise, [pattern_schema]), member, level + 1
+            ):
                 return True
-    if given.sent is not None and not given.sent.patterns:
-        return _named(prover, given, facts, given.sent.names, meant, member, level)
-    return _unnamed(prover, given, facts, meant, (), member, level)
+    if premise.declared_names is not None and not premise.declared_names.patterns:
+        return _proves_named_members(
+            prover, premise, facts, premise.declared_names.names, matches, member, level
+        )
+    return _proves_other_members(prover, premise, facts, matches, (), member, level)
 
 
-def _additional(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _additional_properties(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    names = set(wanted.words.get("properties", ()))
-    patterns = list(wanted.words.get("patternProperties", ()))
-    rest = wanted.one("additionalProperties")
-    return _rest(prover, given, facts, names, patterns, wanted, rest, level)
+    names = set(goal.keywords.get("properties", ()))
+    patterns = list(goal.keywords.get("patternProperties", ()))
+    rest = goal.subschema("additionalProperties")
+    return _proves_rest(prover, premise, facts, names, patterns, goal, rest, level)
 
 
-def _rules_objects_unevaluated(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _unevaluated_properties(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    seen = least_evaluated(wanted)
-    if seen.names is None:
+    evaluated = always_evaluated(goal)
+    if evaluated.names is None:
         return True
-    rest = wanted.one("unevaluatedProperties")
-    return _rest(prover, given, facts, seen.names, seen.patterns, wanted, rest, level)
+    rest = goal.subschema("unevaluatedProperties")
+    return _proves_rest(
+        prover, premise, facts, evaluated.names, evaluated.patterns, goal, rest, level
+    )
 
 
-def _rest(
+def _proves_rest(
     prover: Prover,
-    given: Premise,
+    premise: Premise,
     facts: SchemaFacts,
     names: set[str],
     patterns: list[str],
-    wanted: SchemaNode,
+    goal: SchemaNode,
     rest: SchemaNode,
     level: int,
 ) -> bool:
-    """Whether all members but these are instances of `rest`."""
+    """Return whether all members except these are instances of `rest`."""
     if not facts.kinds & OBJECT or rest.value is True:
         return True
-    if prover.ignoring and given.sent is not None and rest.never:
+    if prover.ignores_unknown and premise.declared_names is not None and rest.is_false:
         return True
 
-    def meant(name: str) -> bool:
+    def applies(name: str) -> bool:
         return name not in names and not any(
-            wanted.document.matches(pattern, name) for pattern in patterns
+            goal.document.matches(pattern, name) for pattern in patterns
         )
 
-    if not _named(prover, given, facts, facts.names, meant, rest, level):
+    if not _proves_named_members(prover, premise, facts, facts.names, applies, rest, level):
         return False
-    return _unnamed(prover, given, facts, meant, patterns, rest, level)
+    return _proves_other_members(prover, premise, facts, applies, patterns, rest, level)
 
 
-def _named(
+def _proves_named_members(
     prover: Prover,
-    given: Premise,
+    premise: Premise,
     facts: SchemaFacts,
     names: Iterable[str],
-    meant: Callable[[str], bool],
-    wanted: SchemaNode,
+    applies: Callable[[str], bool],
+    goal: SchemaNode,
     level: int,
 ) -> bool:
-    return all(_member(prover, given, facts, name, wanted, level) for name in names if meant(name))
+    return all(
+        _proves_member(prover, premise, facts, name, goal, level) for name in names if applies(name)
+    )
 
 
-def _unnamed(
+def _proves_other_members(
     prover: Prover,
-    given: Premise,
+    premise: Premise,
     facts: SchemaFacts,
-    meant: Callable[[str], bool],
-    exempt: Iterable[str],
-    wanted: SchemaNode,
+    applies: Callable[[str], bool],
+    exempt_patterns: Iterable[str],
+    goal: SchemaNode,
     level: int,
 ) -> bool:
-    """Whether members that no `properties` speaks of are instances, by one schema alone.
+    """Return whether members without a subschema in `properties` are instances, by one schema
+    alone.
 
-    `exempt`: patterns whose names are not meant.
+    Args:
+        exempt_patterns: Patterns of names that are not considered.
     """
     if facts.max_properties == 0:
         return True
     return any(
-        _by(node, prover, given, facts, meant, exempt, wanted, level) for node in facts.nodes
+        _node_proves_other_members(
+            node, prover, premise, facts, applies, exempt_patterns, goal, level
+        )
+        for node in facts.nodes
     )
 
 
-def _by(
+def _node_proves_other_members(
     node: SchemaNode,
     prover: Prover,
-    given: Premise,
+    premise: Premise,
     facts: SchemaFacts,
-    meant: Callable[[str], bool],
-    exempt: Iterable[str],
-    wanted: SchemaNode,
+    applies: Callable[[str], bool],
+    exempt_patterns: Iterable[str],
+    goal: SchemaNode,
     level: int,
 ) -> bool:
-    rest = rest_of(node)
+    rest = find_rest_schema(node)
     if rest is None:
         return False
-    names, patterns, others = rest
-    own = node.words.get("patternProperties", ())
+    names, patterns, rest_schema = rest
+    own_patterns = node.keywords.get("patternProperties", ())
     for pattern in patterns:
-        if pattern in exempt:
+        if pattern in exempt_patterns:
             continue
-        # A name that only some branch speaks of is left open by this schema.
-        if pattern not in own or not prover.contained(
-            prover.inside(given, [node.named("patternProperties", pattern)]), wanted, level + 1
+        # This schema does not constrain names that only one of its branches mentions.
+        if pattern not in own_patterns or not prover.proves(
+            prover.make_inner_premise(
+                premise, [node.named_subschema("patternProperties", pattern)]
+            ),
+            goal,
+            level + 1,
         ):
             return False
-    if not _named(prover, given, facts, names - facts.names, meant, wanted, level):
+    if not _proves_named_members(prover, premise, facts, names - facts.names, applies, goal, level):
         return False
-    return prover.contained(prover.inside(given, [others]), wanted, level + 1)
+    return prover.proves(prover.make_inner_premise(premise, [rest_schema]), goal, level + 1)
 
 
-def _names(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _property_names(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & OBJECT or facts.max_properties == 0:
         return True
-    naming = wanted.one("propertyNames")
-    for node in facts.having("propertyNames"):
-        known = Premise((node.one("propertyNames"),), STRING)
-        if prover.contained(known, naming, level + 1):
+    name_schema = goal.subschema("propertyNames")
+    for node in facts.nodes_with("propertyNames"):
+        name_premise = Premise((node.subschema("propertyNames"),), STRING)
+        if prover.proves(name_premise, name_schema, level + 1):
             return True
-    if naming.never:
+    if name_schema.is_false:
         return False
     for node in facts.nodes:
-        rest = rest_of(node)
-        if rest is not None and rest[2].never and not rest[1]:
-            there = [name for name in rest[0] if may_be_there(given, facts, name)]
-            if all(wanted.document.accepts(naming, name) for name in there):
+        rest = find_rest_schema(node)
+        if rest is not None and rest[2].is_false and not rest[1]:
+            names = [name for name in rest[0] if can_have_member(premise, facts, name)]
+            if all(goal.document.accepts(name_schema, name) for name in names):
                 return True
-    return prover.contained(Premise((), STRING), naming, level + 1)
+    return prover.proves(Premise((), STRING), name_schema, level + 1)
 
 
-def _brings_names(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _dependent_required(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & OBJECT:
         return True
-    for name, others in wanted.words["dependentRequired"].items():
-        if others and may_be_there(given, facts, name):
-            having = prover.facts(given.also(wanted.document.demanding(name)))
-            if not having.required.issuperset(others):
+    for name, others in goal.keywords["dependentRequired"].items():
+        if others and can_have_member(premise, facts, name):
+            with_member = prover.facts(premise.with_nodes(goal.document.require_member(name)))
+            if not with_member.required.issuperset(others):
                 return False
     return True
 
 
-def _brings_schemas(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _dependent_schemas(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
     if not facts.kinds & OBJECT:
         return True
-    objects = Premise(given.nodes, given.kinds & OBJECT, given.split, given.sent)
+    objects = Premise(
+        premise.nodes, premise.kinds & OBJECT, premise.split_unions, premise.declared_names
+    )
     return all(
-        not may_be_there(given, facts, name)
-        or prover.contained(
-            objects.also(wanted.document.demanding(name)),
-            wanted.named("dependentSchemas", name),
+        not can_have_member(premise, facts, name)
+        or prover.proves(
+            objects.with_nodes(goal.document.require_member(name)),
+            goal.named_subschema("dependentSchemas", name),
             level,
         )
-        for name in wanted.words["dependentSchemas"]
+        for name in goal.keywords["dependentSchemas"]
     )
 
 
 def _dependencies(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    """A word that is gone since 2019, and that validators still obey: it has to be fulfilled, but
-    nobody can rely on it."""
+    """Prove a keyword that 2019-09 removed and that validators still apply: it must be
+    satisfied, but premises may not rely on it."""
     if not facts.kinds & OBJECT:
         return True
-    objects = Premise(given.nodes, given.kinds & OBJECT, given.split, given.sent)
-    for name, brought in wanted.words["dependencies"].items():
-        if not may_be_there(given, facts, name):
+    objects = Premise(
+        premise.nodes, premise.kinds & OBJECT, premise.split_unions, premise.declared_names
+    )
+    for name, dependency in goal.keywords["dependencies"].items():
+        if not can_have_member(premise, facts, name):
             continue
-        having = objects.also(wanted.document.demanding(name))
-        if isinstance(brought, list):
-            if not prover.facts(having).required.issuperset(brought):
+        with_member = objects.with_nodes(goal.document.require_member(name))
+        if isinstance(dependency, list):
+            if not prover.facts(with_member).required.issuperset(dependency):
                 return False
-        elif not prover.contained(having, wanted.named("dependencies", name), level):
+        elif not prover.proves(with_member, goal.named_subschema("dependencies", name), level):
             return False
     return True
 
 
-OBJECTS: Final = {
+OBJECT_RULES: Final = {
     "required": _required,
     "minProperties": _min_properties,
     "maxProperties": _max_properties,
     "properties": _properties,
-    "patternProperties": _patterns,
-    "additionalProperties": _additional,
-    "unevaluatedProperties": _rules_objects_unevaluated,
-    "propertyNames": _names,
-    "dependentRequired": _brings_names,
-    "dependentSchemas": _brings_schemas,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "unevaluatedProperties": _unevaluated_properties,
+    "propertyNames": _property_names,
+    "dependentRequired": _dependent_required,
+    "dependentSchemas": _dependent_schemas,
     "dependencies": _dependencies,
 }
 
 
-# -- What has to be shown for words about types, values, numbers and strings.
+# -- Proof rules for types, values, numbers and strings.
 
-_EVERY_TEXT: Final = ("", ".*", "^", "$", "^.*", ".*$")
+_MATCH_ALL_PATTERNS: Final = ("", ".*", "^", "$", "^.*", ".*$")
 
 
 def _type(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & ~kinds_of(wanted.words["type"])
+    return not facts.kinds & ~type_kinds(goal.keywords["type"])
 
 
-def _values(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _enum_values(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    # Few values are tried one by one; of many it is only seen whether they are the same ones.
-    meant = prover.meanings.said(wanted).get("enum", frozenset())
-    return "const" not in wanted.words and any(
-        prover.meanings.said(node)["enum"] <= meant for node in facts.having("enum")
+    # A few values are tried one by one. A long list is only compared with other lists.
+    allowed = prover.classes.keyword_values(goal).get("enum", frozenset())
+    return "const" not in goal.keywords and any(
+        prover.classes.keyword_values(node)["enum"] <= allowed for node in facts.nodes_with("enum")
     )
 
 
 def _minimum(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & NUMBER or facts.lowest >= wanted.words["minimum"]
+    return not facts.kinds & NUMBER or facts.lowest >= goal.keywords["minimum"]
 
 
 def _maximum(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    return not facts.kinds & NUMBER or facts.highest <= wanted.words["maximum"]
+    return not facts.kinds & NUMBER or facts.highest <= goal.keywords["maximum"]
 
 
-def _above(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _exclusive_minimum(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    bound = wanted.words["exclusiveMinimum"]
+    bound = goal.keywords["exclusiveMinimum"]
     if not facts.kinds & NUMBER or facts.lowest > bound:
         return True
     return bool(facts.kinds & FRACTION) and facts.lower == (bound, True)
 
 
-def _beneath(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _exclusive_maximum(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    bound = wanted.words["exclusiveMaximum"]
+    bound = goal.keywords["exclusiveMaximum"]
     if not facts.kinds & NUMBER or facts.highest < bound:
         return True
     return bool(facts.kinds & FRACTION) and facts.upper == (bound, True)
 
 
-def _multiple(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _multiple_of(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    factor = wanted.words["multipleOf"]
+    factor = goal.keywords["multipleOf"]
     if not facts.kinds & NUMBER or (factor == 1 and not facts.kinds & FRACTION):
         return True
-    for node in facts.having("multipleOf"):
-        known = node.words["multipleOf"]
-        # Validators divide fractions as floats: only what is exact is believed.
-        whole = isinstance(known, int) and isinstance(factor, int)
-        if known == factor or (whole and known % factor == 0):
+    for node in facts.nodes_with("multipleOf"):
+        known_factor = node.keywords["multipleOf"]
+        # Validators divide fractions as floats, so only integers are exact.
+        are_integers = isinstance(known_factor, int) and isinstance(factor, int)
+        if known_factor == factor or (are_integers and known_factor % factor == 0):
             return True
     return False
 
 
-def _at_least(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
+def _minimum_rule(keyword: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
     def rule(
-        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+        prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
     ) -> bool:
-        return not facts.kinds & STRING or facts.at_least(word) >= wanted.words[word]
+        return not facts.kinds & STRING or facts.minimum_of(keyword) >= goal.keywords[keyword]
 
     return rule
 
 
-def _at_most(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
+def _maximum_rule(keyword: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
     def rule(
-        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+        prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
     ) -> bool:
-        return not facts.kinds & STRING or facts.at_most(word) <= wanted.words[word]
+        return not facts.kinds & STRING or facts.maximum_of(keyword) <= goal.keywords[keyword]
 
     return rule
 
 
-def _rules_scalars_pattern(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+def _string_pattern(
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    pattern = wanted.words["pattern"]
-    if not facts.kinds & STRING or pattern in _EVERY_TEXT:
+    pattern = goal.keywords["pattern"]
+    if not facts.kinds & STRING or pattern in _MATCH_ALL_PATTERNS:
         return True
-    return any(node.words["pattern"] == pattern for node in facts.having("pattern"))
+    return any(node.keywords["pattern"] == pattern for node in facts.nodes_with("pattern"))
 
 
 def _format(
-    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
 ) -> bool:
-    if not wanted.document.checks_formats or not facts.kinds & STRING:
+    if not goal.document.checks_formats or not facts.kinds & STRING:
         return True
     return any(
-        node.words["format"] == wanted.words["format"] and node.document.checks_formats
-        for node in facts.having("format")
+        node.keywords["format"] == goal.keywords["format"] and node.document.checks_formats
+        for node in facts.nodes_with("format")
     )
 
 
-def _content(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
-    """Words that were assertions up to draft 7, and are notes since."""
+def _content_rule(keyword: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
+    """Return the rule for a keyword that was an assertion up to draft 7, and is an annotation
+    since."""
 
     def rule(
-        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+        prover: Prover, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
     ) -> bool:
-        if wanted.document.draft > 7 or not facts.kinds & STRING:
+        if goal.document.draft > 7 or not facts.kinds & STRING:
             return True
         return any(
-            node.words[word] == wanted.words[word] and node.document.draft <= 7
-            for node in facts.having(word)
+            node.keywords[keyword] == goal.keywords[keyword] and node.document.draft <= 7
+            for node in facts.nodes_with(keyword)
         )
 
     return rule
 
 
-SCALARS: Final = {
+SCALAR_RULES: Final = {
     "type": _type,
-    "enum": _values,
-    "const": _values,
+    "enum": _enum_values,
+    "const": _enum_values,
     "minimum": _minimum,
     "maximum": _maximum,
-    "exclusiveMinimum": _above,
-    "exclusiveMaximum": _beneath,
-    "multipleOf": _multiple,
-    "minLength": _at_least("minLength"),
-    "maxLength": _at_most("maxLength"),
-    "pattern": _rules_scalars_pattern,
+    "exclusiveMinimum": _exclusive_minimum,
+    "exclusiveMaximum": _exclusive_maximum,
+    "multipleOf": _multiple_of,
+    "minLength": _minimum_rule("minLength"),
+    "maxLength": _maximum_rule("maxLength"),
+    "pattern": _string_pattern,
     "format": _format,
-    "contentEncoding": _content("contentEncoding"),
-    "contentMediaType": _content("contentMediaType"),
+    "contentEncoding": _content_rule("contentEncoding"),
+    "contentMediaType": _content_rule("contentMediaType"),
 }
 
 
-MOST_STEPS: Final = 8_000
-"""How many steps one direction of a comparison may take; long schemas take more than one."""
-_LONG: Final = 50
-_DEEPEST: Final = 60
-_MOST_GRANTED: Final = 3_000
-_MOST_SPLITS: Final = 3
-_EMPTY_DEPTH: Final = 5
-_UNIONS: Final = ("anyOf", "oneOf", "not", "if")
+MAX_STEPS: Final = 8_000
+"""The maximum number of steps in one direction of a comparison. Large schemas take more than one
+step."""
+_SIZE_PER_STEP: Final = 50
+_MAX_DEPTH: Final = 60
+_MAX_SHARED_REFERENCES: Final = 3_000
+_MAX_SPLITS: Final = 3
+_MAX_EMPTINESS_DEPTH: Final = 5
+_UNION_KEYWORDS: Final = ("anyOf", "oneOf", "not", "if")
 
 
-RULES: Final = {**SCALARS, **ARRAYS, **OBJECTS, **COMPOSITION}
-"""What has to be shown for each word; words that are not here are no assertions."""
-_GROUPS: Final = (NULL, BOOLEAN, OBJECT, ARRAY, STRING, NUMBER)
+RULES: Final = {**SCALAR_RULES, **ARRAY_RULES, **OBJECT_RULES, **COMPOSITION_RULES}
+"""The proof rule of each keyword. Keywords without a rule are not assertions."""
+_KIND_GROUPS: Final = (NULL, BOOLEAN, OBJECT, ARRAY, STRING, NUMBER)
 
 
 class Prover:
     """Proofs between the schemas of two documents, in one direction.
 
-    `as_declared`: members count only if the schema of who sends them names them. `ignoring`: who
-    reads them skips what it does not know, even where its own schema is closed.
+    Args:
+        declared_only: Members count only if the schema of the sender names them.
+        ignores_unknown: Readers skip unknown members, even if their own schema is closed.
     """
 
     def __init__(
-        self, meanings: EquivalenceClasses, *, as_declared: bool = False, ignoring: bool = False
+        self,
+        classes: EquivalenceClasses,
+        *,
+        declared_only: bool = False,
+        ignores_unknown: bool = False,
     ) -> None:
-        self.meanings = meanings
-        self.as_declared = as_declared
-        self.ignoring = ignoring
-        self.exhausted = False
+        self.classes = classes
+        self.declared_only = declared_only
+        self.ignores_unknown = ignores_unknown
+        self.is_exhausted = False
         self._steps = 0
         self._depth = 0
-        self._known: dict[Any, bool] = {}
-        self._under_way: dict[Any, int] = {}
-        self._relied: set[Any] = set()
-        self._trail: list[Any] = []
+        self._results: dict[Any, bool] = {}
+        self._in_progress: dict[Any, int] = {}
+        self._assumed: set[Any] = set()
+        self._proven: list[Any] = []
         self._facts: dict[Any, SchemaFacts] = {}
-        self._declared: dict[frozenset[int], DeclaredNames | None] = {}
-        # Keys are made of identities, so what they are of must stay.
-        self._kept: list[Any] = []
-        self._granted: set[Any] = set()
-        self._granted_from = 0
+        self._declared_names: dict[frozenset[int], DeclaredNames | None] = {}
+        # Keys contain object ids, so the objects must stay alive.
+        self._keep_alive: list[Any] = []
+        self._granted_pairs: set[Any] = set()
+        self._granted_from_level = 0
 
-    # -- what is given
+    # -- premises
 
-    def given(self, nodes: Iterable[SchemaNode]) -> Premise:
-        """Instances at a new place."""
-        held = _through(nodes)
-        if not self.as_declared:
-            return Premise(held)
-        key = frozenset(map(id, held))
-        if key not in self._declared:
-            self._declared[key] = declared_in(held)
-            self._kept.append(held)
-        return Premise(held, sent=self._declared[key])
+    def make_premise(self, nodes: Iterable[SchemaNode]) -> Premise:
+        """Return the premise for instances at a new place."""
+        resolved = _resolve_nodes(nodes)
+        if not self.declared_only:
+            return Premise(resolved)
+        key = frozenset(map(id, resolved))
+        if key not in self._declared_names:
+            self._declared_names[key] = find_declared_names(resolved)
+            self._keep_alive.append(resolved)
+        return Premise(resolved, declared_names=self._declared_names[key])
 
-    def inside(self, outer: Premise, nodes: Iterable[SchemaNode]) -> Premise:
-        """Instances that are part of others."""
-        return Premise(_through(nodes)) if outer.sent is None else self.given(nodes)
+    def make_inner_premise(self, outer: Premise, nodes: Iterable[SchemaNode]) -> Premise:
+        """Return the premise for instances that are part of others."""
+        return (
+            Premise(_resolve_nodes(nodes))
+            if outer.declared_names is None
+            else self.make_premise(nodes)
+        )
 
-    def facts(self, given: Premise) -> SchemaFacts:
-        key = (frozenset(map(id, given.nodes)), given.kinds)
+    def facts(self, premise: Premise) -> SchemaFacts:
+        key = (frozenset(map(id, premise.nodes)), premise.kinds)
         facts = self._facts.get(key)
         if facts is None:
-            facts = self._facts[key] = SchemaFacts(given.nodes, given.kinds)
-            self._kept.append(given.nodes)
+            facts = self._facts[key] = SchemaFacts(premise.nodes, premise.kinds)
+            self._keep_alive.append(premise.nodes)
         return facts
 
     # -- proofs
 
-    def holds(self, given: Premise, wanted: Iterable[SchemaNode]) -> bool:
-        """Whether all of these hold for every instance."""
-        return all(self.contained(given, node) for node in wanted)
+    def proves_all(self, premise: Premise, goal: Iterable[SchemaNode]) -> bool:
+        """Return whether all goals hold for every instance."""
+        return all(self.proves(premise, node) for node in goal)
 
-    def contained(self, given: Premise, wanted: SchemaNode, level: int = 0) -> bool:
-        """Whether every instance is one of `wanted`. `level` counts the steps into the instance."""
-        wanted = _target(wanted)
-        if wanted.value is True or self._same(given, wanted):
-            return True
-        key = (given.key, id(wanted))
-        if key in self._granted and level >= self._granted_from:
-            return True
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        began = self._under_way.get(key)
-        if began is not None:
-            self._relied.add(key)
-            return began < level
-        if not self._may_go_on():
-            return False
-        self._kept.append((given, wanted))
-        self._under_way[key] = level
-        self._depth += 1
-        mark = len(self._trail)
-        try:
-            proven = self._prove(given, wanted, level)
-        finally:
-            del self._under_way[key]
-            self._depth -= 1
-        if not proven and key in self._relied:
-            # Whatever was shown meanwhile may stand on this.
-            for shown in self._trail[mark:]:
-                self._known.pop(shown, None)
-            del self._trail[mark:]
-        self._relied.discard(key)
-        self._known[key] = proven
-        if proven:
-            self._trail.append(key)
-        return proven
+    def proves(self, premise: Premise, goal: SchemaNode, level: int = 0) -> bool:
+        """Return whether every instance is an instance of the goal.
 
-    def grant(self, forth: bool) -> None:
-        """Shows for schemas of the same name that the one is contained in the other.
-
-        Each has to hold if all others do for whatever is deeper in the instance; then all hold.
-        That spares a walk along every path through schemas that refer to each other. `forth`:
-        from the first document to the second.
+        Args:
+            level: The number of steps into the instance.
         """
-        shared = self.meanings.shared
-        if len(shared.changed) > _MOST_GRANTED:
+        goal = _resolve_node(goal)
+        if goal.value is True or self._is_same_class(premise, goal):
+            return True
+        key = (premise.key, id(goal))
+        if key in self._granted_pairs and level >= self._granted_from_level:
+            return True
+        result = self._results.get(key)
+        if result is not None:
+            return result
+        start_level = self._in_progress.get(key)
+        if start_level is not None:
+            self._assumed.add(key)
+            return start_level < level
+        if not self._use_budget():
+            return False
+        self._keep_alive.append((premise, goal))
+        self._in_progress[key] = level
+        self._depth += 1
+        mark = len(self._proven)
+        try:
+            is_proven = self._prove(premise, goal, level)
+        finally:
+            del self._in_progress[key]
+            self._depth -= 1
+        if not is_proven and key in self._assumed:
+            # Results since then may depend on the failed assumption.
+            for dependent in self._proven[mark:]:
+                self._results.pop(dependent, None)
+            del self._proven[mark:]
+        self._assumed.discard(key)
+        self._results[key] = is_proven
+        if is_proven:
+            self._proven.append(key)
+        return is_proven
+
+    def prove_shared_references(self, is_forward: bool) -> None:
+        """Prove for references of the same name that one target is contained in the other.
+
+        Each proof may assume all others for deeper levels of the instance; if all proofs succeed,
+        all statements hold. This avoids a walk along every path through schemas that refer to each
+        other.
+
+        Args:
+            is_forward: Prove from the first document to the second.
+        """
+        shared = self.classes.shared
+        if len(shared.changed) > _MAX_SHARED_REFERENCES:
             return
         pairs: dict[str, tuple[Premise, SchemaNode, Any]] = {}
         for name, (old, new) in shared.changed.items():
-            one, other = (old, new) if forth else (new, old)
-            given = self.given([one])
-            pairs[name] = (given, _target(other), (given.key, id(_target(other))))
-        self._kept.append(pairs)
-        self._granted = {key for _, _, key in pairs.values()}
-        self._granted_from = 1
-        waiting = dict.fromkeys(sorted(pairs))
-        while waiting and self._steps <= MOST_STEPS:
-            name = next(iter(waiting))
-            del waiting[name]
-            given, wanted, key = pairs[name]
-            if key in self._granted and not self._prove(given, wanted, 0):
-                self._granted.discard(key)
-                # What was shown with its help has to be shown again.
-                self._known.clear()
-                self._trail.clear()
-                waiting |= self._relying(name, pairs)
-        if waiting:
-            self._granted.clear()
-        self._known.clear()
-        self._trail.clear()
-        self._granted_from = self._steps = 0
-        self.exhausted = False
+            source, target = (old, new) if is_forward else (new, old)
+            premise = self.make_premise([source])
+            pairs[name] = (premise, _resolve_node(target), (premise.key, id(_resolve_node(target))))
+        self._keep_alive.append(pairs)
+        self._granted_pairs = {key for _, _, key in pairs.values()}
+        self._granted_from_level = 1
+        unproven = dict.fromkeys(sorted(pairs))
+        while unproven and self._steps <= MAX_STEPS:
+            name = next(iter(unproven))
+            del unproven[name]
+            premise, goal, key = pairs[name]
+            if key in self._granted_pairs and not self._prove(premise, goal, 0):
+                self._granted_pairs.discard(key)
+                # Results that used the failed statement must be proven again.
+                self._results.clear()
+                self._proven.clear()
+                unproven |= self._find_dependents(name, pairs)
+        if unproven:
+            self._granted_pairs.clear()
+        self._results.clear()
+        self._proven.clear()
+        self._granted_from_level = self._steps = 0
+        self.is_exhausted = False
 
-    def _relying(self, name: str, pairs: dict[str, Any]) -> dict[str, None]:
-        """Pairs whose proof may have used this one, straight or through some that do not hold."""
-        found: dict[str, None] = {}
-        refused = [name]
-        while refused:
-            for other in sorted(self.meanings.shared.mentioned_by(refused.pop())):
-                if other in pairs and other not in found:
-                    found[other] = None
-                    if pairs[other][2] not in self._granted:
-                        refused.append(other)
-        return found
+    def _find_dependents(self, name: str, pairs: dict[str, Any]) -> dict[str, None]:
+        """Return pairs whose proof may have used this one, directly or through pairs that
+        failed."""
+        dependents: dict[str, None] = {}
+        failed = [name]
+        while failed:
+            for other in sorted(self.classes.shared.referrers_of(failed.pop())):
+                if other in pairs and other not in dependents:
+                    dependents[other] = None
+                    if pairs[other][2] not in self._granted_pairs:
+                        failed.append(other)
+        return dependents
 
-    def _may_go_on(self, steps: int = 1) -> bool:
+    def _use_budget(self, steps: int = 1) -> bool:
         self._steps += steps
-        if self._steps > MOST_STEPS or self._depth >= _DEEPEST:
-            self.exhausted = True
+        if self._steps > MAX_STEPS or self._depth >= _MAX_DEPTH:
+            self.is_exhausted = True
             return False
         return True
 
-    def _same(self, given: Premise, wanted: SchemaNode) -> bool:
-        number = self.meanings.of(wanted)
-        return any(self.meanings.of(node) == number for node in given.nodes)
+    def _is_same_class(self, premise: Premise, goal: SchemaNode) -> bool:
+        number = self.classes.class_of(goal)
+        return any(self.classes.class_of(node) == number for node in premise.nodes)
 
-    def _prove(self, given: Premise, wanted: SchemaNode, level: int) -> bool:
-        facts = self.facts(given)
+    def _prove(self, premise: Premise, goal: SchemaNode, level: int) -> bool:
+        facts = self.facts(premise)
         if not facts.kinds:
             return True
-        if not self._may_go_on(wanted.length // _LONG + facts.length // _LONG):
+        if not self._use_budget(goal.size // _SIZE_PER_STEP + facts.size // _SIZE_PER_STEP):
             return False
         if facts.values is not None:
-            self._steps += len(facts.values) // _LONG
-            return all(wanted.document.accepts(wanted, value) for value in facts.values)
-        if wanted.never:
-            return self.empty(given)
-        number = self.meanings.of(wanted)
-        if any(self.meanings.of(node) == number for node in facts.nodes):
+            self._steps += len(facts.values) // _SIZE_PER_STEP
+            return all(goal.document.accepts(goal, value) for value in facts.values)
+        if goal.is_false:
+            return self.is_empty(premise)
+        number = self.classes.class_of(goal)
+        if any(self.classes.class_of(node) == number for node in facts.nodes):
             return True
-        if self._word_by_word(given, facts, wanted, level):
+        if self._proves_keywords(premise, facts, goal, level):
             return True
-        return self._case_by_case(given, facts, wanted, level)
+        return self._proves_cases(premise, facts, goal, level)
 
-    def _word_by_word(
-        self, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    def _proves_keywords(
+        self, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
     ) -> bool:
-        for word in wanted.words:
-            rule = RULES.get(word)
-            if rule is not None and not rule(self, given, facts, wanted, level):
+        for keyword in goal.keywords:
+            rule = RULES.get(keyword)
+            if rule is not None and not rule(self, premise, facts, goal, level):
                 return False
         return True
 
-    def _case_by_case(
-        self, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    def _proves_cases(
+        self, premise: Premise, facts: SchemaFacts, goal: SchemaNode, level: int
     ) -> bool:
-        if len(given.split) < _MOST_SPLITS:
-            said = self.meanings.said(wanted)
-            settled = said["anyOf"] if said.keys() == {"anyOf"} else frozenset()
-            for cases in self._unions(given, facts, settled):
-                return all(self.contained(case, wanted, level) for case in cases)
-        if not any(word in wanted.words for word in _UNIONS):
+        if len(premise.split_unions) < _MAX_SPLITS:
+            goal_keywords = self.classes.keyword_values(goal)
+            proven_classes = (
+                goal_keywords["anyOf"] if goal_keywords.keys() == {"anyOf"} else frozenset()
+            )
+            for cases in self._split_by_unions(premise, facts, proven_classes):
+                return all(self.proves(case, goal, level) for case in cases)
+        if not any(keyword in goal.keywords for keyword in _UNION_KEYWORDS):
             return False
-        groups = [facts.kinds & group for group in _GROUPS if facts.kinds & group]
+        groups = [facts.kinds & group for group in _KIND_GROUPS if facts.kinds & group]
         if len(groups) < 2:
             return False
         return all(
-            self.contained(Premise(given.nodes, group, given.split, given.sent), wanted, level)
+            self.proves(
+                Premise(premise.nodes, group, premise.split_unions, premise.declared_names),
+                goal,
+                level,
+            )
             for group in groups
         )
 
-    def _unions(
-        self, given: Premise, facts: SchemaFacts, settled: frozenset[int] = frozenset()
+    def _split_by_unions(
+        self, premise: Premise, facts: SchemaFacts, proven_classes: frozenset[int] = frozenset()
     ) -> Iterable[list[Premise]]:
-        """The instances told apart by a union that holds for them, once for each such union.
+        """Yield the premises of the branches of each union that applies to the instances.
 
-        `settled`: what needs no further proof, by its meaning.
+        Args:
+            proven_classes: The classes of branches that need no proof.
         """
         for node in facts.nodes:
-            for word in ("anyOf", "oneOf"):
-                if word in node.words and (id(node), word) not in given.split:
-                    split = (id(node), word)
+            for keyword in ("anyOf", "oneOf"):
+                if keyword in node.keywords and (id(node), keyword) not in premise.split_unions:
+                    union = (id(node), keyword)
                     yield [
-                        given.also(branch, split=split)
-                        for branch in node.listed(word)
-                        if self.meanings.of(branch) not in settled
+                        premise.with_nodes(branch, union=union)
+                        for branch in node.subschemas(keyword)
+                        if self.classes.class_of(branch) not in proven_classes
                     ]
-            if "if" in node.words and (id(node), "if") not in given.split:
-                told = (id(node), "if")
-                met = [node.one(word) for word in ("if", "then") if word in node.words]
-                unmet = [node.one("else")] if "else" in node.words else []
-                yield [given.also(*met, split=told), given.also(*unmet, split=told)]
+            if "if" in node.keywords and (id(node), "if") not in premise.split_unions:
+                condition = (id(node), "if")
+                then_nodes = [
+                    node.subschema(keyword)
+                    for keyword in ("if", "then")
+                    if keyword in node.keywords
+                ]
+                else_nodes = [node.subschema("else")] if "else" in node.keywords else []
+                yield [
+                    premise.with_nodes(*then_nodes, union=condition),
+                    premise.with_nodes(*else_nodes, union=condition),
+                ]
 
     # -- emptiness
 
-    def disjoint(self, given: Premise, node: SchemaNode, depth: int = 0) -> bool:
-        """Whether no instance is one of `node`, too."""
-        return self.empty(Premise((*given.nodes, node), given.kinds), depth)
+    def are_disjoint(self, premise: Premise, node: SchemaNode, depth: int = 0) -> bool:
+        """Return whether no instance is an instance of `node`, too."""
+        return self.is_empty(Premise((*premise.nodes, node), premise.kinds), depth)
 
-    def empty(self, given: Premise, depth: int = 0) -> bool:
-        """Whether there is no instance at all."""
-        if depth > _EMPTY_DEPTH or not self._may_go_on():
+    def is_empty(self, premise: Premise, depth: int = 0) -> bool:
+        """Return whether there is no instance."""
+        if depth > _MAX_EMPTINESS_DEPTH or not self._use_budget():
             return False
-        facts = self.facts(given)
+        facts = self.facts(premise)
         if not facts.kinds:
             return True
         if facts.values is not None:
             return not facts.values
-        if self._refused(facts, depth) or self._no_branch(given, facts, depth):
+        if self._is_excluded(facts, depth) or self._has_no_branch(premise, facts, depth):
             return True
         return (
-            (not facts.kinds & STRING or facts.at_least("minLength") > facts.at_most("maxLength"))
-            and (not facts.kinds & NUMBER or _no_number(facts))
-            and (not facts.kinds & ARRAY or self._no_array(facts, depth))
-            and (not facts.kinds & OBJECT or self._no_object(facts, depth))
+            (
+                not facts.kinds & STRING
+                or facts.minimum_of("minLength") > facts.maximum_of("maxLength")
+            )
+            and (not facts.kinds & NUMBER or _has_no_number(facts))
+            and (not facts.kinds & ARRAY or self._has_no_array(facts, depth))
+            and (not facts.kinds & OBJECT or self._has_no_object(facts, depth))
             and not facts.kinds & ~(STRING | NUMBER | ARRAY | OBJECT)
         )
 
-    def _refused(self, facts: SchemaFacts, depth: int) -> bool:
-        """Whether one of the schemas refuses what another asks for."""
-        for node in facts.having("not"):
-            refused = node.one("not")
-            rest = tuple(other for other in facts.nodes if other is not node)
-            if refused.value is True or (rest and self._surely(Premise(rest), refused, depth)):
+    def _is_excluded(self, facts: SchemaFacts, depth: int) -> bool:
+        """Return whether one of the schemas excludes what another requires."""
+        for node in facts.nodes_with("not"):
+            excluded = node.subschema("not")
+            others = tuple(other for other in facts.nodes if other is not node)
+            if excluded.value is True or (
+                others and self._proves_in_emptiness(Premise(others), excluded, depth)
+            ):
                 return True
         return False
 
-    def _surely(self, given: Premise, wanted: SchemaNode, depth: int) -> bool:
-        # A proof within a proof of emptiness has no place in the instance to count from.
-        return depth < 2 and self.contained(given, wanted, -1)
+    def _proves_in_emptiness(self, premise: Premise, goal: SchemaNode, depth: int) -> bool:
+        # A proof within a proof of emptiness has no level to count from.
+        return depth < 2 and self.proves(premise, goal, -1)
 
-    def _no_branch(self, given: Premise, facts: SchemaFacts, depth: int) -> bool:
-        if len(given.split) >= _MOST_SPLITS:
+    def _has_no_branch(self, premise: Premise, facts: SchemaFacts, depth: int) -> bool:
+        if len(premise.split_unions) >= _MAX_SPLITS:
             return False
         return any(
-            all(self.empty(case, depth + 1) for case in cases)
-            for cases in self._unions(given, facts)
+            all(self.is_empty(case, depth + 1) for case in cases)
+            for cases in self._split_by_unions(premise, facts)
         )
 
-    def _no_array(self, facts: SchemaFacts, depth: int) -> bool:
+    def _has_no_array(self, facts: SchemaFacts, depth: int) -> bool:
         if facts.min_items > facts.max_items:
             return True
         return any(
-            self.empty(Premise(tuple(facts.item(at))), depth + 1)
-            for at in range(min(facts.min_items, facts.prefix + 1))
+            self.is_empty(Premise(tuple(facts.item_schemas(at))), depth + 1)
+            for at in range(min(facts.min_items, facts.prefix_length + 1))
         )
 
-    def _no_object(self, facts: SchemaFacts, depth: int) -> bool:
+    def _has_no_object(self, facts: SchemaFacts, depth: int) -> bool:
         if facts.min_properties > facts.max_properties:
             return True
         return any(
-            facts.absent(name) or self.empty(Premise(tuple(facts.under(name))), depth + 1)
+            facts.is_absent(name)
+            or self.is_empty(Premise(tuple(facts.member_schemas(name))), depth + 1)
             for name in facts.required
         )
 
 
-def _through(nodes: Iterable[SchemaNode]) -> tuple[SchemaNode, ...]:
-    return tuple(dict.fromkeys(_target(node) for node in nodes))
+def _resolve_nodes(nodes: Iterable[SchemaNode]) -> tuple[SchemaNode, ...]:
+    return tuple(dict.fromkeys(_resolve_node(node) for node in nodes))
 
 
-def _target(node: SchemaNode) -> SchemaNode:
-    """What a schema stands for that is nothing but a reference."""
-    while "$ref" in node.words and not any(word in RULES for word in node.words if word != "$ref"):
+def _resolve_node(node: SchemaNode) -> SchemaNode:
+    """Resolve a schema that is only a reference."""
+    while "$ref" in node.keywords and not any(
+        keyword in RULES for keyword in node.keywords if keyword != "$ref"
+    ):
         reference = node.document.reference(node)
         if reference is None or reference[0] is None:
             break
@@ -1009,9 +1103,9 @@ def _target(node: SchemaNode) -> SchemaNode:
     return node
 
 
-def _no_number(facts: SchemaFacts) -> bool:
+def _has_no_number(facts: SchemaFacts) -> bool:
     low, high = facts.lowest, facts.highest
     if low > high:
         return True
-    out = facts.lower[1] or facts.upper[1]
-    return low == high and out and bool(facts.kinds & FRACTION)
+    is_exclusive = facts.lower[1] or facts.upper[1]
+    return low == high and is_exclusive and bool(facts.kinds & FRACTION)

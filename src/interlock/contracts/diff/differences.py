@@ -1,7 +1,8 @@
-"""The differences of two schemas, before anybody asks whom they break.
+"""The differences of two schemas, and the changes that they are for each role of a contract.
 
-A difference says whether the new schema refuses what the old one accepted (`narrows`), or accepts
-what the old one refused (`widens`). What that means depends on the side of the contract.
+A difference records whether the new schema rejects values that the old one accepted (`narrows`), or
+accepts values that the old one rejected (`widens`). The role of the contract decides what this
+means.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from interlock.contracts.diff.changes import ChangeReason, Role, SchemaChange, inline, shown
+from interlock.contracts.diff.changes import (
+    ChangeReason,
+    Role,
+    SchemaChange,
+    format_value,
+    truncate_value,
+)
 
 
 class DifferenceKind(Enum):
-    """What a finding is about."""
+    """The subject of a difference."""
 
     TYPE = "type"
     VALUE_GONE = "value gone"
@@ -34,185 +41,188 @@ class DifferenceKind(Enum):
     REFERENCE = "reference"
     UNDECIDED = "undecided"
     ELSEWHERE = "elsewhere"
-    """The same pair of schemas again: it is reported where it was met first."""
+    """A pair of schemas that occurs again: it is reported where it occurs first."""
 
 
 class Difference(Struct, frozen=True):
-    """Something that differs."""
+    """A difference between two schemas."""
 
-    family: DifferenceKind
+    kind: DifferenceKind
     path: str
     narrows: bool = False
     widens: bool = False
     before: Any = None
     after: Any = None
-    what: str = ""
-    """A word of JSON Schema, or what else the sentence needs."""
+    detail: str = ""
+    """A keyword of JSON Schema, or another part of the message."""
 
 
-_F, _R = DifferenceKind, ChangeReason
-_FOR_PEOPLE: Final = {
-    _F.FORMAT: _R.FORMAT_CHANGED,
-    _F.DESCRIPTION: _R.DESCRIPTION_CHANGED,
-    _F.ANNOTATION: _R.ANNOTATION_CHANGED,
+_K, _R = DifferenceKind, ChangeReason
+_ANNOTATION_REASONS: Final = {
+    _K.FORMAT: _R.FORMAT_CHANGED,
+    _K.DESCRIPTION: _R.DESCRIPTION_CHANGED,
+    _K.ANNOTATION: _R.ANNOTATION_CHANGED,
 }
-_ONE_REASON: Final = {
-    _F.VALUE_GONE: _R.ENUM_VALUE_REMOVED,
-    _F.VALUE_NEW: _R.ENUM_VALUE_ADDED,
-    _F.REQUIRED_NEW: _R.REQUIRED_FIELD_ADDED,
-    _F.REQUIRED_GONE: _R.REQUIRED_FIELD_DROPPED,
-    _F.REFERENCE: _R.REFERENCE_UNRESOLVED,
+_REASONS: Final = {
+    _K.VALUE_GONE: _R.ENUM_VALUE_REMOVED,
+    _K.VALUE_NEW: _R.ENUM_VALUE_ADDED,
+    _K.REQUIRED_NEW: _R.REQUIRED_FIELD_ADDED,
+    _K.REQUIRED_GONE: _R.REQUIRED_FIELD_DROPPED,
+    _K.REFERENCE: _R.REFERENCE_UNRESOLVED,
 }
-_BY_DIRECTION: Final = {
-    # Narrower, wider, both.
-    _F.TYPE: (_R.FIELD_TYPE_NARROWED, _R.FIELD_TYPE_WIDENED, _R.FIELD_TYPE_CHANGED),
-    _F.CONSTRAINT: (_R.CONSTRAINT_TIGHTENED, _R.CONSTRAINT_LOOSENED, _R.CONSTRAINT_CHANGED),
-    _F.COMPOSITION: (_R.COMPOSITION_NARROWED, _R.COMPOSITION_WIDENED, _R.COMPOSITION_CHANGED),
-    _F.OTHER_MEMBERS: (
+_DIRECTED_REASONS: Final = {
+    # Narrowed, widened, both.
+    _K.TYPE: (_R.FIELD_TYPE_NARROWED, _R.FIELD_TYPE_WIDENED, _R.FIELD_TYPE_CHANGED),
+    _K.CONSTRAINT: (_R.CONSTRAINT_TIGHTENED, _R.CONSTRAINT_LOOSENED, _R.CONSTRAINT_CHANGED),
+    _K.COMPOSITION: (_R.COMPOSITION_NARROWED, _R.COMPOSITION_WIDENED, _R.COMPOSITION_CHANGED),
+    _K.OTHER_MEMBERS: (
         _R.ADDITIONAL_PROPERTIES_CLOSED, _R.ADDITIONAL_PROPERTIES_OPENED, _R.CONSTRAINT_CHANGED,
     ),
 }  # fmt: skip
-_READERS_DEPEND: Final = (_F.TYPE, _F.REQUIRED_GONE)
-"""What breaks readers of a stored type although everything that was stored stays valid."""
+_BREAKS_READERS: Final = (_K.TYPE, _K.REQUIRED_GONE)
+"""Differences that break readers of a stored type although all stored values stay valid."""
 
 
-def judged(finding: Difference, role: Role) -> SchemaChange | None:
-    """The change that a finding is, seen from a side. None: from there it is no change."""
-    reason = _reason(finding, role)
+def to_change(difference: Difference, role: Role) -> SchemaChange | None:
+    """Return the change that a difference is for a role. None: it is not a change for this role."""
+    reason = _find_reason(difference, role)
     if reason is None:
         return None
     return SchemaChange(
         reason,
-        finding.path,
-        _breaks(finding, role),
-        _sentence(reason, finding, role),
-        shown(finding.before),
-        shown(finding.after),
+        difference.path,
+        _is_breaking(difference, role),
+        _format_message(reason, difference, role),
+        truncate_value(difference.before),
+        truncate_value(difference.after),
     )
 
 
-def _breaks(finding: Difference, role: Role) -> bool:
-    family = finding.family
-    if family is _F.FIELD_GONE:
+def _is_breaking(difference: Difference, role: Role) -> bool:
+    kind = difference.kind
+    if kind is _K.FIELD_GONE:
         return True
-    if family is _F.DEFAULT:
-        # Who left it out meant the old one.
-        return role != "output" and finding.what != "new"
+    if kind is _K.DEFAULT:
+        # Callers that omit the member relied on the old default.
+        return role != "output" and difference.detail != "new"
     if role == "output":
-        return finding.widens
-    return finding.narrows or (role == "both" and finding.widens and family in _READERS_DEPEND)
+        return difference.widens
+    return difference.narrows or (role == "both" and difference.widens and kind in _BREAKS_READERS)
 
 
-def _reason(finding: Difference, role: Role) -> ChangeReason | None:
-    family = finding.family
-    if family in _FOR_PEOPLE:
-        return _FOR_PEOPLE[family]
-    if family is _F.FIELD_GONE:
+def _find_reason(difference: Difference, role: Role) -> ChangeReason | None:
+    kind = difference.kind
+    if kind in _ANNOTATION_REASONS:
+        return _ANNOTATION_REASONS[kind]
+    if kind is _K.FIELD_GONE:
         return _R.FIELD_REMOVED
-    if family is _F.DEFAULT:
-        return _R.DEFAULT_ADDED if finding.what == "new" else _R.DEFAULT_CHANGED
-    if family is _F.FIELD_NEW:
-        if finding.narrows and role != "output":
+    if kind is _K.DEFAULT:
+        return _R.DEFAULT_ADDED if difference.detail == "new" else _R.DEFAULT_CHANGED
+    if kind is _K.FIELD_NEW:
+        if difference.narrows and role != "output":
             return _R.FIELD_CLAIMED
-        if finding.widens and role == "output":
+        if difference.widens and role == "output":
             return _R.FIELD_ADDED_TO_CLOSED
         return _R.FIELD_ADDED_OPTIONAL
-    if family is _F.ELSEWHERE or not (finding.narrows or finding.widens):
+    if kind is _K.ELSEWHERE or not (difference.narrows or difference.widens):
         return None
-    if family in _ONE_REASON:
-        return _ONE_REASON[family]
-    if family is _F.UNDECIDED and _breaks(finding, role):
+    if kind in _REASONS:
+        return _REASONS[kind]
+    if kind is _K.UNDECIDED and _is_breaking(difference, role):
         return _R.UNDECIDED
-    if family is _F.UNDECIDED:
-        # From the other side it is not decided; from here it does no harm.
+    if kind is _K.UNDECIDED:
+        # It is undecided in the other direction only, which is harmless for this role.
         return _R.COMPOSITION_NARROWED if role == "output" else _R.COMPOSITION_WIDENED
-    if family is _F.TYPE and role == "both":
+    if kind is _K.TYPE and role == "both":
         return _R.FIELD_TYPE_CHANGED
-    narrower, wider, both = _BY_DIRECTION[family]
-    if finding.narrows and finding.widens:
+    narrower, wider, both = _DIRECTED_REASONS[kind]
+    if difference.narrows and difference.widens:
         return both
-    return narrower if finding.narrows else wider
+    return narrower if difference.narrows else wider
 
 
-# -- for a person
+# -- messages
 
-_WHO: Final = {"input": "sends", "output": "reads", "both": "writes or reads"}
-_SENTENCES: Final = {
-    _R.FIELD_REMOVED: "{name} is gone; whoever {who} it depends on it.",
-    _R.FIELD_ADDED_OPTIONAL: "{name} is new and may be left out.",
+_VERBS: Final = {"input": "send", "output": "read", "both": "write or read"}
+_TEMPLATES: Final = {
+    _R.FIELD_REMOVED: "{name} was removed. Programs that {verb} it depend on it.",
+    _R.FIELD_ADDED_OPTIONAL: "{name} is new and optional.",
     _R.FIELD_CLAIMED: (
-        "{name} is new, but the object was open: whoever sent something else under that name is "
-        "refused now."
+        "{name} is new, but the object was open: callers that sent another value under this name "
+        "are now rejected."
     ),
     _R.FIELD_ADDED_TO_CLOSED: (
-        "{name} is new, but the object was closed: whoever checks it by the old schema refuses it."
+        "{name} is new, but the object was closed: readers that validate with the old schema "
+        "reject it."
     ),
-    _R.REQUIRED_FIELD_ADDED: "{name} must be there now; whoever left it out is refused.",
-    _R.REQUIRED_FIELD_DROPPED: "{name} need not be there any more; a reader may miss it.",
-    _R.ENUM_VALUE_REMOVED: "{what} is no longer one of the values.",
-    _R.ENUM_VALUE_ADDED: "{what} is a new value.",
-    _R.FIELD_TYPE_CHANGED: "{name} was {before}, and is {after} now.",
-    _R.FIELD_TYPE_NARROWED: "{name} was {before}, and is only {after} now.",
-    _R.FIELD_TYPE_WIDENED: "{name} was {before}, and can be {after} now.",
-    _R.ADDITIONAL_PROPERTIES_CLOSED: "Members that are not named here are no longer taken.",
-    _R.ADDITIONAL_PROPERTIES_OPENED: "Members that are not named here can be there now.",
-    _R.DEFAULT_ADDED: "Left out, it means {after} now.",
-    _R.DEFAULT_CHANGED: "Left out, it meant {before}, and means {after} now.",
-    _R.FORMAT_CHANGED: "The format was {before}, and is {after} now; nobody checks it.",
-    _R.DESCRIPTION_CHANGED: "Only the {what} is another.",
-    _R.ANNOTATION_CHANGED: "{what} is another; it decides about no value.",
-    _R.REFERENCE_UNRESOLVED: "The reference {what} leads to nothing that can be looked at.",
-    _R.UNDECIDED: "It could not be shown that {claim}. {what}",
+    _R.REQUIRED_FIELD_ADDED: "{name} is now required. Callers that omit it are rejected.",
+    _R.REQUIRED_FIELD_DROPPED: "{name} is no longer required. Readers may depend on it.",
+    _R.ENUM_VALUE_REMOVED: "{detail} is no longer an allowed value.",
+    _R.ENUM_VALUE_ADDED: "{detail} is a new value.",
+    _R.FIELD_TYPE_CHANGED: "{name}: type changed from {before} to {after}.",
+    _R.FIELD_TYPE_NARROWED: "{name}: type narrowed from {before} to {after}.",
+    _R.FIELD_TYPE_WIDENED: "{name}: type widened from {before} to {after}.",
+    _R.ADDITIONAL_PROPERTIES_CLOSED: (
+        "Members that the schema does not name are no longer allowed."
+    ),
+    _R.ADDITIONAL_PROPERTIES_OPENED: "Members that the schema does not name are now allowed.",
+    _R.DEFAULT_ADDED: "The default is now {after}.",
+    _R.DEFAULT_CHANGED: "The default changed from {before} to {after}.",
+    _R.FORMAT_CHANGED: "The format changed from {before} to {after}. Formats are not validated.",
+    _R.DESCRIPTION_CHANGED: "Only the {detail} changed.",
+    _R.ANNOTATION_CHANGED: "{detail} changed. It does not affect validation.",
+    _R.REFERENCE_UNRESOLVED: "The reference {detail} cannot be resolved.",
+    _R.UNDECIDED: "Cannot prove that {claim}. {detail}",
 }
 _CLAIMS: Final = {
-    "input": "everything that was valid still is",
-    "both": "everything that was valid still is",
-    "output": "everything that can come was valid before",
+    "input": "all values that were valid stay valid",
+    "both": "all values that were valid stay valid",
+    "output": "all values that can occur were valid before",
 }
 
 
-def _sentence(reason: ChangeReason, finding: Difference, role: Role) -> str:
-    if reason is not _R.UNDECIDED and finding.family is _F.UNDECIDED:
-        return "It is put together otherwise."
-    template = _SENTENCES.get(reason)
+def _format_message(reason: ChangeReason, difference: Difference, role: Role) -> str:
+    if reason is not _R.UNDECIDED and difference.kind is _K.UNDECIDED:
+        return "The composition changed."
+    template = _TEMPLATES.get(reason)
     if reason is _R.REQUIRED_FIELD_ADDED and role == "output":
-        template = "{name} is always there now."
+        template = "{name} is now always present."
     if template is None:
-        return _directed(reason, finding)
-    sentence = template.format(
-        name=_name(finding.path),
-        who=_WHO[role],
-        before=_value(finding.before),
-        after=_value(finding.after),
-        what=finding.what,
+        return _format_directed(reason, difference)
+    message = template.format(
+        name=_member_name(difference.path),
+        verb=_VERBS[role],
+        before=_format_before_or_after(difference.before),
+        after=_format_before_or_after(difference.after),
+        detail=difference.detail,
         claim=_CLAIMS[role],
     )
-    return sentence.strip()
+    return message.strip()
 
 
-def _directed(reason: ChangeReason, finding: Difference) -> str:
-    """For what became narrower or wider."""
-    if finding.before is None:
-        return f"{finding.what} is new: {inline(finding.after)}."
-    if finding.after is None:
-        return f"{finding.what} is gone; it was {inline(finding.before)}."
-    word = "tighter" if reason is _R.CONSTRAINT_TIGHTENED else "narrower"
-    if finding.widens:
-        word = "looser" if reason is _R.CONSTRAINT_LOOSENED else "wider"
-    if finding.narrows and finding.widens:
-        word = "another"
-    was, now = inline(finding.before), inline(finding.after)
-    return f"{finding.what} is {word}: it was {was}, and is {now} now."
+def _format_directed(reason: ChangeReason, difference: Difference) -> str:
+    """Return the message about a keyword that became narrower or wider."""
+    if difference.before is None:
+        return f"{difference.detail} was added: {format_value(difference.after)}."
+    if difference.after is None:
+        return f"{difference.detail} was removed. It was {format_value(difference.before)}."
+    verb = "tightened" if reason is _R.CONSTRAINT_TIGHTENED else "narrowed"
+    if difference.widens:
+        verb = "loosened" if reason is _R.CONSTRAINT_LOOSENED else "widened"
+    if difference.narrows and difference.widens:
+        verb = "changed"
+    before, after = format_value(difference.before), format_value(difference.after)
+    return f"{difference.detail} was {verb} from {before} to {after}."
 
 
-def _value(value: Any) -> str:
+def _format_before_or_after(value: Any) -> str:
     if value is None:
         return "nothing"
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " or ".join(value)
-    return inline(value)
+    return format_value(value)
 
 
-def _name(path: str) -> str:
+def _member_name(path: str) -> str:
     last = path.rpartition("/")[2]
-    return last.replace("~1", "/").replace("~0", "~") or "It"
+    return last.replace("~1", "/").replace("~0", "~") or "The value"

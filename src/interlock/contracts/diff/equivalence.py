@@ -1,9 +1,8 @@
-"""Which subschemas of two documents say the same, whatever they are called and however ordered.
+"""Equivalence classes of the subschemas of two documents.
 
-Every schema object gets a number; equal numbers mean equal instances. What differs in words that
-are for people, in the order of a list where order means nothing, or in how a number is written, is
-the same. A reference counts by its own text only where what it leads to is the same in both
-documents.
+Every schema object gets a number; equal numbers mean equal instances. Annotations, the order of
+lists without significant order, and the notation of numbers do not matter. A reference is compared
+by its text only if its target is the same in both documents.
 """
 
 from __future__ import annotations
@@ -14,86 +13,96 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.contracts.diff.documents import Schema, SchemaDocument, SchemaNode, in_latest
+from interlock.contracts.diff.documents import (
+    Schema,
+    SchemaDocument,
+    SchemaNode,
+    to_latest_draft,
+)
 
-# -- References that two documents have in common, and whether they lead to the same.
+# -- References that occur in both documents, and whether their targets are equal.
 #
-# What a name such as `#/$defs/Address` stands for is the same in both documents if it is written
-# in the same words, and everything it refers to is.
+# The target of a reference such as `#/$defs/Address` is the same in both documents if its text is
+# the same, and the targets of all its references are.
 
-_REFERENCES: Final = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":("(?:[^"\\]|\\.)*")')
-_MOST_BYTES: Final = 40_000_000
+_REFERENCE_PATTERN: Final = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":("(?:[^"\\]|\\.)*")')
+_MAX_COMPARED_BYTES: Final = 40_000_000
 
 
-def text_of(value: Any) -> bytes:
-    """A schema as bytes that are the same when every word of it is."""
+def canonical_text(value: Any) -> bytes:
+    """Return a schema as bytes. Equal bytes mean equal schemas, annotations included."""
     return msgspec.json.encode(value, order="sorted")
 
 
-def references_in(text: bytes) -> set[str]:
-    """Everything that a schema refers to."""
-    return {msgspec.json.decode(one, type=str) for one in _REFERENCES.findall(text)}
+def find_references(text: bytes) -> set[str]:
+    """Return all references of a schema."""
+    return {msgspec.json.decode(match, type=str) for match in _REFERENCE_PATTERN.findall(text)}
 
 
 class SharedReferences:
-    """References of the same name on both sides."""
+    """References that occur in both documents."""
 
-    def __init__(self, one: SchemaDocument, other: SchemaDocument) -> None:
+    def __init__(self, old: SchemaDocument, new: SchemaDocument) -> None:
         self.same: frozenset[str] = frozenset()
-        """Those that lead to the same in both documents, through everything they lead on to."""
+        """References with the same target in both documents, including the targets of its
+        references."""
         self.changed: dict[str, tuple[SchemaNode, SchemaNode]] = {}
-        """Those that lead to something else now."""
-        self._mentioned_by: dict[str, set[str]] = {}
-        # In another draft the same words mean something else.
-        if one.one_resource and other.one_resource and one.draft == other.draft:
-            self._compare(one, other)
+        """The targets of references that differ."""
+        self._referrers: dict[str, set[str]] = {}
+        # The same keywords have another meaning in another draft.
+        if old.has_one_resource and new.has_one_resource and old.draft == new.draft:
+            self._compare(old, new)
 
-    def _compare(self, one: SchemaDocument, other: SchemaDocument) -> None:
-        here = references_in(text_of(one.root))
-        there = references_in(text_of(other.root))
+    def _compare(self, old_document: SchemaDocument, new_document: SchemaDocument) -> None:
+        old_references = find_references(canonical_text(old_document.root))
+        new_references = find_references(canonical_text(new_document.root))
         same: set[str] = set()
-        unsure: list[str] = sorted(here ^ there)
-        looked = 0
-        for target in sorted(here & there):
-            (old, address), (new, elsewhere) = one.resolve(target), other.resolve(target)
+        changed: list[str] = sorted(old_references ^ new_references)
+        compared_bytes = 0
+        for target in sorted(old_references & new_references):
+            (old, address), (new, new_address) = (
+                old_document.resolve(target),
+                new_document.resolve(target),
+            )
             if old is None or new is None:
-                # Out of both documents, to one address: whatever is there is the same for both.
-                outside = old is new and address == elsewhere and not target.startswith("#")
-                same.add(target) if outside else unsure.append(target)
+                # Both lead out of the document to the same address: the target is the same.
+                is_external = old is new and address == new_address and not target.startswith("#")
+                same.add(target) if is_external else changed.append(target)
                 continue
-            was, now = text_of(old.value), text_of(new.value)
-            looked += len(was) + len(now)
-            if looked > _MOST_BYTES:
+            old_text, new_text = canonical_text(old.value), canonical_text(new.value)
+            compared_bytes += len(old_text) + len(new_text)
+            if compared_bytes > _MAX_COMPARED_BYTES:
                 self.changed.clear()
                 return
             self.changed[target] = (old, new)
-            for mentioned in references_in(was) | references_in(now):
-                self._mentioned_by.setdefault(mentioned, set()).add(target)
-            if was == now:
+            for reference in find_references(old_text) | find_references(new_text):
+                self._referrers.setdefault(reference, set()).add(target)
+            if old_text == new_text:
                 same.add(target)
             else:
-                unsure.append(target)
-        self.same = frozenset(same - self.mentioning(unsure))
+                changed.append(target)
+        self.same = frozenset(same - self.all_referrers_of(changed))
         for target in self.same:
             self.changed.pop(target, None)
 
-    def mentioned_by(self, target: str) -> set[str]:
-        """What refers to this, without a way over others."""
-        return self._mentioned_by.get(target, set())
+    def referrers_of(self, target: str) -> set[str]:
+        """Return the references whose targets refer to this one directly."""
+        return self._referrers.get(target, set())
 
-    def mentioning(self, targets: list[str]) -> set[str]:
-        """These, and all that lead to one of them, over however many others."""
-        found = set(targets)
-        waiting = list(targets)
-        while waiting:
-            more = self._mentioned_by.get(waiting.pop(), set()) - found
-            found |= more
-            waiting += more
-        return found
+    def all_referrers_of(self, targets: list[str]) -> set[str]:
+        """Return these references, and all references that lead to one of them directly or
+        indirectly."""
+        referrers = set(targets)
+        unvisited = list(targets)
+        while unvisited:
+            new = self._referrers.get(unvisited.pop(), set()) - referrers
+            referrers |= new
+            unvisited += new
+        return referrers
 
 
-_TRUE: Final = -1
-_FALSE: Final = -2
+_TRUE_SCHEMA: Final = -1
+_FALSE_SCHEMA: Final = -2
 
 NULL, BOOLEAN, OBJECT, ARRAY, STRING, INTEGER, FRACTION = (1 << bit for bit in range(7))
 NUMBER: Final = INTEGER | FRACTION
@@ -107,24 +116,24 @@ KINDS: Final = {
     "integer": INTEGER,
     "number": NUMBER,
 }
-_FLOORS: Final = ("minLength", "minItems", "minProperties")
-_PLAIN: Final = (
+_MINIMUM_KEYWORDS: Final = ("minLength", "minItems", "minProperties")
+_NUMERIC_KEYWORDS: Final = (
     "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength",
-    "maxItems", "maxProperties", *_FLOORS,
+    "maxItems", "maxProperties", *_MINIMUM_KEYWORDS,
 )  # fmt: skip
 
 
-def kinds_of(written: str | list[str]) -> int:
-    """What the word `type` lets through."""
-    names = [written] if isinstance(written, str) else written
-    found = 0
+def type_kinds(types: str | list[str]) -> int:
+    """Return the kinds of values that the keyword `type` allows."""
+    names = [types] if isinstance(types, str) else types
+    kinds = 0
     for name in names:
-        found |= KINDS.get(name, 0)
-    return found
+        kinds |= KINDS.get(name, 0)
+    return kinds
 
 
-def kind_of(value: Any) -> int:
-    """The kind of a value. A number without a fraction is an integer, however it is written."""
+def value_kind(value: Any) -> int:
+    """Return the kind of a value. A number without a fraction is an integer in any notation."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -138,132 +147,146 @@ def kind_of(value: Any) -> int:
     return ARRAY if isinstance(value, list) else OBJECT
 
 
-def as_key(value: Any) -> Any:
-    """A value as JSON Schema compares values: 1 is 1.0, and true is not 1."""
+def comparison_key(value: Any) -> Any:
+    """Return a key that compares values as JSON Schema does: 1 equals 1.0, and true does not
+    equal 1."""
     if isinstance(value, bool) or value is None:
         return ("word", value)
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, list):
-        return ("list", tuple(as_key(one) for one in value))
+        return ("list", tuple(comparison_key(item) for item in value))
     if isinstance(value, dict):
-        return ("object", frozenset((name, as_key(one)) for name, one in value.items()))
+        return ("object", frozenset((name, comparison_key(item)) for name, item in value.items()))
     return value
 
 
 class EquivalenceClasses:
-    """The numbers of everything in two documents."""
+    """The equivalence classes of all subschemas of two documents."""
 
-    def __init__(self, one: SchemaDocument, other: SchemaDocument) -> None:
+    def __init__(self, old: SchemaDocument, new: SchemaDocument) -> None:
         self._numbers: dict[Any, int] = {}
-        self._known: dict[tuple[int, int], int] = {}
-        self._words: dict[tuple[int, int], dict[str, Any]] = {}
-        self._first = one
-        self._kept: list[Any] = []
-        self.shared = SharedReferences(one, other)
-        self._same = self.shared.same
+        self._numbers_by_id: dict[tuple[int, int], int] = {}
+        self._keyword_values: dict[tuple[int, int], dict[str, Any]] = {}
+        self._old_document = old
+        self._keep_alive: list[Any] = []
+        self.shared = SharedReferences(old, new)
+        self._same_references = self.shared.same
 
-    def of(self, node: SchemaNode) -> int:
-        """The number of a subschema."""
-        return self._schema(node.value, node.document, node.words)
+    def class_of(self, node: SchemaNode) -> int:
+        """Return the number of the class of a subschema."""
+        return self._schema_number(node.value, node.document, node.keywords)
 
-    def said(self, node: SchemaNode) -> dict[str, Any]:
-        """What each word of a subschema means, for comparing."""
-        if self.of(node) in (_TRUE, _FALSE):
+    def keyword_values(self, node: SchemaNode) -> dict[str, Any]:
+        """Return the comparable value of each keyword of a subschema."""
+        if self.class_of(node) in (_TRUE_SCHEMA, _FALSE_SCHEMA):
             return {}
-        return self._words[id(node.value), id(node.document)]
+        return self._keyword_values[id(node.value), id(node.document)]
 
-    def alike(self, olds: Iterable[SchemaNode], news: Iterable[SchemaNode]) -> bool:
-        """Whether every word is the same, those for people included."""
-        return self._texts(olds) == self._texts(news)
+    def are_identical(self, olds: Iterable[SchemaNode], news: Iterable[SchemaNode]) -> bool:
+        """Return whether all keywords are the same, annotations included."""
+        return self._canonical_texts(olds) == self._canonical_texts(news)
 
-    def _texts(self, nodes: Iterable[SchemaNode]) -> list[Any]:
+    def _canonical_texts(self, nodes: Iterable[SchemaNode]) -> list[Any]:
         texts: list[Any] = []
         for node in nodes:
-            text = text_of(node.value)
-            if not self._same.issuperset(references_in(text)):
+            text = canonical_text(node.value)
+            if not self._same_references.issuperset(find_references(text)):
                 texts.append(id(node))
             texts += (text, node.document.draft)
         return texts
 
-    def _schema(
-        self, value: Schema, document: SchemaDocument, words: dict[str, Any] | None = None
+    def _schema_number(
+        self, value: Schema, document: SchemaDocument, keywords: dict[str, Any] | None = None
     ) -> int:
         if isinstance(value, bool):
-            return _TRUE if value else _FALSE
-        # Both documents may share a value, and mean something else by it.
+            return _TRUE_SCHEMA if value else _FALSE_SCHEMA
+        # Both documents may contain the same object, with another meaning.
         key = (id(value), id(document))
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        if words is None:
-            words, _ = in_latest(value, document.draft)
-        said: dict[str, Any] = {}
-        for word in words:
-            meant = self._word(word, words, document)
-            if meant is not None:
-                said[word] = meant
-        if "const" in said and "enum" not in said:
-            said["enum"] = said.pop("const")
-        # The value is kept, so that its identity stays its own.
-        self._kept.append(value)
-        self._words[key] = said
-        number = self._number(frozenset(said.items())) if said else _TRUE
-        self._known[key] = number
+        number = self._numbers_by_id.get(key)
+        if number is not None:
+            return number
+        if keywords is None:
+            keywords, _ = to_latest_draft(value, document.draft)
+        values: dict[str, Any] = {}
+        for keyword in keywords:
+            comparable = self._keyword_value(keyword, keywords, document)
+            if comparable is not None:
+                values[keyword] = comparable
+        if "const" in values and "enum" not in values:
+            values["enum"] = values.pop("const")
+        # Keep a reference to the value, so that its id is not reused.
+        self._keep_alive.append(value)
+        self._keyword_values[key] = values
+        number = self._number(frozenset(values.items())) if values else _TRUE_SCHEMA
+        self._numbers_by_id[key] = number
         return number
 
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _word(self, word: str, words: dict[str, Any], document: SchemaDocument) -> Any:
-        said = words[word]
-        if word in _PLAIN:
-            return None if word in _FLOORS and said == 0 else as_key(said)
-        if word == "type":
-            kinds = kinds_of(said)
+    def _keyword_value(
+        self, keyword: str, keywords: dict[str, Any], document: SchemaDocument
+    ) -> Any:
+        value = keywords[keyword]
+        if keyword in _NUMERIC_KEYWORDS:
+            return None if keyword in _MINIMUM_KEYWORDS and value == 0 else comparison_key(value)
+        if keyword == "type":
+            kinds = type_kinds(value)
             return None if kinds == ANYTHING else kinds
-        if word in ("properties", "patternProperties", "dependentSchemas"):
-            return frozenset((name, self._schema(one, document)) for name, one in said.items())
-        if word == "required":
-            return frozenset(said) or None
-        if word in (
+        if keyword in ("properties", "patternProperties", "dependentSchemas"):
+            return frozenset(
+                (name, self._schema_number(subschema, document))
+                for name, subschema in value.items()
+            )
+        if keyword == "required":
+            return frozenset(value) or None
+        if keyword in (
             "items", "additionalProperties", "propertyNames", "not", "unevaluatedItems",
             "unevaluatedProperties",
         ):  # fmt: skip
-            return self._schema(said, document)
-        if word in ("allOf", "oneOf"):
-            return tuple(sorted(self._schema(one, document) for one in said))
-        if word == "anyOf":
-            return frozenset(self._schema(one, document) for one in said)
-        if word == "prefixItems":
-            return tuple(self._schema(one, document) for one in said)
-        if word in ("enum", "const"):
-            return frozenset(map(as_key, said if word == "enum" else [said]))
-        if word == "contains":
-            most, least = words.get("maxContains"), words.get("minContains", 1)
-            return self._schema(said, document), as_key(least), as_key(most)
-        if word == "if":
-            arms = (said, words.get("then", True), words.get("else", True))
-            return tuple(self._schema(one, document) for one in arms)
-        if word == "dependentRequired":
-            return frozenset((name, frozenset(others)) for name, others in said.items())
-        if word == "dependencies":
+            return self._schema_number(value, document)
+        if keyword in ("allOf", "oneOf"):
+            return tuple(sorted(self._schema_number(subschema, document) for subschema in value))
+        if keyword == "anyOf":
+            return frozenset(self._schema_number(subschema, document) for subschema in value)
+        if keyword == "prefixItems":
+            return tuple(self._schema_number(subschema, document) for subschema in value)
+        if keyword in ("enum", "const"):
+            return frozenset(map(comparison_key, value if keyword == "enum" else [value]))
+        if keyword == "contains":
+            most, least = keywords.get("maxContains"), keywords.get("minContains", 1)
+            return self._schema_number(value, document), comparison_key(least), comparison_key(most)
+        if keyword == "if":
+            parts = (value, keywords.get("then", True), keywords.get("else", True))
+            return tuple(self._schema_number(subschema, document) for subschema in parts)
+        if keyword == "dependentRequired":
+            return frozenset((name, frozenset(others)) for name, others in value.items())
+        if keyword == "dependencies":
             return frozenset(
-                (name, frozenset(one) if isinstance(one, list) else self._schema(one, document))
-                for name, one in said.items()
+                (
+                    name,
+                    frozenset(subschema)
+                    if isinstance(subschema, list)
+                    else self._schema_number(subschema, document),
+                )
+                for name, subschema in value.items()
             )
-        if word in ("$ref", "$dynamicRef", "$recursiveRef"):
-            return self._reference(said, document)
-        if word == "pattern":
-            return said
-        if word == "format":
-            return said if document.checks_formats else None
-        if word in ("contentEncoding", "contentMediaType"):
-            return said if document.draft <= 7 else None
-        return said or None if word == "uniqueItems" else None
+        if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            return self._reference(value, document)
+        if keyword == "pattern":
+            return value
+        if keyword == "format":
+            return value if document.checks_formats else None
+        if keyword in ("contentEncoding", "contentMediaType"):
+            return value if document.draft <= 7 else None
+        return value or None if keyword == "uniqueItems" else None
 
-    def _reference(self, said: str, document: SchemaDocument) -> Any:
-        if said in self._same:
-            return said
-        # Where it starts from is part of where it leads.
-        return (document is self._first if document.one_resource else object(), said)
+    def _reference(self, reference: str, document: SchemaDocument) -> Any:
+        if reference in self._same_references:
+            return reference
+        # The base URI is part of the target.
+        return (
+            document is self._old_document if document.has_one_resource else object(),
+            reference,
+        )

@@ -1,7 +1,7 @@
-"""What is known of an instance that several schemas hold true for at once.
+"""Facts about an instance for which several schemas hold at once.
 
-Where a schema is only partly understood, less is known: facts never claim too much, which is what
-a proof stands on.
+Where a schema is understood only in part, fewer facts are known. A fact never claims too much,
+because proofs rely on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from interlock.contracts.diff.documents import SchemaNode, in_place
+from interlock.contracts.diff.documents import SchemaNode, iterate_in_place
 from interlock.contracts.diff.equivalence import (
     ANYTHING,
     BOOLEAN,
@@ -21,142 +21,156 @@ from interlock.contracts.diff.equivalence import (
     INTEGER,
     NULL,
     OBJECT,
-    kind_of,
-    kinds_of,
+    type_kinds,
+    value_kind,
 )
 
-# -- Which members and items of an instance a schema has looked at, for `unevaluatedProperties`
-# and `unevaluatedItems`.
+# -- The members and items of an instance that a schema evaluates, for `unevaluatedProperties` and
+# `unevaluatedItems`.
 #
-# That depends on the instance wherever one of several schemas may hold. So there are two answers:
-# what is looked at in any case, and what could be. Whoever relies on the word takes the second,
-# whoever has to fulfil it the first.
+# This depends on the instance wherever one of several schemas may apply. So there are two results:
+# what is always evaluated, and what may be evaluated. A premise uses the second, a goal of a proof
+# the first.
 
-_SOMETIMES: Final = ("anyOf", "oneOf")
-_ARMS: Final = ("if", "then", "else")
-_MOST_STEPS: Final = 100
+_CHOICE_KEYWORDS: Final = ("anyOf", "oneOf")
+_CONDITION_KEYWORDS: Final = ("if", "then", "else")
+_MAX_EVALUATION_STEPS: Final = 100
 
 
 class EvaluatedMembers(Struct):
-    """What was looked at. None: everything, or nobody knows."""
+    """Evaluated members and items. None: all of them, or unknown."""
 
     names: set[str] | None
     patterns: list[str]
     items: int | None
 
 
-def most_evaluated(node: SchemaNode) -> EvaluatedMembers:
-    """All that may have been looked at by a schema and its parts, on some instance."""
-    return _look(node, sometimes=True)
+def possibly_evaluated(node: SchemaNode) -> EvaluatedMembers:
+    """Return everything that a schema and its parts may evaluate on some instance."""
+    return _find_evaluated(node, include_possible=True)
 
 
-def least_evaluated(node: SchemaNode) -> EvaluatedMembers:
-    """All that was looked at for certain, on every instance."""
-    return _look(node, sometimes=False)
+def always_evaluated(node: SchemaNode) -> EvaluatedMembers:
+    """Return everything that a schema evaluates on every instance."""
+    return _find_evaluated(node, include_possible=False)
 
 
-def _look(top: SchemaNode, *, sometimes: bool) -> EvaluatedMembers:
-    found = EvaluatedMembers(set(), [], 0)
-    seen: set[int] = set()
-    waiting = [top]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
+def _find_evaluated(top: SchemaNode, *, include_possible: bool) -> EvaluatedMembers:
+    evaluated = EvaluatedMembers(set(), [], 0)
+    visited: set[int] = set()
+    unvisited = [top]
+    while unvisited:
+        node = unvisited.pop()
+        if id(node) in visited:
             continue
-        seen.add(id(node))
-        if len(seen) > _MOST_STEPS:
-            return EvaluatedMembers(None, [], None) if sometimes else found
-        _add(found, node, inside=node is not top, sometimes=sometimes)
-        words = node.words
+        visited.add(id(node))
+        if len(visited) > _MAX_EVALUATION_STEPS:
+            return EvaluatedMembers(None, [], None) if include_possible else evaluated
+        _add_evaluated(
+            evaluated, node, is_nested=node is not top, include_possible=include_possible
+        )
+        keywords = node.keywords
         reference = node.document.reference(node)
         if reference is not None:
             if reference[0] is not None:
-                waiting.append(reference[0])
-            elif sometimes:
+                unvisited.append(reference[0])
+            elif include_possible:
                 return EvaluatedMembers(None, [], None)
-        if "allOf" in words:
-            waiting += node.listed("allOf")
-        if not sometimes:
+        if "allOf" in keywords:
+            unvisited += node.subschemas("allOf")
+        if not include_possible:
             continue
-        for word in _SOMETIMES:
-            if word in words:
-                waiting += node.listed(word)
-        waiting += [node.one(word) for word in _ARMS if word in words]
-        for word in ("dependentSchemas", "dependencies"):
-            said = words.get(word, {})
-            waiting += [node.named(word, one) for one in said if not isinstance(said[one], list)]
-    return found
+        for keyword in _CHOICE_KEYWORDS:
+            if keyword in keywords:
+                unvisited += node.subschemas(keyword)
+        unvisited += [
+            node.subschema(keyword) for keyword in _CONDITION_KEYWORDS if keyword in keywords
+        ]
+        for keyword in ("dependentSchemas", "dependencies"):
+            dependencies = keywords.get(keyword, {})
+            unvisited += [
+                node.named_subschema(keyword, name)
+                for name in dependencies
+                if not isinstance(dependencies[name], list)
+            ]
+    return evaluated
 
 
-def _add(found: EvaluatedMembers, node: SchemaNode, *, inside: bool, sometimes: bool) -> None:
-    words = node.words
-    if found.names is not None:
-        found.names.update(words.get("properties", ()))
-        found.patterns.extend(words.get("patternProperties", ()))
-        if "additionalProperties" in words or (inside and "unevaluatedProperties" in words):
-            found.names = None
-    if found.items is not None:
-        found.items = max(found.items, len(words.get("prefixItems", ())))
-        everything = "items" in words or (inside and "unevaluatedItems" in words)
-        if everything or (sometimes and "contains" in words):
-            found.items = None
+def _add_evaluated(
+    evaluated: EvaluatedMembers, node: SchemaNode, *, is_nested: bool, include_possible: bool
+) -> None:
+    keywords = node.keywords
+    if evaluated.names is not None:
+        evaluated.names.update(keywords.get("properties", ()))
+        evaluated.patterns.extend(keywords.get("patternProperties", ()))
+        if "additionalProperties" in keywords or (
+            is_nested and "unevaluatedProperties" in keywords
+        ):
+            evaluated.names = None
+    if evaluated.items is not None:
+        evaluated.items = max(evaluated.items, len(keywords.get("prefixItems", ())))
+        has_all_items = "items" in keywords or (is_nested and "unevaluatedItems" in keywords)
+        if has_all_items or (include_possible and "contains" in keywords):
+            evaluated.items = None
 
 
-_MOST_NODES: Final = 200
-_MOST_VALUES: Final = 2_000
-_MOST_INTEGERS: Final = 64
-_MOST_UNIONS: Final = 3
+_MAX_NODES: Final = 200
+_MAX_VALUES: Final = 2_000
+_MAX_INTEGERS: Final = 64
+_MAX_UNION_DEPTH: Final = 3
 UNBOUNDED: Final = float("inf")
 
 RestSchema = tuple[set[str], list[str], SchemaNode]
-"""Names and patterns that something else speaks of, and the schema for all other members."""
+"""Names and patterns that are described elsewhere, and the schema for all other members."""
 
 
 class SchemaFacts:
-    """Everything that holds for an instance of all of these schemas."""
+    """All facts about an instance for which all of these schemas hold."""
 
-    def __init__(self, nodes: Iterable[SchemaNode], kinds: int = ANYTHING, unions: int = 0) -> None:
-        self._unions = unions
-        self.nodes = _expanded(nodes)
-        self.kinds = kinds & self._kinds()
+    def __init__(
+        self, nodes: Iterable[SchemaNode], kinds: int = ANYTHING, union_depth: int = 0
+    ) -> None:
+        self._union_depth = union_depth
+        self.nodes = _expand(nodes)
+        self.kinds = kinds & self._find_kinds()
         while self.kinds == OBJECT:
-            # What a member brings along holds for objects that are known to have it.
-            more = _expanded([*self.nodes, *_brought(self.nodes)])
-            if len(more) == len(self.nodes):
+            # Dependent schemas apply to objects that surely have the member.
+            expanded = _expand([*self.nodes, *_dependent_schemas(self.nodes)])
+            if len(expanded) == len(self.nodes):
                 break
-            self.nodes = more
-            self.kinds &= self._kinds()
+            self.nodes = expanded
+            self.kinds &= self._find_kinds()
 
     @cached_property
-    def length(self) -> int:
-        """How much there is to walk through."""
-        return sum(node.length for node in self.nodes)
+    def size(self) -> int:
+        """The amount of work to walk through the schemas."""
+        return sum(node.size for node in self.nodes)
 
-    def having(self, word: str) -> Iterator[SchemaNode]:
-        """The schemas among them that use a word."""
-        return (node for node in self.nodes if word in node.words)
+    def nodes_with(self, keyword: str) -> Iterator[SchemaNode]:
+        """Yield the schemas that have a keyword."""
+        return (node for node in self.nodes if keyword in node.keywords)
 
-    def _kinds(self) -> int:
+    def _find_kinds(self) -> int:
         kinds = ANYTHING
         for node in self.nodes:
-            words = node.words
-            if node.never:
+            keywords = node.keywords
+            if node.is_false:
                 return 0
-            if "type" in words:
-                kinds &= kinds_of(words["type"])
-            if "const" in words:
-                kinds &= kind_of(words["const"])
-            if "enum" in words:
-                kinds &= _union(kind_of(value) for value in words["enum"])
-            refused = words.get("not")
-            if isinstance(refused, dict) and refused.keys() == {"type"}:
-                kinds &= ~kinds_of(refused["type"])
-            if self._unions < _MOST_UNIONS:
-                for word in ("anyOf", "oneOf"):
-                    if word in words and len(words[word]) <= _MOST_NODES:
-                        kinds &= _union(
-                            _kinds_of_branch(branch, self._unions + 1)
-                            for branch in node.listed(word)
+            if "type" in keywords:
+                kinds &= type_kinds(keywords["type"])
+            if "const" in keywords:
+                kinds &= value_kind(keywords["const"])
+            if "enum" in keywords:
+                kinds &= _combine_kinds(value_kind(value) for value in keywords["enum"])
+            excluded = keywords.get("not")
+            if isinstance(excluded, dict) and excluded.keys() == {"type"}:
+                kinds &= ~type_kinds(excluded["type"])
+            if self._union_depth < _MAX_UNION_DEPTH:
+                for keyword in ("anyOf", "oneOf"):
+                    if keyword in keywords and len(keywords[keyword]) <= _MAX_NODES:
+                        kinds &= _combine_kinds(
+                            _branch_kinds(branch, self._union_depth + 1)
+                            for branch in node.subschemas(keyword)
                         )
         return kinds
 
@@ -164,47 +178,48 @@ class SchemaFacts:
 
     @cached_property
     def values(self) -> list[Any] | None:
-        """All instances that there are, where these can be counted; some may be no instances."""
+        """A list with all instances, if they can be counted. It may contain values that are no
+        instances."""
         candidates = self._candidates()
         if candidates is None:
             return None
         return [
             value
             for value in candidates
-            if kind_of(value) & self.kinds
+            if value_kind(value) & self.kinds
             and not any(node.document.accepts(node, value) is False for node in self.nodes)
         ]
 
     def _candidates(self) -> list[Any] | None:
         lists: list[list[Any]] = []
         for node in self.nodes:
-            if "const" in node.words:
-                lists.append([node.words["const"]])
-            if "enum" in node.words:
-                lists.append(node.words["enum"])
+            if "const" in node.keywords:
+                lists.append([node.keywords["const"]])
+            if "enum" in node.keywords:
+                lists.append(node.keywords["enum"])
         if lists:
             shortest = min(lists, key=len)
-            return shortest if len(shortest) <= _MOST_VALUES else None
+            return shortest if len(shortest) <= _MAX_VALUES else None
         if not self.kinds & ~(NULL | BOOLEAN):
             return [None, False, True]
         if not self.kinds & ~INTEGER:
             low, high = self.lowest, self.highest
-            if high - low < _MOST_INTEGERS:
+            if high - low < _MAX_INTEGERS:
                 return list(range(int(low), int(high) + 1))
         return None
 
     # -- numbers
 
     def _tightest(
-        self, word: str, exclusive: str, pick: Callable[..., float]
+        self, keyword: str, exclusive: str, select: Callable[..., float]
     ) -> tuple[float | None, bool]:
-        """The bound that counts, and whether the bound itself is out."""
-        bounds = [(node.words[word], False) for node in self.having(word)]
-        bounds += [(node.words[exclusive], True) for node in self.having(exclusive)]
+        """Return the effective bound, and whether the bound itself is excluded."""
+        bounds = [(node.keywords[keyword], False) for node in self.nodes_with(keyword)]
+        bounds += [(node.keywords[exclusive], True) for node in self.nodes_with(exclusive)]
         if not bounds:
             return None, False
-        bound = pick(value for value, _ in bounds)
-        return bound, any(out for value, out in bounds if value == bound)
+        bound = select(value for value, _ in bounds)
+        return bound, any(is_exclusive for value, is_exclusive in bounds if value == bound)
 
     @cached_property
     def lower(self) -> tuple[float | None, bool]:
@@ -216,209 +231,218 @@ class SchemaFacts:
 
     @cached_property
     def lowest(self) -> float:
-        """The lowest number, or the lowest integer where all are integers; minus infinity."""
-        bound, out = self.lower
+        """The lowest number, or the lowest integer if all numbers are integers; possibly minus
+        infinity."""
+        bound, is_exclusive = self.lower
         if bound is None:
             return -UNBOUNDED
         if self.kinds & FRACTION:
             return bound
-        return floor(bound) + 1 if out else ceil(bound)
+        return floor(bound) + 1 if is_exclusive else ceil(bound)
 
     @cached_property
     def highest(self) -> float:
-        bound, out = self.upper
+        bound, is_exclusive = self.upper
         if bound is None:
             return UNBOUNDED
         if self.kinds & FRACTION:
             return bound
-        return ceil(bound) - 1 if out else floor(bound)
+        return ceil(bound) - 1 if is_exclusive else floor(bound)
 
     # -- lengths
 
-    def at_least(self, word: str) -> int:
-        return max((int(node.words[word]) for node in self.having(word)), default=0)
+    def minimum_of(self, keyword: str) -> int:
+        return max((int(node.keywords[keyword]) for node in self.nodes_with(keyword)), default=0)
 
-    def at_most(self, word: str) -> float:
-        return min((node.words[word] for node in self.having(word)), default=UNBOUNDED)
+    def maximum_of(self, keyword: str) -> float:
+        return min((node.keywords[keyword] for node in self.nodes_with(keyword)), default=UNBOUNDED)
 
     @cached_property
     def min_items(self) -> int:
-        least = self.at_least("minItems")
-        for node in self.having("contains"):
-            least = max(least, int(node.words.get("minContains", 1)))
-        return least
+        minimum = self.minimum_of("minItems")
+        for node in self.nodes_with("contains"):
+            minimum = max(minimum, int(node.keywords.get("minContains", 1)))
+        return minimum
 
     @cached_property
     def max_items(self) -> float:
-        most = self.at_most("maxItems")
-        for node in self.having("items"):
-            if node.words["items"] is False:
-                most = min(most, len(node.words.get("prefixItems", ())))
-        return most
+        maximum = self.maximum_of("maxItems")
+        for node in self.nodes_with("items"):
+            if node.keywords["items"] is False:
+                maximum = min(maximum, len(node.keywords.get("prefixItems", ())))
+        return maximum
 
     @cached_property
     def min_properties(self) -> int:
-        return max(self.at_least("minProperties"), len(self.required))
+        return max(self.minimum_of("minProperties"), len(self.required))
 
     @cached_property
     def max_properties(self) -> float:
-        most = self.at_most("maxProperties")
+        maximum = self.maximum_of("maxProperties")
         for node in self.nodes:
-            rest = rest_of(node)
-            if rest is not None and rest[2].never and not rest[1]:
-                most = min(most, sum(not self.absent(name) for name in rest[0]))
-        return most
+            rest_schema = find_rest_schema(node)
+            if rest_schema is not None and rest_schema[2].is_false and not rest_schema[1]:
+                maximum = min(maximum, sum(not self.is_absent(name) for name in rest_schema[0]))
+        return maximum
 
     # -- members of an object
 
     @cached_property
     def required(self) -> frozenset[str]:
-        return _required(self.nodes)
+        return _required_names(self.nodes)
 
     @cached_property
     def names(self) -> set[str]:
-        """Every name that one of them has a schema for."""
-        return {name for node in self.having("properties") for name in node.words["properties"]}
+        """All names for which one of the schemas has a subschema."""
+        return {
+            name for node in self.nodes_with("properties") for name in node.keywords["properties"]
+        }
 
-    def under(self, name: str) -> list[SchemaNode]:
-        """The schemas that hold for the member of this name."""
-        found: list[SchemaNode] = []
+    def member_schemas(self, name: str) -> list[SchemaNode]:
+        """Return the schemas that apply to the member of this name."""
+        schemas: list[SchemaNode] = []
         for node in self.nodes:
-            matched, sure = _matching(node, name)
-            found += matched
-            rest = rest_of(node)
-            if rest is None or not sure or name in rest[0]:
+            matched, is_certain = _matching_schemas(node, name)
+            schemas += matched
+            rest_schema = find_rest_schema(node)
+            if rest_schema is None or not is_certain or name in rest_schema[0]:
                 continue
-            hits = [node.document.matches(pattern, name) for pattern in rest[1]]
-            if not any(hit is not False for hit in hits):
-                found.append(rest[2])
-        return found
+            matches = [node.document.matches(pattern, name) for pattern in rest_schema[1]]
+            if not any(match is not False for match in matches):
+                schemas.append(rest_schema[2])
+        return schemas
 
-    def absent(self, name: str) -> bool:
-        """Whether no instance has a member of this name."""
-        if any(node.never for node in self.under(name)):
+    def is_absent(self, name: str) -> bool:
+        """Return whether no instance has a member of this name."""
+        if any(node.is_false for node in self.member_schemas(name)):
             return True
         return any(
-            node.document.accepts(node.one("propertyNames"), name) is False
-            for node in self.having("propertyNames")
+            node.document.accepts(node.subschema("propertyNames"), name) is False
+            for node in self.nodes_with("propertyNames")
         )
 
     # -- items of an array
 
     @cached_property
-    def prefix(self) -> int:
-        """From this position on all items are told apart by nobody."""
+    def prefix_length(self) -> int:
+        """From this position on, all items have the same schemas."""
         return max(
-            (len(node.words["prefixItems"]) for node in self.having("prefixItems")), default=0
+            (len(node.keywords["prefixItems"]) for node in self.nodes_with("prefixItems")),
+            default=0,
         )
 
-    def item(self, at: int) -> list[SchemaNode]:
-        """The schemas that hold for the item at a position."""
-        found: list[SchemaNode] = []
+    def item_schemas(self, index: int) -> list[SchemaNode]:
+        """Return the schemas that apply to the item at an index."""
+        schemas: list[SchemaNode] = []
         for node in self.nodes:
-            prefix = node.words.get("prefixItems", ())
-            if at < len(prefix):
-                found.append(node.listed("prefixItems")[at])
-            elif "items" in node.words:
-                found.append(node.one("items"))
-            elif "unevaluatedItems" in node.words:
-                reached = most_evaluated(node).items
-                if reached is not None and at >= reached:
-                    found.append(node.one("unevaluatedItems"))
-        return found
+            prefix = node.keywords.get("prefixItems", ())
+            if index < len(prefix):
+                schemas.append(node.subschemas("prefixItems")[index])
+            elif "items" in node.keywords:
+                schemas.append(node.subschema("items"))
+            elif "unevaluatedItems" in node.keywords:
+                evaluated_items = possibly_evaluated(node).items
+                if evaluated_items is not None and index >= evaluated_items:
+                    schemas.append(node.subschema("unevaluatedItems"))
+        return schemas
 
 
-def rest_of(node: SchemaNode) -> RestSchema | None:
-    """What a schema says of members that it does not name."""
-    words = node.words
-    if "additionalProperties" in words:
-        names = set(words.get("properties", ()))
-        return names, list(words.get("patternProperties", ())), node.one("additionalProperties")
-    if "unevaluatedProperties" in words:
-        seen = most_evaluated(node)
-        if seen.names is not None:
-            return seen.names, seen.patterns, node.one("unevaluatedProperties")
+def find_rest_schema(node: SchemaNode) -> RestSchema | None:
+    """Return what a schema demands of members that it does not name."""
+    keywords = node.keywords
+    if "additionalProperties" in keywords:
+        names = set(keywords.get("properties", ()))
+        return (
+            names,
+            list(keywords.get("patternProperties", ())),
+            node.subschema("additionalProperties"),
+        )
+    if "unevaluatedProperties" in keywords:
+        evaluated = possibly_evaluated(node)
+        if evaluated.names is not None:
+            return evaluated.names, evaluated.patterns, node.subschema("unevaluatedProperties")
     return None
 
 
-def _matching(node: SchemaNode, name: str) -> tuple[list[SchemaNode], bool]:
-    """The schemas under `properties` and `patternProperties` for a name; whether that is sure."""
-    found: list[SchemaNode] = []
-    sure = True
-    if name in node.words.get("properties", ()):
-        found.append(node.named("properties", name))
-    for pattern in node.words.get("patternProperties", ()):
-        hit = node.document.matches(pattern, name)
-        if hit:
-            found.append(node.named("patternProperties", pattern))
-        sure = sure and hit is not None
-    return found, sure
+def _matching_schemas(node: SchemaNode, name: str) -> tuple[list[SchemaNode], bool]:
+    """Return the schemas under `properties` and `patternProperties` for a name, and whether they
+    are certain."""
+    schemas: list[SchemaNode] = []
+    is_certain = True
+    if name in node.keywords.get("properties", ()):
+        schemas.append(node.named_subschema("properties", name))
+    for pattern in node.keywords.get("patternProperties", ()):
+        match = node.document.matches(pattern, name)
+        if match:
+            schemas.append(node.named_subschema("patternProperties", pattern))
+        is_certain = is_certain and match is not None
+    return schemas, is_certain
 
 
-def _expanded(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
-    """The schemas with all that they refer to or consist of."""
-    found: dict[int, SchemaNode] = {}
-    waiting = list(nodes)[::-1]
-    while waiting and len(found) < _MOST_NODES:
-        node = waiting.pop()
-        if id(node) in found:
+def _expand(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
+    """Return the schemas with all schemas that they refer to or contain in `allOf`."""
+    expanded: dict[int, SchemaNode] = {}
+    unvisited = list(nodes)[::-1]
+    while unvisited and len(expanded) < _MAX_NODES:
+        node = unvisited.pop()
+        if id(node) in expanded:
             continue
-        found[id(node)] = node
+        expanded[id(node)] = node
         reference = node.document.reference(node)
         if reference is not None and reference[0] is not None:
-            waiting.append(reference[0])
-        if "allOf" in node.words:
-            waiting += node.listed("allOf")[::-1]
-    return list(found.values())
+            unvisited.append(reference[0])
+        if "allOf" in node.keywords:
+            unvisited += node.subschemas("allOf")[::-1]
+    return list(expanded.values())
 
 
-def _brought(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
-    required = _required(nodes)
+def _dependent_schemas(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
+    required = _required_names(nodes)
     return [
-        node.named("dependentSchemas", name)
+        node.named_subschema("dependentSchemas", name)
         for node in nodes
-        for name in node.words.get("dependentSchemas", ())
+        for name in node.keywords.get("dependentSchemas", ())
         if name in required
     ]
 
 
-def _required(nodes: Iterable[SchemaNode]) -> frozenset[str]:
-    """Names that every instance has, those that others bring along included."""
+def _required_names(nodes: Iterable[SchemaNode]) -> frozenset[str]:
+    """Return the names that every instance has, including dependent members."""
     required: set[str] = set()
-    brought: dict[str, set[str]] = {}
+    dependencies: dict[str, set[str]] = {}
     for node in nodes:
-        required.update(node.words.get("required", ()))
-        for name, others in node.words.get("dependentRequired", {}).items():
-            brought.setdefault(name, set()).update(others)
-    waiting = list(required)
-    while waiting and brought:
-        for other in brought.pop(waiting.pop(), ()):
+        required.update(node.keywords.get("required", ()))
+        for name, others in node.keywords.get("dependentRequired", {}).items():
+            dependencies.setdefault(name, set()).update(others)
+    unvisited = list(required)
+    while unvisited and dependencies:
+        for other in dependencies.pop(unvisited.pop(), ()):
             if other not in required:
                 required.add(other)
-                waiting.append(other)
+                unvisited.append(other)
     return frozenset(required)
 
 
-def _kinds_of_branch(branch: SchemaNode, unions: int) -> int:
+def _branch_kinds(branch: SchemaNode, union_depth: int) -> int:
     if branch.kinds is None:
-        branch.kinds = SchemaFacts([branch], unions=unions).kinds
+        branch.kinds = SchemaFacts([branch], union_depth=union_depth).kinds
     return branch.kinds
 
 
-def _union(kinds: Iterable[int]) -> int:
-    found = 0
-    for one in kinds:
-        found |= one
-    return found
+def _combine_kinds(kinds: Iterable[int]) -> int:
+    combined = 0
+    for kind in kinds:
+        combined |= kind
+    return combined
 
 
-# -- What a proof starts from: instances of some schemas, and which of their members may be there.
+# -- The premise of a proof: instances of some schemas, and the members that they may have.
 
-_GIVEN_MOST_STEPS: Final = 400
+_MAX_NAME_STEPS: Final = 400
 
 
 class DeclaredNames:
-    """The names that the schemas of one place speak of. Others are taken not to be sent."""
+    """The names that the schemas of one place mention. Other names count as not sent."""
 
     __slots__ = ("names", "patterns")
 
@@ -433,73 +457,78 @@ class DeclaredNames:
 
 
 class Premise(Struct, frozen=True):
-    """Instances about which something is to be shown: they hold for all of these schemas."""
+    """The instances of a proof: all of these schemas hold for them."""
 
     nodes: tuple[SchemaNode, ...]
     kinds: int = ANYTHING
-    split: frozenset[tuple[int, str]] = frozenset()
-    """Unions that were told apart already."""
-    sent: DeclaredNames | None = None
-    """Where only those members count that a schema names: which these are."""
+    split_unions: frozenset[tuple[int, str]] = frozenset()
+    """Unions whose cases are already separated."""
+    declared_names: DeclaredNames | None = None
+    """The members that count, if only members that a schema names do."""
 
-    def also(self, *more: SchemaNode, split: tuple[int, str] | None = None) -> Premise:
-        """Those of the instances that hold for these, too."""
-        known = self.split if split is None else self.split | {split}
-        return Premise((*self.nodes, *more), self.kinds, known, self.sent)
+    def with_nodes(self, *nodes: SchemaNode, union: tuple[int, str] | None = None) -> Premise:
+        """Return the premise for the instances for which these schemas hold, too."""
+        split_unions = self.split_unions if union is None else self.split_unions | {union}
+        return Premise((*self.nodes, *nodes), self.kinds, split_unions, self.declared_names)
 
     @property
     def key(self) -> tuple[frozenset[int], int, frozenset[tuple[int, str]], int]:
-        return (frozenset(map(id, self.nodes)), self.kinds, self.split, id(self.sent))
+        return (
+            frozenset(map(id, self.nodes)),
+            self.kinds,
+            self.split_unions,
+            id(self.declared_names),
+        )
 
 
 class MentionedNames(DeclaredNames):
-    """What schemas say of names in whatever branch, and whether they let others in expressly."""
+    """The names that schemas mention in any branch, and whether they explicitly allow others."""
 
-    __slots__ = ("lists", "open")
+    __slots__ = ("has_properties", "is_open")
 
     def __init__(self) -> None:
         super().__init__()
-        self.lists = False
-        self.open = False
+        self.has_properties = False
+        self.is_open = False
 
 
-def spoken_of(nodes: Iterable[SchemaNode]) -> MentionedNames:
-    """The names that schemas of one place speak of."""
-    found = MentionedNames()
-    seen: set[int] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
+def find_mentioned_names(nodes: Iterable[SchemaNode]) -> MentionedNames:
+    """Return the names that the schemas of one place mention."""
+    mentioned = MentionedNames()
+    visited: set[int] = set()
+    unvisited = list(nodes)
+    while unvisited:
+        node = unvisited.pop()
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         reference = node.document.reference(node)
-        if len(seen) > _GIVEN_MOST_STEPS or (reference is not None and reference[0] is None):
-            found.open = True
+        if len(visited) > _MAX_NAME_STEPS or (reference is not None and reference[0] is None):
+            mentioned.is_open = True
             break
-        _given_add(found, node)
-        waiting += in_place(node)
-    return found
+        _add_mentioned_names(mentioned, node)
+        unvisited += iterate_in_place(node)
+    return mentioned
 
 
-def _given_add(found: MentionedNames, node: SchemaNode) -> None:
-    words = node.words
-    found.lists = found.lists or "properties" in words
-    # A member that may not be there is spoken of, but never sent.
-    found.names.update(
-        name for name, one in words.get("properties", {}).items() if one is not False
+def _add_mentioned_names(mentioned: MentionedNames, node: SchemaNode) -> None:
+    keywords = node.keywords
+    mentioned.has_properties = mentioned.has_properties or "properties" in keywords
+    # A forbidden member is mentioned, but never sent.
+    mentioned.names.update(
+        name for name, subschema in keywords.get("properties", {}).items() if subschema is not False
     )
-    found.names.update(words.get("required", ()))
-    found.names.update(words.get("dependentSchemas", ()))
-    for name, others in words.get("dependentRequired", {}).items():
-        found.names.update((name, *others))
-    found.patterns += [(node, pattern) for pattern in words.get("patternProperties", ())]
-    for word in ("additionalProperties", "unevaluatedProperties"):
-        if word in words and words[word] is not False:
-            found.open = True
+    mentioned.names.update(keywords.get("required", ()))
+    mentioned.names.update(keywords.get("dependentSchemas", ()))
+    for name, others in keywords.get("dependentRequired", {}).items():
+        mentioned.names.update((name, *others))
+    mentioned.patterns += [(node, pattern) for pattern in keywords.get("patternProperties", ())]
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in keywords and keywords[keyword] is not False:
+            mentioned.is_open = True
 
 
-def declared_in(nodes: Iterable[SchemaNode]) -> DeclaredNames | None:
-    """The names that may be sent where schemas are taken at their word. None: any."""
-    spoken = spoken_of(nodes)
-    return spoken if spoken.lists and not spoken.open else None
+def find_declared_names(nodes: Iterable[SchemaNode]) -> DeclaredNames | None:
+    """Return the names that may be sent if only named members count. None: any name."""
+    mentioned = find_mentioned_names(nodes)
+    return mentioned if mentioned.has_properties and not mentioned.is_open else None

@@ -1,7 +1,8 @@
-"""Protobuf descriptors as plain data: messages, enums and services by their full names.
+"""The comparison of Protobuf descriptors: reads them as plain data, and returns the changes between
+two sets.
 
-The `protobuf` package is only needed here, and only by whoever has descriptors to read: it is the
-extra `interlock[contracts]`.
+Only this module of the package needs the `protobuf` library, which belongs to the extra
+`interlock[contracts]`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from interlock.contracts.diff.changes import ChangeReason, SchemaChange, shown
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, truncate_value
 from interlock.errors import CONFIG, INVALID_ARGUMENTS, InterlockError
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_DESCRIPTOR_BYTES: Final = 64 * 1024 * 1024
 _WELL_KNOWN: Final = "google/protobuf/"
 _REQUIRED, _REPEATED = 2, 3
 _GROUP, _MESSAGE, _ENUM = 10, 11, 14
@@ -31,7 +32,8 @@ class ProtoField(Struct, frozen=True):
     number: int
     type: str
     cardinality: str
-    """`required`, `repeated`, `map`, `optional` (it is known whether it was set) or `implicit`."""
+    """`required`, `repeated`, `map`, `optional` (with presence) or `implicit` (without
+    presence)."""
     oneof: str
     json_name: str
     default: str | None
@@ -49,7 +51,7 @@ class ProtoValue(Struct, frozen=True):
 
 
 class ReservedRanges(Struct, frozen=True):
-    """Numbers and names that may not be used again. Ranges include both ends."""
+    """Reserved numbers and names. Ranges include both ends."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     names: frozenset[str] = frozenset()
@@ -58,12 +60,12 @@ class ReservedRanges(Struct, frozen=True):
         return any(first <= number <= last for first, last in self.ranges)
 
     def covers(self, first: int, last: int) -> bool:
-        """Whether every number of a range is reserved."""
-        at = first
+        """Return whether every number of a range is reserved."""
+        next_number = first
         for start, end in sorted(self.ranges):
-            if start <= at <= end:
-                at = end + 1
-        return at > last
+            if start <= next_number <= end:
+                next_number = end + 1
+        return next_number > last
 
 
 class ProtoMessage(Struct, frozen=True):
@@ -76,7 +78,7 @@ class ProtoMessage(Struct, frozen=True):
 
 
 class ProtoEnum(Struct, frozen=True):
-    """An enum. A closed one does not keep numbers that it has no name for."""
+    """An enum. A closed enum does not keep numbers without a name."""
 
     values: tuple[ProtoValue, ...]
     reserved: ReservedRanges
@@ -106,72 +108,75 @@ class ProtoService(Struct, frozen=True):
 
 
 class ProtoSet(Struct):
-    """A whole set of descriptors. Full names carry no leading dot."""
+    """A complete set of descriptors. Full names have no leading dot."""
 
     messages: dict[str, ProtoMessage] = msgspec.field(default_factory=dict)
     enums: dict[str, ProtoEnum] = msgspec.field(default_factory=dict)
     services: dict[str, ProtoService] = msgspec.field(default_factory=dict)
     extensions: dict[str, dict[str, ProtoField]] = msgspec.field(default_factory=dict)
-    """By the message that they extend, then by their full names."""
+    """Extensions, by the message that they extend, then by their full names."""
     packages: dict[str, str] = msgspec.field(default_factory=dict)
-    """By file."""
+    """The package of each file."""
     syntaxes: dict[str, str] = msgspec.field(default_factory=dict)
-    """By file."""
+    """The syntax of each file."""
 
 
-def read_descriptors(data: bytes, renamed: dict[str, str] | None = None) -> ProtoSet:
-    """Read a serialized FileDescriptorSet. `renamed`: packages that are called otherwise now.
+def read_descriptors(data: bytes, renamed_packages: dict[str, str] | None = None) -> ProtoSet:
+    """Parse a serialized FileDescriptorSet.
 
-    Raises InterlockError when it is none, or when the `protobuf` package is not installed.
+    Args:
+        renamed_packages: New names of packages, by their old names.
+
+    Raises:
+        InterlockError: The data is invalid, or the `protobuf` library is not installed.
     """
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_DESCRIPTOR_BYTES:
         raise InterlockError(
-            INVALID_ARGUMENTS, f"A descriptor set may have {MOST_BYTES:,} bytes at most."
+            INVALID_ARGUMENTS,
+            f"The descriptor set is too large. The limit is {MAX_DESCRIPTOR_BYTES:,} bytes.",
         )
-    found = ProtoSet()
-    for file in _parsed(data).file:
+    result = ProtoSet()
+    for file in _parse(data).file:
         if not _text(file.name).startswith(_WELL_KNOWN):
-            _File(found, file, renamed or {}).read()
-    if not found.packages:
-        raise InterlockError(
-            INVALID_ARGUMENTS, "There are no files in this descriptor set, only bytes that fit."
-        )
-    return found
+            _FileReader(result, file, renamed_packages or {}).read()
+    if not result.packages:
+        raise InterlockError(INVALID_ARGUMENTS, "The descriptor set contains no files.")
+    return result
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     try:
         descriptor_pb2 = importlib.import_module("google.protobuf.descriptor_pb2")
         errors = importlib.import_module("google.protobuf.message")
     except ImportError:
         raise InterlockError(
             CONFIG,
-            "Protobuf contracts need the protobuf package, which is not installed: "
-            "pip install 'interlock[contracts]', or '.[contracts]' in a checkout.",
+            "Protobuf support is not installed. Install it: "
+            "`pip install 'interlock[contracts]'`, or '.[contracts]' in a checkout.",
         ) from None
     try:
         return descriptor_pb2.FileDescriptorSet.FromString(data)
     except errors.DecodeError:
         raise InterlockError(
             INVALID_ARGUMENTS,
-            "This is no serialized FileDescriptorSet. Make one with "
+            "This is not a serialized FileDescriptorSet. Create one with "
             "`protoc --include_imports --include_source_info --descriptor_set_out=FILE`.",
         ) from None
 
 
-class _File:
-    """Reads one file of a set into the whole."""
+class _FileReader:
+    """A reader that adds one file to a set."""
 
-    def __init__(self, found: ProtoSet, file: Any, renamed: dict[str, str]) -> None:
-        self.found = found
+    def __init__(self, result: ProtoSet, file: Any, renamed_packages: dict[str, str]) -> None:
+        self.result = result
         self.file = file
-        self.renamed = renamed
+        self.renamed_packages = renamed_packages
         self.syntax = _text(file.syntax) or ("editions" if file.edition else "proto2")
         features = file.options.features
         self.presence = features.field_presence or (
             _IMPLICIT if self.syntax == "proto3" else _EXPLICIT
         )
-        self.closed = (features.enum_type or 1) == _CLOSED or self.syntax == "proto2"
+        self.is_closed = (features.enum_type or 1) == _CLOSED or self.syntax == "proto2"
         self.comments = {
             tuple(location.path): "".join(
                 map(_text, (location.leading_comments, location.trailing_comments))
@@ -181,155 +186,159 @@ class _File:
         }
 
     def read(self) -> None:
-        file, found = self.file, self.found
+        file, result = self.file, self.result
         package = _text(file.package)
-        package = self.renamed.get(package, package)
-        found.packages[_text(file.name)] = package
-        found.syntaxes[_text(file.name)] = self.syntax
-        for at, message in enumerate(file.message_type):
-            self._message(message, package, (4, at))
-        for at, enum in enumerate(file.enum_type):
-            self._enum(enum, package, (5, at))
-        for at, service in enumerate(file.service):
-            self._service(service, package, (6, at))
+        package = self.renamed_packages.get(package, package)
+        result.packages[_text(file.name)] = package
+        result.syntaxes[_text(file.name)] = self.syntax
+        for index, message in enumerate(file.message_type):
+            self._message(message, package, (4, index))
+        for index, enum in enumerate(file.enum_type):
+            self._enum(enum, package, (5, index))
+        for index, service in enumerate(file.service):
+            self._service(service, package, (6, index))
         self._extensions(file.extension, package, (7,))
 
     def _message(self, message: Any, scope: str, path: tuple[int, ...]) -> None:
-        name = _joined(scope, message.name)
+        name = _join_names(scope, message.name)
         entries = {
-            f".{_joined(name, nested.name)}": nested
+            f".{_join_names(name, nested.name)}": nested
             for nested in message.nested_type
             if nested.options.map_entry
         }
         fields = [
-            self._field(one, message, entries, (*path, 2, at))
-            for at, one in enumerate(message.field)
+            self._field(field, message, entries, (*path, 2, index))
+            for index, field in enumerate(message.field)
         ]
-        # In messages the end of a range is the first number behind it.
-        ranges = tuple((one.start, one.end - 1) for one in message.reserved_range)
-        self.found.messages[name] = ProtoMessage(
+        # In messages, the end of a range is exclusive.
+        ranges = tuple((reserved.start, reserved.end - 1) for reserved in message.reserved_range)
+        self.result.messages[name] = ProtoMessage(
             tuple(fields),
             ReservedRanges(ranges, frozenset(map(_text, message.reserved_name))),
             message.options.deprecated,
             self.comments.get(path, ""),
         )
-        for at, nested in enumerate(message.nested_type):
+        for index, nested in enumerate(message.nested_type):
             if not nested.options.map_entry:
-                self._message(nested, name, (*path, 3, at))
-        for at, enum in enumerate(message.enum_type):
-            self._enum(enum, name, (*path, 4, at))
+                self._message(nested, name, (*path, 3, index))
+        for index, enum in enumerate(message.enum_type):
+            self._enum(enum, name, (*path, 4, index))
         self._extensions(message.extension, name, (*path, 6))
 
     def _extensions(self, extensions: Iterable[Any], scope: str, path: tuple[int, ...]) -> None:
-        for at, one in enumerate(extensions):
-            extended = self.found.extensions.setdefault(self._type_name(one.extendee), {})
-            extended[_joined(scope, one.name)] = self._field(one, None, {}, (*path, at))
+        for index, extension in enumerate(extensions):
+            extended = self.result.extensions.setdefault(self._type_name(extension.extendee), {})
+            extended[_join_names(scope, extension.name)] = self._field(
+                extension, None, {}, (*path, index)
+            )
 
     def _field(
-        self, one: Any, message: Any, entries: dict[str, Any], path: tuple[int, ...]
+        self, field: Any, message: Any, entries: dict[str, Any], path: tuple[int, ...]
     ) -> ProtoField:
-        entry = entries.get(f".{self._type_name(one.type_name)}")
+        entry = entries.get(f".{self._type_name(field.type_name)}")
         if entry is not None:
-            inside = {inner.number: self._type(inner) for inner in entry.field}
-            kind, cardinality = f"map<{inside.get(1)}, {inside.get(2)}>", "map"
+            entry_types = {
+                entry_field.number: self._type(entry_field) for entry_field in entry.field
+            }
+            kind, cardinality = f"map<{entry_types.get(1)}, {entry_types.get(2)}>", "map"
         else:
-            kind, cardinality = self._type(one), self._cardinality(one)
+            kind, cardinality = self._type(field), self._cardinality(field)
         oneof = ""
-        if message is not None and one.HasField("oneof_index") and not one.proto3_optional:
-            if not 0 <= one.oneof_index < len(message.oneof_decl):
+        if message is not None and field.HasField("oneof_index") and not field.proto3_optional:
+            if not 0 <= field.oneof_index < len(message.oneof_decl):
                 raise InterlockError(
-                    INVALID_ARGUMENTS, f"{_text(one.name)} is in a oneof that is not there."
+                    INVALID_ARGUMENTS, f"{_text(field.name)} refers to a oneof that does not exist."
                 )
-            oneof = _text(message.oneof_decl[one.oneof_index].name)
+            oneof = _text(message.oneof_decl[field.oneof_index].name)
         return ProtoField(
-            _text(one.name),
-            one.number,
+            _text(field.name),
+            field.number,
             kind,
             cardinality,
             oneof,
-            _text(one.json_name),
-            _text(one.default_value) if one.HasField("default_value") else None,
-            one.options.deprecated,
+            _text(field.json_name),
+            _text(field.default_value) if field.HasField("default_value") else None,
+            field.options.deprecated,
             self.comments.get(path, ""),
         )
 
-    def _cardinality(self, one: Any) -> str:
-        presence = one.options.features.field_presence or self.presence
-        if one.label == _REQUIRED or presence == _LEGACY_REQUIRED:
+    def _cardinality(self, field: Any) -> str:
+        presence = field.options.features.field_presence or self.presence
+        if field.label == _REQUIRED or presence == _LEGACY_REQUIRED:
             return "required"
-        if one.label == _REPEATED:
+        if field.label == _REPEATED:
             return "repeated"
-        known = (
-            one.type in (_MESSAGE, _GROUP)
-            or one.proto3_optional
-            or one.HasField("oneof_index")
+        has_presence = (
+            field.type in (_MESSAGE, _GROUP)
+            or field.proto3_optional
+            or field.HasField("oneof_index")
             or presence == _EXPLICIT
         )
-        return "optional" if known else "implicit"
+        return "optional" if has_presence else "implicit"
 
-    def _type(self, one: Any) -> str:
-        if one.type_name:
-            kind = {_ENUM: "enum", _GROUP: "group"}.get(one.type, "message")
-            return f"{kind} {self._type_name(one.type_name)}"
-        name: str = one.Type.Name(one.type) if one.type else "unknown"
+    def _type(self, field: Any) -> str:
+        if field.type_name:
+            kind = {_ENUM: "enum", _GROUP: "group"}.get(field.type, "message")
+            return f"{kind} {self._type_name(field.type_name)}"
+        name: str = field.Type.Name(field.type) if field.type else "unknown"
         return name.removeprefix("TYPE_").lower()
 
-    def _type_name(self, written: str | bytes) -> str:
-        """A full name, with the package that it has now."""
-        name = _text(written).removeprefix(".")
-        for package, now in self.renamed.items():
+    def _type_name(self, raw_name: str | bytes) -> str:
+        """Return a full name, with the current name of its package."""
+        name = _text(raw_name).removeprefix(".")
+        for package, new_package in self.renamed_packages.items():
             if name.startswith(f"{package}."):
-                return f"{now}{name[len(package) :]}"
+                return f"{new_package}{name[len(package) :]}"
         return name
 
     def _enum(self, enum: Any, scope: str, path: tuple[int, ...]) -> None:
         values = [
             ProtoValue(
-                _text(one.name),
-                one.number,
-                one.options.deprecated,
-                self.comments.get((*path, 2, at), ""),
+                _text(value.name),
+                value.number,
+                value.options.deprecated,
+                self.comments.get((*path, 2, index), ""),
             )
-            for at, one in enumerate(enum.value)
+            for index, value in enumerate(enum.value)
         ]
-        ranges = tuple((one.start, one.end) for one in enum.reserved_range)
-        own = enum.options.features.enum_type
-        self.found.enums[_joined(scope, enum.name)] = ProtoEnum(
+        ranges = tuple((reserved.start, reserved.end) for reserved in enum.reserved_range)
+        own_type = enum.options.features.enum_type
+        self.result.enums[_join_names(scope, enum.name)] = ProtoEnum(
             tuple(values),
             ReservedRanges(ranges, frozenset(map(_text, enum.reserved_name))),
-            own == _CLOSED if own else self.closed,
+            own_type == _CLOSED if own_type else self.is_closed,
             enum.options.deprecated,
             self.comments.get(path, ""),
         )
 
     def _service(self, service: Any, scope: str, path: tuple[int, ...]) -> None:
         methods = {
-            _text(one.name): ProtoMethod(
-                self._type_name(one.input_type),
-                self._type_name(one.output_type),
-                one.client_streaming,
-                one.server_streaming,
-                one.options.idempotency_level,
-                one.options.deprecated,
-                self.comments.get((*path, 2, at), ""),
+            _text(method.name): ProtoMethod(
+                self._type_name(method.input_type),
+                self._type_name(method.output_type),
+                method.client_streaming,
+                method.server_streaming,
+                method.options.idempotency_level,
+                method.options.deprecated,
+                self.comments.get((*path, 2, index), ""),
             )
-            for at, one in enumerate(service.method)
+            for index, method in enumerate(service.method)
         }
-        self.found.services[_joined(scope, service.name)] = ProtoService(
+        self.result.services[_join_names(scope, service.name)] = ProtoService(
             methods, service.options.deprecated, self.comments.get(path, "")
         )
 
 
-def _joined(scope: str, name: str | bytes) -> str:
+def _join_names(scope: str, name: str | bytes) -> str:
     return f"{scope}.{_text(name)}" if scope else _text(name)
 
 
 def _text(value: str | bytes) -> str:
-    """Text of a descriptor. What is no UTF-8 comes as bytes."""
+    """Return a text of a descriptor. Protobuf returns invalid UTF-8 as bytes."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
-# -- The difference of two Protobuf messages or enums: fields, values, and what is reserved.
+# -- The differences of messages and enums: fields, values, and reserved numbers.
 
 _R = ChangeReason
 _CARDINALITY: Final = {
@@ -341,7 +350,7 @@ _CARDINALITY: Final = {
 }
 
 
-class _Described(Protocol):
+class _DescribedElement(Protocol):
     @property
     def comment(self) -> str: ...
 
@@ -349,16 +358,18 @@ class _Described(Protocol):
     def deprecated(self) -> bool: ...
 
 
-def said(path: str, old: _Described, new: _Described) -> list[SchemaChange]:
-    """Words for people: the comment, and whether it is deprecated."""
+def diff_descriptions(
+    path: str, old: _DescribedElement, new: _DescribedElement
+) -> list[SchemaChange]:
+    """Return the changes of the comment and of the deprecation."""
     changes: list[SchemaChange] = []
     if old.comment != new.comment:
-        was, now = shown(old.comment), shown(new.comment)
-        sentence = "Only the comment is another."
-        changes.append(SchemaChange(_R.DESCRIPTION_CHANGED, path, False, sentence, was, now))
+        before, after = truncate_value(old.comment), truncate_value(new.comment)
+        message = "Only the comment changed."
+        changes.append(SchemaChange(_R.DESCRIPTION_CHANGED, path, False, message, before, after))
     if old.deprecated != new.deprecated:
-        sentence = "It is deprecated now." if new.deprecated else "It is no longer deprecated."
-        changes.append(SchemaChange(_R.DEPRECATED, path, False, sentence))
+        message = "It is now deprecated." if new.deprecated else "It is no longer deprecated."
+        changes.append(SchemaChange(_R.DEPRECATED, path, False, message))
     return changes
 
 
@@ -366,123 +377,130 @@ def said(path: str, old: _Described, new: _Described) -> list[SchemaChange]:
 
 
 def diff_fields(
-    message: str,
+    message_name: str,
     old: dict[str, ProtoField],
     new: dict[str, ProtoField],
-    was_reserved: ReservedRanges | None = None,
-    is_reserved: ReservedRanges | None = None,
+    old_reserved: ReservedRanges | None = None,
+    new_reserved: ReservedRanges | None = None,
 ) -> list[SchemaChange]:
-    """What became of each field. A field is known by its number, and by its name where it moved."""
-    was_reserved, is_reserved = was_reserved or ReservedRanges(), is_reserved or ReservedRanges()
+    """Return the changes of all fields. A field is identified by its name, or by its number if
+    it was renamed."""
+    old_reserved, new_reserved = old_reserved or ReservedRanges(), new_reserved or ReservedRanges()
     changes: list[SchemaChange] = []
-    by_number = {one.number: name for name, one in new.items() if name not in old}
-    met: set[str] = set()
+    by_number = {field.number: name for name, field in new.items() if name not in old}
+    matched: set[str] = set()
     pairs: list[tuple[str, ProtoField, ProtoField]] = []
     for name, field in old.items():
-        path = _path(message, name)
-        same = new.get(name)
-        if same is not None:
-            met.add(name)
-            pairs.append((path, field, same))
-            if same.number != field.number:
-                changes.append(_renumbered(path, field, same))
+        path = _element_path(message_name, name)
+        new_field = new.get(name)
+        if new_field is not None:
+            matched.add(name)
+            pairs.append((path, field, new_field))
+            if new_field.number != field.number:
+                changes.append(_number_change(path, field, new_field))
             continue
-        other = by_number.get(field.number)
-        if other is None:
-            changes.append(_removed(path, field, is_reserved))
+        new_name = by_number.get(field.number)
+        if new_name is None:
+            changes.append(_removal(path, field, new_reserved))
             continue
-        met.add(other)
-        pairs.append((path, field, new[other]))
-        sentence = (
-            f"Number {field.number} was called {field.name}, and is {new[other].name} now: the "
-            "bytes are the same, names in JSON, field masks and code are not."
+        matched.add(new_name)
+        pairs.append((path, field, new[new_name]))
+        message = (
+            f"Number {field.number} was renamed from {field.name} to {new[new_name].name}. The "
+            "bytes are the same, but names in JSON, field masks and code change."
         )
         changes.append(
-            SchemaChange(_R.FIELD_RENAMED, path, True, sentence, field.name, new[other].name)
+            SchemaChange(_R.FIELD_RENAMED, path, True, message, field.name, new[new_name].name)
         )
     for path, before, after in pairs:
-        changes += _field(path, before, after)
-    changes += _oneofs(message, pairs)
+        changes += _diff_field(path, before, after)
+    changes += _diff_oneofs(message_name, pairs)
     for name, field in new.items():
-        if name not in met:
-            changes.append(_added(_path(message, name), field, was_reserved))
+        if name not in matched:
+            changes.append(_addition(_element_path(message_name, name), field, old_reserved))
     return changes
 
 
-def _path(message: str, name: str) -> str:
-    return f"{message}.{name}" if message else name
+def _element_path(message_name: str, name: str) -> str:
+    return f"{message_name}.{name}" if message_name else name
 
 
-def _renumbered(path: str, old: ProtoField, new: ProtoField) -> SchemaChange:
-    sentence = f"Its number was {old.number}, and is {new.number} now: bytes are read otherwise."
-    return SchemaChange(_R.FIELD_NUMBER_CHANGED, path, True, sentence, old.number, new.number)
+def _number_change(path: str, old: ProtoField, new: ProtoField) -> SchemaChange:
+    message = (
+        f"The number changed from {old.number} to {new.number}. Bytes are decoded differently."
+    )
+    return SchemaChange(_R.FIELD_NUMBER_CHANGED, path, True, message, old.number, new.number)
 
 
-def _removed(path: str, field: ProtoField, reserved: ReservedRanges) -> SchemaChange:
-    sentence = (
-        f"{field.name} (number {field.number}) is gone; whoever sets or reads it depends on it."
+def _removal(path: str, field: ProtoField, reserved: ReservedRanges) -> SchemaChange:
+    message = (
+        f"{field.name} (number {field.number}) was removed. Programs that set or read it depend on "
+        "it."
     )
     if not reserved.has(field.number):
-        sentence += " Its number is not reserved, so that it may be used again by mistake."
-    return SchemaChange(_R.FIELD_REMOVED, path, True, sentence, field.type)
+        message += " Reserve its number, so that it is not reused by mistake."
+    return SchemaChange(_R.FIELD_REMOVED, path, True, message, field.type)
 
 
-def _added(path: str, field: ProtoField, was_reserved: ReservedRanges) -> SchemaChange:
-    if was_reserved.has(field.number) or field.name in was_reserved.names:
-        sentence = f"{field.name} uses number {field.number}, but that or the name was reserved."
-        return SchemaChange(_R.RESERVED_REUSED, path, True, sentence, None, field.type)
+def _addition(path: str, field: ProtoField, old_reserved: ReservedRanges) -> SchemaChange:
+    if old_reserved.has(field.number) or field.name in old_reserved.names:
+        message = (
+            f"{field.name} uses number {field.number}, but the number or the name was reserved."
+        )
+        return SchemaChange(_R.RESERVED_REUSED, path, True, message, None, field.type)
     if field.cardinality == "required":
-        sentence = f"{field.name} must be set; whoever does not know it is refused."
-        return SchemaChange(_R.REQUIRED_FIELD_ADDED, path, True, sentence, None, field.type)
-    sentence = f"{field.name} (number {field.number}) is new; readers that do not know it skip it."
-    return SchemaChange(_R.FIELD_ADDED_OPTIONAL, path, False, sentence, None, field.type)
+        message = f"{field.name} is required. Programs that do not know it are rejected."
+        return SchemaChange(_R.REQUIRED_FIELD_ADDED, path, True, message, None, field.type)
+    message = f"{field.name} (number {field.number}) is new. Readers that do not know it skip it."
+    return SchemaChange(_R.FIELD_ADDED_OPTIONAL, path, False, message, None, field.type)
 
 
-def _field(path: str, old: ProtoField, new: ProtoField) -> list[SchemaChange]:
-    changes = said(path, old, new)
+def _diff_field(path: str, old: ProtoField, new: ProtoField) -> list[SchemaChange]:
+    changes = diff_descriptions(path, old, new)
     many = ("repeated", "map")
     if old.type != new.type:
-        sentence = f"It was {old.type}, and is {new.type} now."
-        changes.append(
-            SchemaChange(_R.FIELD_TYPE_CHANGED, path, True, sentence, old.type, new.type)
-        )
+        message = f"The type changed from {old.type} to {new.type}."
+        changes.append(SchemaChange(_R.FIELD_TYPE_CHANGED, path, True, message, old.type, new.type))
     elif old.cardinality != new.cardinality:
-        was, now = old.cardinality, new.cardinality
-        reason, breaks = _R.FIELD_LABEL_CHANGED, True
-        sentence = f"It was {_CARDINALITY[was]}, and is {_CARDINALITY[now]} now."
-        if now == "required" and was not in many:
+        before, after = old.cardinality, new.cardinality
+        reason, is_breaking = _R.FIELD_LABEL_CHANGED, True
+        message = f"It changed from {_CARDINALITY[before]} to {_CARDINALITY[after]}."
+        if after == "required" and before not in many:
             reason = _R.REQUIRED_FIELD_ADDED
-            sentence = "It must be set now; whoever leaves it out is refused."
-        elif was == "required" and now not in many:
+            message = "It is now required. Programs that omit it are rejected."
+        elif before == "required" and after not in many:
             reason = _R.REQUIRED_FIELD_DROPPED
-            sentence = "It need not be set any more; older readers refuse what lacks it."
-        elif {was, now} == {"implicit", "optional"}:
-            reason, breaks = _R.FIELD_PRESENCE_CHANGED, now == "implicit"
-            sentence = (
-                "It can no longer be told whether it was set."
-                if breaks
-                else "It can be told now whether it was set."
+            message = "It is no longer required. Older readers reject messages without it."
+        elif {before, after} == {"implicit", "optional"}:
+            reason, is_breaking = _R.FIELD_PRESENCE_CHANGED, after == "implicit"
+            message = (
+                "Readers can no longer tell whether it was set."
+                if is_breaking
+                else "Readers can now tell whether it was set."
             )
-        changes.append(SchemaChange(reason, path, breaks, sentence, was, now))
+        changes.append(SchemaChange(reason, path, is_breaking, message, before, after))
     if old.name == new.name and old.json_name != new.json_name:
-        sentence = f"In JSON it was {old.json_name}, and is {new.json_name} now."
+        message = f"The JSON name changed from {old.json_name} to {new.json_name}."
         changes.append(
-            SchemaChange(_R.JSON_NAME_CHANGED, path, True, sentence, old.json_name, new.json_name)
+            SchemaChange(_R.JSON_NAME_CHANGED, path, True, message, old.json_name, new.json_name)
         )
     if old.default != new.default:
-        sentence = f"Not set, it meant {_default(old)}, and means {_default(new)} now."
+        message = f"The default changed from {_format_default(old)} to {_format_default(new)}."
         changes.append(
-            SchemaChange(_R.DEFAULT_CHANGED, path, True, sentence, old.default, new.default)
+            SchemaChange(_R.DEFAULT_CHANGED, path, True, message, old.default, new.default)
         )
     return changes
 
 
-def _default(field: ProtoField) -> str:
-    return "nothing in particular" if field.default is None else repr(field.default)
+def _format_default(field: ProtoField) -> str:
+    return "the default of its type" if field.default is None else repr(field.default)
 
 
-def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> list[SchemaChange]:
-    """Fields that exclude others now, or no longer do. A mere other name for that is no break."""
+def _diff_oneofs(
+    message_name: str, pairs: list[tuple[str, ProtoField, ProtoField]]
+) -> list[SchemaChange]:
+    """Return the changes of oneofs: fields that exclude other fields now, or no longer do. A new
+    name of a oneof is compatible."""
     before: dict[str, set[str]] = {"": set()}
     after: dict[str, set[str]] = {"": set()}
     for path, old, new in pairs:
@@ -497,15 +515,20 @@ def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> li
         if before[old.oneof] == after[new.oneof]:
             renamed.add((old.oneof, new.oneof))
             continue
-        was, now = old.oneof or "no oneof", new.oneof or "no oneof"
-        sentence = f"It was in {was}, and is in {now} now: setting one clears others."
+        old_oneof, new_oneof = old.oneof or "no oneof", new.oneof or "no oneof"
+        message = f"It moved from {old_oneof} to {new_oneof}. Setting one field clears the others."
         if not new.oneof:
-            sentence = f"It is no longer in {was}: it can be set beside others."
-        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, True, sentence, old.oneof, new.oneof))
-    for was, now in sorted(renamed):
-        sentence = f"The oneof {was} is called {now} now; neither bytes nor JSON name it."
-        path = _path(message, was)
-        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, False, sentence, was, now))
+            message = (
+                f"It is no longer in {old_oneof}, so it can be set together with other fields."
+            )
+        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, True, message, old.oneof, new.oneof))
+    for old_oneof, new_oneof in sorted(renamed):
+        message = (
+            f"The oneof was renamed from {old_oneof} to {new_oneof}. Neither bytes nor JSON "
+            "contain the name."
+        )
+        path = _element_path(message_name, old_oneof)
+        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, False, message, old_oneof, new_oneof))
     return changes
 
 
@@ -513,251 +536,272 @@ def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> li
 
 
 def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[SchemaChange]:
-    """What became of each value of an enum."""
-    changes = said(path, old, new)
+    """Return the changes of an enum and its values."""
+    changes = diff_descriptions(path, old, new)
     changes += diff_reserved(path, old.reserved, new.reserved)
     if old.closed != new.closed:
         kinds = ("open", "closed")
-        sentence = f"It was {kinds[old.closed]}, and is {kinds[new.closed]} now: numbers without a "
-        sentence += "name are kept or dropped otherwise."
-        changes.append(SchemaChange(_R.SYNTAX_CHANGED, path, True, sentence))
-    before = {one.name: one for one in old.values}
-    after = {one.name: one for one in new.values}
-    come = {one.number: one for one in new.values if one.name not in before}
+        message = (
+            f"It changed from {kinds[old.closed]} to {kinds[new.closed]}. Numbers without a name "
+            "are handled differently."
+        )
+        changes.append(SchemaChange(_R.SYNTAX_CHANGED, path, True, message))
+    before = {value.name: value for value in old.values}
+    after = {value.name: value for value in new.values}
+    new_by_number = {value.number: value for value in new.values if value.name not in before}
     renamed: set[str] = set()
     for name, value in before.items():
-        place = f"{path}.{name}"
-        same = after.get(name)
-        if same is None:
-            heir = come.get(value.number)
-            if heir is not None and heir.name not in renamed:
-                renamed.add(heir.name)
-            changes.append(_value_gone(place, value, heir))
+        value_path = f"{path}.{name}"
+        new_value = after.get(name)
+        if new_value is None:
+            replacement = new_by_number.get(value.number)
+            if replacement is not None and replacement.name not in renamed:
+                renamed.add(replacement.name)
+            changes.append(_value_removal(value_path, value, replacement))
             continue
-        changes += said(place, value, same)
-        if same.number != value.number:
-            sentence = f"Its number was {value.number}, and is {same.number} now."
+        changes += diff_descriptions(value_path, value, new_value)
+        if new_value.number != value.number:
+            message = f"The number changed from {value.number} to {new_value.number}."
             changes.append(
                 SchemaChange(
-                    _R.ENUM_VALUE_NUMBER_CHANGED, place, True, sentence, value.number, same.number
+                    _R.ENUM_VALUE_NUMBER_CHANGED,
+                    value_path,
+                    True,
+                    message,
+                    value.number,
+                    new_value.number,
                 )
             )
-    numbers = {one.number for one in old.values}
+    numbers = {value.number for value in old.values}
     for name, value in after.items():
         if name not in before and name not in renamed:
-            changes.append(_value_new(f"{path}.{name}", value, old, new, numbers))
+            changes.append(_value_addition(f"{path}.{name}", value, old, new, numbers))
     return changes
 
 
-def _value_gone(place: str, value: ProtoValue, heir: ProtoValue | None) -> SchemaChange:
-    if heir is None:
-        sentence = f"{value.name} ({value.number}) is gone; older programs may still send it."
-        return SchemaChange(_R.ENUM_VALUE_REMOVED, place, True, sentence, value.number)
-    sentence = f"{value.number} was called {value.name}, and is {heir.name} now: JSON has the name."
-    return SchemaChange(_R.ENUM_VALUE_RENAMED, place, True, sentence, value.name, heir.name)
+def _value_removal(path: str, value: ProtoValue, replacement: ProtoValue | None) -> SchemaChange:
+    if replacement is None:
+        message = f"{value.name} ({value.number}) was removed. Older programs may still send it."
+        return SchemaChange(_R.ENUM_VALUE_REMOVED, path, True, message, value.number)
+    message = (
+        f"Value {value.number} was renamed from {value.name} to {replacement.name}. JSON contains "
+        "the name."
+    )
+    return SchemaChange(_R.ENUM_VALUE_RENAMED, path, True, message, value.name, replacement.name)
 
 
-def _value_new(
-    place: str, value: ProtoValue, old: ProtoEnum, new: ProtoEnum, numbers: set[int]
+def _value_addition(
+    path: str, value: ProtoValue, old: ProtoEnum, new: ProtoEnum, numbers: set[int]
 ) -> SchemaChange:
     reserved = old.reserved
     if reserved.has(value.number) or value.name in reserved.names:
-        sentence = f"{value.name} uses number {value.number}, but that or the name was reserved."
-        return SchemaChange(_R.RESERVED_REUSED, place, True, sentence, None, value.number)
+        message = (
+            f"{value.name} uses number {value.number}, but the number or the name was reserved."
+        )
+        return SchemaChange(_R.RESERVED_REUSED, path, True, message, None, value.number)
     if value.number in numbers:
-        sentence = f"{value.name} is another name of {value.number}."
-        return SchemaChange(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
-    zero = next((one.name for one in new.values if one.number == 0), "")
+        message = f"{value.name} is an alias of {value.number}."
+        return SchemaChange(_R.ENUM_VALUE_ADDED, path, False, message, None, value.number)
+    zero = next((other.name for other in new.values if other.number == 0), "")
     if zero.endswith("UNSPECIFIED"):
-        sentence = f"{value.name} ({value.number}) is new; who does not know it has {zero}."
-        return SchemaChange(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
-    sentence = (
-        f"{value.name} ({value.number}) is new, and there is no ..._UNSPECIFIED = 0 that a reader "
-        "who does not know it could fall back to."
+        message = f"{value.name} ({value.number}) is new. Readers that do not know it see {zero}."
+        return SchemaChange(_R.ENUM_VALUE_ADDED, path, False, message, None, value.number)
+    message = (
+        f"{value.name} ({value.number}) is new, and there is no ..._UNSPECIFIED = 0 for readers "
+        "that do not know it."
     )
-    return SchemaChange(_R.ENUM_VALUE_ADDED, place, True, sentence, None, value.number)
+    return SchemaChange(_R.ENUM_VALUE_ADDED, path, True, message, None, value.number)
 
 
-# -- what is reserved
+# -- reserved numbers and names
 
 
 def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[SchemaChange]:
-    """Numbers and names that were taken out of use, or put back into it."""
-    dropped: list[Any] = [
-        _range(first, last) for first, last in old.ranges if not new.covers(first, last)
+    """Return the changes of reserved numbers and names."""
+    released: list[Any] = [
+        _format_range(first, last) for first, last in old.ranges if not new.covers(first, last)
     ]
-    dropped += sorted(old.names - new.names)
+    released += sorted(old.names - new.names)
     added: list[Any] = [
-        _range(first, last) for first, last in new.ranges if not old.covers(first, last)
+        _format_range(first, last) for first, last in new.ranges if not old.covers(first, last)
     ]
     added += sorted(new.names - old.names)
     changes: list[SchemaChange] = []
-    if dropped:
-        sentence = f"{', '.join(dropped)} can be used again: it was reserved for good reason."
-        changes.append(SchemaChange(_R.RESERVED_DROPPED, path, True, sentence, dropped))
+    if released:
+        message = f"{', '.join(released)} is no longer reserved and may be reused by mistake."
+        changes.append(SchemaChange(_R.RESERVED_DROPPED, path, True, message, released))
     if added:
-        sentence = f"{', '.join(added)} cannot be used again by mistake."
-        changes.append(SchemaChange(_R.RESERVED_ADDED, path, False, sentence, None, added))
+        message = f"{', '.join(added)} is now reserved and cannot be reused by mistake."
+        changes.append(SchemaChange(_R.RESERVED_ADDED, path, False, message, None, added))
     return changes
 
 
-def _range(first: int, last: int) -> str:
+def _format_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-# -- The difference of two sets of Protobuf descriptors: what changed, where, and what it breaks.
+# -- The differences of two sets of descriptors.
 #
-# Messages travel as bytes and as JSON, between programs of different ages: whatever changes what
-# a number or a name stands for breaks somebody.
+# Messages travel as bytes and as JSON between programs of different versions: a change of the
+# meaning of a number or a name is breaking.
 
-# No side effects promises more than idempotent, and both more than nothing.
-_EFFECTS: Final = {0: ("not said", 0), 1: ("none", 2), 2: ("idempotent", 1)}
+# NO_SIDE_EFFECTS promises more than IDEMPOTENT, and IDEMPOTENT more than the default.
+_IDEMPOTENCY_LEVELS: Final = {0: ("unknown", 0), 1: ("none", 2), 2: ("idempotent", 1)}
 
 
 def diff_descriptors(old: bytes, new: bytes) -> list[SchemaChange]:
-    """What changed between two serialized FileDescriptorSets, most serious first.
+    """Return the changes between two serialized FileDescriptorSets, most serious first.
 
-    Raises InterlockError when one of them is none, or the `protobuf` package is not installed.
+    Raises:
+        InterlockError: A set is invalid, or the `protobuf` library is not installed.
     """
-    before, after = read_descriptors(old), read_descriptors(new)
-    renamed = _renamed(before, after)
+    old_set, new_set = read_descriptors(old), read_descriptors(new)
+    renamed_packages = _find_renamed_packages(old_set, new_set)
     changes: list[SchemaChange] = []
-    for package, now in sorted(renamed.items()):
-        sentence = f"The package {package} is called {now} now: all names in it are others."
-        changes.append(SchemaChange(_R.PACKAGE_CHANGED, package, True, sentence, package, now))
-    if renamed:
-        before = read_descriptors(old, renamed)
-    changes += _syntaxes(before, after)
-    changes += _messages(before, after)
-    changes += _enums(before, after)
-    changes += _services(before, after)
-    for extended in sorted(before.extensions.keys() | after.extensions.keys()):
-        old_fields = before.extensions.get(extended, {})
-        new_fields = after.extensions.get(extended, {})
+    for package, new_name in sorted(renamed_packages.items()):
+        message = (
+            f"The package {package} was renamed to {new_name}, which renames everything in it."
+        )
+        changes.append(SchemaChange(_R.PACKAGE_CHANGED, package, True, message, package, new_name))
+    if renamed_packages:
+        old_set = read_descriptors(old, renamed_packages)
+    changes += _diff_syntaxes(old_set, new_set)
+    changes += _diff_messages(old_set, new_set)
+    changes += _diff_enum_sets(old_set, new_set)
+    changes += _diff_services(old_set, new_set)
+    for extended in sorted(old_set.extensions.keys() | new_set.extensions.keys()):
+        old_fields = old_set.extensions.get(extended, {})
+        new_fields = new_set.extensions.get(extended, {})
         changes += diff_fields("", old_fields, new_fields)
-    return sorted(changes, key=lambda one: (not one.breaking, one.path, one.reason))
+    return sorted(changes, key=lambda change: (not change.breaking, change.path, change.reason))
 
 
-def _renamed(old: ProtoSet, new: ProtoSet) -> dict[str, str]:
-    """Packages that have another name: those of the same file, or the only one on either side."""
+def _find_renamed_packages(old: ProtoSet, new: ProtoSet) -> dict[str, str]:
+    """Return the new names of renamed packages: those of the same file, or the only one on
+    either side."""
     renamed = {
         package: new.packages[file]
         for file, package in old.packages.items()
         if file in new.packages and new.packages[file] != package
     }
-    gone = set(old.packages.values()) - set(new.packages.values()) - set(renamed)
-    come = set(new.packages.values()) - set(old.packages.values()) - set(renamed.values())
-    if not renamed and len(gone) == len(come) == 1:
-        renamed[gone.pop()] = come.pop()
+    old_only = set(old.packages.values()) - set(new.packages.values()) - set(renamed)
+    new_only = set(new.packages.values()) - set(old.packages.values()) - set(renamed.values())
+    if not renamed and len(old_only) == len(new_only) == 1:
+        renamed[old_only.pop()] = new_only.pop()
     return renamed
 
 
-def _syntaxes(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+def _diff_syntaxes(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
     changes: list[SchemaChange] = []
     for file in sorted(old.syntaxes.keys() & new.syntaxes.keys()):
-        was, now = old.syntaxes[file], new.syntaxes[file]
-        if was != now:
-            # To editions every difference that matters shows at the fields and enums themselves.
-            breaks = "editions" not in (was, now)
-            sentence = f"It was {was}, and is {now} now."
-            changes.append(SchemaChange(_R.SYNTAX_CHANGED, file, breaks, sentence, was, now))
+        before, after = old.syntaxes[file], new.syntaxes[file]
+        if before != after:
+            # For editions, relevant differences are reported for the fields and enums.
+            is_breaking = "editions" not in (before, after)
+            message = f"The syntax changed from {before} to {after}."
+            changes.append(
+                SchemaChange(_R.SYNTAX_CHANGED, file, is_breaking, message, before, after)
+            )
     return changes
 
 
-def _messages(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+def _diff_messages(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
     changes: list[SchemaChange] = []
     for name in sorted(old.messages.keys() | new.messages.keys()):
         if name not in new.messages:
             changes.append(
-                SchemaChange(_R.MESSAGE_REMOVED, name, True, f"The message {name} is gone.")
+                SchemaChange(_R.MESSAGE_REMOVED, name, True, f"The message {name} was removed.")
             )
         elif name not in old.messages:
             changes.append(
-                SchemaChange(_R.MESSAGE_ADDED, name, False, f"The message {name} is new.")
+                SchemaChange(_R.MESSAGE_ADDED, name, False, f"The message {name} was added.")
             )
         else:
-            before, after = old.messages[name], new.messages[name]
-            changes += said(name, before, after)
-            changes += diff_reserved(name, before.reserved, after.reserved)
+            old_message, new_message = old.messages[name], new.messages[name]
+            changes += diff_descriptions(name, old_message, new_message)
+            changes += diff_reserved(name, old_message.reserved, new_message.reserved)
             changes += diff_fields(
                 name,
-                {one.name: one for one in before.fields},
-                {one.name: one for one in after.fields},
-                before.reserved,
-                after.reserved,
+                {field.name: field for field in old_message.fields},
+                {field.name: field for field in new_message.fields},
+                old_message.reserved,
+                new_message.reserved,
             )
     return changes
 
 
-def _enums(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+def _diff_enum_sets(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
     changes: list[SchemaChange] = []
     for name in sorted(old.enums.keys() | new.enums.keys()):
         if name not in new.enums:
-            changes.append(SchemaChange(_R.ENUM_REMOVED, name, True, f"The enum {name} is gone."))
+            changes.append(
+                SchemaChange(_R.ENUM_REMOVED, name, True, f"The enum {name} was removed.")
+            )
         elif name not in old.enums:
-            changes.append(SchemaChange(_R.ENUM_ADDED, name, False, f"The enum {name} is new."))
+            changes.append(SchemaChange(_R.ENUM_ADDED, name, False, f"The enum {name} was added."))
         else:
             changes += diff_enums(name, old.enums[name], new.enums[name])
     return changes
 
 
-def _services(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+def _diff_services(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
     changes: list[SchemaChange] = []
     for name in sorted(old.services.keys() | new.services.keys()):
         if name not in new.services:
             changes.append(
-                SchemaChange(_R.SERVICE_REMOVED, name, True, f"The service {name} is gone.")
+                SchemaChange(_R.SERVICE_REMOVED, name, True, f"The service {name} was removed.")
             )
         elif name not in old.services:
             changes.append(
-                SchemaChange(_R.SERVICE_ADDED, name, False, f"The service {name} is new.")
+                SchemaChange(_R.SERVICE_ADDED, name, False, f"The service {name} was added.")
             )
         else:
-            changes += _service(name, old.services[name], new.services[name])
+            changes += _diff_service(name, old.services[name], new.services[name])
     return changes
 
 
-def _service(name: str, old: ProtoService, new: ProtoService) -> list[SchemaChange]:
-    changes = said(name, old, new)
+def _diff_service(name: str, old: ProtoService, new: ProtoService) -> list[SchemaChange]:
+    changes = diff_descriptions(name, old, new)
     for method in sorted(old.methods.keys() | new.methods.keys()):
         path = f"{name}.{method}"
         if method not in new.methods:
             changes.append(
-                SchemaChange(_R.METHOD_REMOVED, path, True, f"The method {method} is gone.")
+                SchemaChange(_R.METHOD_REMOVED, path, True, f"The method {method} was removed.")
             )
         elif method not in old.methods:
             changes.append(
-                SchemaChange(_R.METHOD_ADDED, path, False, f"The method {method} is new.")
+                SchemaChange(_R.METHOD_ADDED, path, False, f"The method {method} was added.")
             )
         else:
-            changes += _method(path, old.methods[method], new.methods[method])
+            changes += _diff_method(path, old.methods[method], new.methods[method])
     return changes
 
 
-def _method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[SchemaChange]:
-    changes = said(path, old, new)
-    for side, was, now in (("takes", old.input, new.input), ("returns", old.output, new.output)):
-        if was != now:
-            sentence = f"It {side} {now}, and not {was} any more."
+def _diff_method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[SchemaChange]:
+    changes = diff_descriptions(path, old, new)
+    types = (("request", old.input, new.input), ("response", old.output, new.output))
+    for part, before, after in types:
+        if before != after:
+            message = f"The {part} type changed from {before} to {after}."
             changes.append(
-                SchemaChange(_R.METHOD_SIGNATURE_CHANGED, path, True, sentence, was, now)
+                SchemaChange(_R.METHOD_SIGNATURE_CHANGED, path, True, message, before, after)
             )
     streams: tuple[tuple[str, Any, Any], ...] = (
         ("requests", old.client_streaming, new.client_streaming),
         ("responses", old.server_streaming, new.server_streaming),
     )
-    for side, was, now in streams:
-        if was != now:
-            sentence = f"It has {'a stream of' if now else 'no longer a stream of'} {side}."
+    for part, before, after in streams:
+        if before != after:
+            message = f"The {part} are {'now' if after else 'no longer'} a stream."
             changes.append(
-                SchemaChange(_R.METHOD_STREAMING_CHANGED, path, True, sentence, was, now)
+                SchemaChange(_R.METHOD_STREAMING_CHANGED, path, True, message, before, after)
             )
-    (was, promised), (now, promises) = (
-        _EFFECTS.get(one.idempotency, _EFFECTS[0]) for one in (old, new)
+    (old_effect, old_level), (new_effect, new_level) = (
+        _IDEMPOTENCY_LEVELS.get(method.idempotency, _IDEMPOTENCY_LEVELS[0]) for method in (old, new)
     )
-    if was != now:
-        raised = promises < promised
-        sentence = f"Its side effects were {was}, and are {now} now."
+    if old_effect != new_effect:
+        raised = new_level < old_level
+        message = f"The side effects changed from {old_effect} to {new_effect}."
         reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
-        changes.append(SchemaChange(reason, path, raised, sentence, was, now))
+        changes.append(SchemaChange(reason, path, raised, message, old_effect, new_effect))
     return changes

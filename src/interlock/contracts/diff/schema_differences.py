@@ -1,4 +1,5 @@
-"""Two schemas side by side: their words for people, their types, values and bounds."""
+"""The parts of a comparison of two schemas: annotations, types, values, bounds, members, items,
+unions and conditions."""
 
 from __future__ import annotations
 
@@ -7,35 +8,53 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from interlock.contracts.diff.containment import may_be_there
+from interlock.contracts.diff.containment import can_have_member
 from interlock.contracts.diff.differences import Difference, DifferenceKind
-from interlock.contracts.diff.documents import LISTED, NAMED, SINGLE, SchemaNode
-from interlock.contracts.diff.equivalence import ANYTHING, INTEGER, KINDS, NUMBER, as_key, kinds_of
-from interlock.contracts.diff.known_facts import Premise, SchemaFacts, rest_of, spoken_of
+from interlock.contracts.diff.documents import (
+    LIST_KEYWORDS,
+    MAP_KEYWORDS,
+    SCHEMA_KEYWORDS,
+    SchemaNode,
+)
+from interlock.contracts.diff.equivalence import (
+    ANYTHING,
+    INTEGER,
+    KINDS,
+    NUMBER,
+    comparison_key,
+    type_kinds,
+)
+from interlock.contracts.diff.known_facts import (
+    Premise,
+    SchemaFacts,
+    find_mentioned_names,
+    find_rest_schema,
+)
 
 if TYPE_CHECKING:
     from interlock.contracts.diff.schemas import Comparison
 
 
-_DESCRIBING: Final = ("title", "description", "$comment", "examples")
-_STRUCTURE: Final = frozenset(
+_DESCRIPTION_KEYWORDS: Final = ("title", "description", "$comment", "examples")
+_NOT_ANNOTATIONS: Final = frozenset(
     {
-        *LISTED, *NAMED, *SINGLE, "type", "enum", "const", "required", "minimum", "maximum",
+        *LIST_KEYWORDS, *MAP_KEYWORDS, *SCHEMA_KEYWORDS, *_DESCRIPTION_KEYWORDS,
+        "type", "enum", "const", "required", "minimum", "maximum",
         "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
         "minItems", "maxItems", "uniqueItems", "minContains", "maxContains", "minProperties",
         "maxProperties", "dependentRequired", "dependencies", "additionalItems", "$ref",
         "$dynamicRef", "$recursiveRef", "$defs", "definitions", "$id", "$schema", "$anchor",
-        "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "default", "format", *_DESCRIBING,
+        "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "default", "format",
     }
 )  # fmt: skip
-_LEAST: Final = ("minLength", "minItems", "minProperties")
-_MOST: Final = ("maxLength", "maxItems", "maxProperties")
-_MOST_VALUES: Final = 50
-_ABSENT: Final = msgspec.UNSET
+_MINIMUM_KEYWORDS: Final = ("minLength", "minItems", "minProperties")
+_MAXIMUM_KEYWORDS: Final = ("maxLength", "maxItems", "maxProperties")
+_MAX_LISTED_VALUES: Final = 50
+_UNSET: Final = msgspec.UNSET
 
 
 class SchemaSide:
-    """What holds at one place on one side: the schemas as written, and what they come to."""
+    """One side of a comparison at one place: the schemas as written, and their facts."""
 
     __slots__ = ("facts", "nodes")
 
@@ -43,107 +62,123 @@ class SchemaSide:
         self.nodes = nodes
         self.facts = facts
 
-    def said(self, word: str) -> Any:
-        """What is said with a word, by the first that uses it; UNSET where nobody does."""
-        return next((node.words[word] for node in self.facts.having(word)), _ABSENT)
+    def keyword_value(self, keyword: str) -> Any:
+        """Return the value of a keyword in the first schema that has it. UNSET: no schema has
+        it."""
+        return next((node.keywords[keyword] for node in self.facts.nodes_with(keyword)), _UNSET)
 
 
-def place_of(old: SchemaSide, new: SchemaSide, *words: str) -> str:
-    """Where something stands: on the new side, if it is there."""
+def find_path(old: SchemaSide, new: SchemaSide, *keywords: str) -> str:
+    """Return the path of a keyword: on the new side if it is there."""
     for side in (new, old):
-        for word in words:
-            for node in side.facts.having(word):
-                return node.place(word)
+        for keyword in keywords:
+            for node in side.facts.nodes_with(keyword):
+                return node.pointer_to(keyword)
     return (new.nodes or old.nodes)[0].path
 
 
-def top_of(old: SchemaSide, new: SchemaSide) -> str:
+def root_path(old: SchemaSide, new: SchemaSide) -> str:
     return (new.nodes or old.nodes)[0].path
 
 
-# -- words for people
+# -- annotations
 
 
-def words_for_people(old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    found: list[Difference] = []
+def diff_annotations(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    differences: list[Difference] = []
     if not old.nodes or not new.nodes:
-        return found
-    notes = {word for side in (old, new) for node in side.facts.nodes for word in node.words}
-    for word in sorted((notes - _STRUCTURE) | (notes & {*_DESCRIBING, "default", "format"})):
-        before, after = old.said(word), new.said(word)
-        if _same(before, after):
+        return differences
+    all_keywords = {
+        keyword for side in (old, new) for node in side.facts.nodes for keyword in node.keywords
+    }
+    for keyword in sorted(
+        (all_keywords - _NOT_ANNOTATIONS)
+        | (all_keywords & {*_DESCRIPTION_KEYWORDS, "default", "format"})
+    ):
+        before, after = old.keyword_value(keyword), new.keyword_value(keyword)
+        if _are_equal(before, after):
             continue
-        path = place_of(old, new, word)
-        was, now = _or_none(before), _or_none(after)
-        if word in _DESCRIBING:
-            # One finding for a place is enough, whichever of its words are others.
-            kind = Difference(DifferenceKind.DESCRIPTION, path, before=was, after=now, what=word)
-        elif word == "default":
-            what = "new" if before is _ABSENT else ""
-            kind = Difference(DifferenceKind.DEFAULT, path, before=was, after=now, what=what)
-        elif word == "format":
-            kind = _format(old, new, path, was, now)
+        path = find_path(old, new, keyword)
+        old_value, new_value = _value_or_none(before), _value_or_none(after)
+        if keyword in _DESCRIPTION_KEYWORDS:
+            # One difference per place is enough, whichever of these keywords changed.
+            difference = Difference(
+                DifferenceKind.DESCRIPTION, path, before=old_value, after=new_value, detail=keyword
+            )
+        elif keyword == "default":
+            detail = "new" if before is _UNSET else ""
+            difference = Difference(
+                DifferenceKind.DEFAULT, path, before=old_value, after=new_value, detail=detail
+            )
+        elif keyword == "format":
+            difference = _diff_format(old, new, path, old_value, new_value)
         else:
-            kind = Difference(DifferenceKind.ANNOTATION, path, before=was, after=now, what=word)
-        found.append(kind)
-    return found
+            difference = Difference(
+                DifferenceKind.ANNOTATION, path, before=old_value, after=new_value, detail=keyword
+            )
+        differences.append(difference)
+    return differences
 
 
-def _format(old: SchemaSide, new: SchemaSide, path: str, before: Any, after: Any) -> Difference:
-    checked = [
-        any(node.document.checks_formats for node in side.facts.having("format"))
+def _diff_format(
+    old: SchemaSide, new: SchemaSide, path: str, before: Any, after: Any
+) -> Difference:
+    is_checked = [
+        any(node.document.checks_formats for node in side.facts.nodes_with("format"))
         for side in (old, new)
     ]
-    if not any(checked):
+    if not any(is_checked):
         return Difference(DifferenceKind.FORMAT, path, before=before, after=after)
     return Difference(
-        DifferenceKind.CONSTRAINT, path, checked[1], checked[0], before, after, "format"
+        DifferenceKind.CONSTRAINT, path, is_checked[1], is_checked[0], before, after, "format"
     )
 
 
 # -- types
 
 
-def kinds(old: SchemaSide, new: SchemaSide) -> tuple[list[Difference], bool]:
-    """A finding if the type is another; whether nothing can be of both."""
-    was, now = _declared(old.facts), _declared(new.facts)
-    if was == now:
+def diff_types(old: SchemaSide, new: SchemaSide) -> tuple[list[Difference], bool]:
+    """Return the difference of the types, and whether the types are disjoint."""
+    old_value, new_value = _declared_kinds(old.facts), _declared_kinds(new.facts)
+    if old_value == new_value:
         return [], False
-    found = Difference(
+    difference = Difference(
         DifferenceKind.TYPE,
-        top_of(old, new),
-        narrows=bool(was & ~now),
-        widens=bool(now & ~was),
-        before=_type_names(was),
-        after=_type_names(now),
+        root_path(old, new),
+        narrows=bool(old_value & ~new_value),
+        widens=bool(new_value & ~old_value),
+        before=_type_names(old_value),
+        after=_type_names(new_value),
     )
-    return [found], not was & now
+    return [difference], not old_value & new_value
 
 
-def _declared(facts: SchemaFacts) -> int:
-    """The kinds that the word `type` allows, also in a plain union of types."""
+def _declared_kinds(facts: SchemaFacts) -> int:
+    """Return the kinds that `type` allows, including a union of plain types."""
     declared = ANYTHING
     for node in facts.nodes:
-        if node.never:
+        if node.is_false:
             return 0
-        if "type" in node.words:
-            declared &= kinds_of(node.words["type"])
-        for word in ("anyOf", "oneOf"):
-            if is_plain_union(node, word):
-                declared &= sum({kinds_of(one["type"]) for one in node.words[word]})
+        if "type" in node.keywords:
+            declared &= type_kinds(node.keywords["type"])
+        for keyword in ("anyOf", "oneOf"):
+            if is_type_union(node, keyword):
+                declared &= sum({type_kinds(branch["type"]) for branch in node.keywords[keyword]})
     return declared
 
 
-def is_plain_union(node: SchemaNode, word: str) -> bool:
-    """Whether all branches are nothing but types, none of them twice."""
-    branches = node.words.get(word)
-    if not branches or not all(isinstance(one, dict) and set(one) == {"type"} for one in branches):
+def is_type_union(node: SchemaNode, keyword: str) -> bool:
+    """Return whether all branches are plain types without duplicates."""
+    branches = node.keywords.get(keyword)
+    if not branches or not all(
+        isinstance(branch, dict) and set(branch) == {"type"} for branch in branches
+    ):
         return False
-    masks = [kinds_of(one["type"]) for one in branches]
-    return sum(masks) == _union(masks)
+    masks = [type_kinds(branch["type"]) for branch in branches]
+    return sum(masks) == _combine_kinds(masks)
 
 
-def _union(masks: Iterable[int]) -> int:
+def _combine_kinds(masks: Iterable[int]) -> int:
     union = 0
     for mask in masks:
         union |= mask
@@ -164,456 +199,591 @@ def _type_names(mask: int) -> list[str]:
 # -- values
 
 
-def listed_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    was, now = _listed(old.facts), _listed(new.facts)
-    path = place_of(old, new, "enum", "const")
-    if was is None or now is None:
-        if was is now:
+def diff_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    old_value, new_value = _listed_values(old.facts), _listed_values(new.facts)
+    path = find_path(old, new, "enum", "const")
+    if old_value is None or new_value is None:
+        if old_value is new_value:
             return []
-        before = None if was is None else list(was.values())
-        after = None if now is None else list(now.values())
+        before = None if old_value is None else list(old_value.values())
+        after = None if new_value is None else list(new_value.values())
         return [
             Difference(
-                DifferenceKind.CONSTRAINT, path, was is None, now is None, before, after, "enum"
+                DifferenceKind.CONSTRAINT,
+                path,
+                old_value is None,
+                new_value is None,
+                before,
+                after,
+                "enum",
             )
         ]
-    gone = [value for key, value in was.items() if key not in now]
-    come = [value for key, value in now.items() if key not in was]
+    removed = [value for key, value in old_value.items() if key not in new_value]
+    added = [value for key, value in new_value.items() if key not in old_value]
     return [
         *(
             Difference(
-                DifferenceKind.VALUE_GONE, path, narrows=True, before=value, what=_text(value)
+                DifferenceKind.VALUE_GONE,
+                path,
+                narrows=True,
+                before=value,
+                detail=_format_value(value),
             )
-            for value in gone[:_MOST_VALUES]
+            for value in removed[:_MAX_LISTED_VALUES]
         ),
         *(
-            Difference(DifferenceKind.VALUE_NEW, path, widens=True, after=value, what=_text(value))
-            for value in come[:_MOST_VALUES]
+            Difference(
+                DifferenceKind.VALUE_NEW,
+                path,
+                widens=True,
+                after=value,
+                detail=_format_value(value),
+            )
+            for value in added[:_MAX_LISTED_VALUES]
         ),
     ]
 
 
-def _listed(facts: SchemaFacts) -> dict[Any, Any] | None:
-    """The values that an `enum` or a `const` leaves, by what they are compared by."""
-    listed: dict[Any, Any] | None = None
+def _listed_values(facts: SchemaFacts) -> dict[Any, Any] | None:
+    """Return the values that an `enum` or a `const` allows, by their comparison keys."""
+    allowed: dict[Any, Any] | None = None
     for node in facts.nodes:
-        for word in ("enum", "const"):
-            if word in node.words:
-                said = node.words[word] if word == "enum" else [node.words[word]]
-                values = {as_key(value): value for value in said}
-                if listed is not None:
-                    values = {key: value for key, value in listed.items() if key in values}
-                listed = values
-    return listed
+        for keyword in ("enum", "const"):
+            if keyword in node.keywords:
+                members = node.keywords[keyword] if keyword == "enum" else [node.keywords[keyword]]
+                values = {comparison_key(value): value for value in members}
+                if allowed is not None:
+                    values = {key: value for key, value in allowed.items() if key in values}
+                allowed = values
+    return allowed
 
 
 # -- bounds and other scalars
 
 
-def bounds(old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    found: list[Difference] = []
-    for word in (*_LEAST, *_MOST):
-        was: float | None
-        now: float | None
-        if word in _LEAST:
-            was, now = old.facts.at_least(word) or None, new.facts.at_least(word) or None
-            tighter = (now or 0) > (was or 0)
-        else:
-            was, now = _finite(old.facts.at_most(word)), _finite(new.facts.at_most(word))
-            tighter = now is not None and (was is None or now < was)
-        if was != now:
-            path = place_of(old, new, word)
-            found.append(
-                Difference(DifferenceKind.CONSTRAINT, path, tighter, not tighter, was, now, word)
+def diff_bounds(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    differences: list[Difference] = []
+    for keyword in (*_MINIMUM_KEYWORDS, *_MAXIMUM_KEYWORDS):
+        old_value: float | None
+        new_value: float | None
+        if keyword in _MINIMUM_KEYWORDS:
+            old_value, new_value = (
+                old.facts.minimum_of(keyword) or None,
+                new.facts.minimum_of(keyword) or None,
             )
-    found += _number_bound(old, new, "minimum", "exclusiveMinimum")
-    found += _number_bound(old, new, "maximum", "exclusiveMaximum")
-    return found
-
-
-def _number_bound(old: SchemaSide, new: SchemaSide, word: str, exclusive: str) -> list[Difference]:
-    lower = word == "minimum"
-    was = old.facts.lower if lower else old.facts.upper
-    now = new.facts.lower if lower else new.facts.upper
-    if was == now:
-        return []
-    if was[0] is None or now[0] is None:
-        tighter = was[0] is None
-    elif was[0] == now[0]:
-        tighter = now[1]
-    else:
-        tighter = (now[0] > was[0]) is lower
-    path = place_of(old, new, exclusive if now[1] else word, word, exclusive)
-    said = exclusive if now[1] or (now[0] is None and was[1]) else word
-    return [Difference(DifferenceKind.CONSTRAINT, path, tighter, not tighter, was[0], now[0], said)]
-
-
-def scalars(old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    """Words that are only equal or not: patterns, factors, uniqueness."""
-    found: list[Difference] = []
-    for word in ("pattern", "multipleOf", "uniqueItems"):
-        was = {as_key(node.words[word]) for node in old.facts.having(word) if node.words[word]}
-        now = {as_key(node.words[word]) for node in new.facts.having(word) if node.words[word]}
-        if was != now:
-            path = place_of(old, new, word)
-            before, after = _or_none(old.said(word)), _or_none(new.said(word))
-            # Whether a multiple of four is one of two is for the proof to say.
-            found.append(
+            tighter = (new_value or 0) > (old_value or 0)
+        else:
+            old_value, new_value = (
+                _finite_or_none(old.facts.maximum_of(keyword)),
+                _finite_or_none(new.facts.maximum_of(keyword)),
+            )
+            tighter = new_value is not None and (old_value is None or new_value < old_value)
+        if old_value != new_value:
+            path = find_path(old, new, keyword)
+            differences.append(
                 Difference(
                     DifferenceKind.CONSTRAINT,
                     path,
-                    bool(now - was),
-                    bool(was - now),
-                    before,
-                    after,
-                    word,
+                    tighter,
+                    not tighter,
+                    old_value,
+                    new_value,
+                    keyword,
                 )
             )
-    return found
+    differences += _diff_number_bound(old, new, "minimum", "exclusiveMinimum")
+    differences += _diff_number_bound(old, new, "maximum", "exclusiveMaximum")
+    return differences
 
 
-def _finite(value: float) -> float | None:
+def _diff_number_bound(
+    old: SchemaSide, new: SchemaSide, keyword: str, exclusive: str
+) -> list[Difference]:
+    lower = keyword == "minimum"
+    old_value = old.facts.lower if lower else old.facts.upper
+    new_value = new.facts.lower if lower else new.facts.upper
+    if old_value == new_value:
+        return []
+    if old_value[0] is None or new_value[0] is None:
+        tighter = old_value[0] is None
+    elif old_value[0] == new_value[0]:
+        tighter = new_value[1]
+    else:
+        tighter = (new_value[0] > old_value[0]) is lower
+    path = find_path(old, new, exclusive if new_value[1] else keyword, keyword, exclusive)
+    shown_keyword = (
+        exclusive if new_value[1] or (new_value[0] is None and old_value[1]) else keyword
+    )
+    return [
+        Difference(
+            DifferenceKind.CONSTRAINT,
+            path,
+            tighter,
+            not tighter,
+            old_value[0],
+            new_value[0],
+            shown_keyword,
+        )
+    ]
+
+
+def diff_scalars(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    """Return differences of keywords that are only equal or not: pattern, multipleOf,
+    uniqueItems."""
+    differences: list[Difference] = []
+    for keyword in ("pattern", "multipleOf", "uniqueItems"):
+        old_value = {
+            comparison_key(node.keywords[keyword])
+            for node in old.facts.nodes_with(keyword)
+            if node.keywords[keyword]
+        }
+        new_value = {
+            comparison_key(node.keywords[keyword])
+            for node in new.facts.nodes_with(keyword)
+            if node.keywords[keyword]
+        }
+        if old_value != new_value:
+            path = find_path(old, new, keyword)
+            before, after = (
+                _value_or_none(old.keyword_value(keyword)),
+                _value_or_none(new.keyword_value(keyword)),
+            )
+            # Whether a multiple of 4 is a multiple of 2 is for the proof to decide.
+            differences.append(
+                Difference(
+                    DifferenceKind.CONSTRAINT,
+                    path,
+                    bool(new_value - old_value),
+                    bool(old_value - new_value),
+                    before,
+                    after,
+                    keyword,
+                )
+            )
+    return differences
+
+
+def _finite_or_none(value: float) -> float | None:
     return None if value == float("inf") else value
 
 
-def _or_none(value: Any) -> Any:
-    return None if value is _ABSENT else value
+def _value_or_none(value: Any) -> Any:
+    return None if value is _UNSET else value
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    return bool(as_key(one) == as_key(other))
+def _are_equal(left: Any, right: Any) -> bool:
+    if left is _UNSET or right is _UNSET:
+        return left is right
+    return bool(comparison_key(left) == comparison_key(right))
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-# -- Two schemas side by side: the members of objects and the items of arrays.
+# -- members of objects
 
-_MOST_POSITIONS: Final = 50
+_MAX_POSITIONS: Final = 50
 
 
-def objects(
-    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+def diff_objects(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, outer_names: frozenset[str]
 ) -> list[Difference]:
     return [
-        *_fields(comparison, old, new, around),
-        *_other_members(comparison, old, new),
-        *_patterns(comparison, old, new),
-        *_names(comparison, old, new),
-        *_brought(comparison, old, new),
+        *_diff_fields(comparison, old, new, outer_names),
+        *_diff_other_members(comparison, old, new),
+        *_diff_patterns(comparison, old, new),
+        *_diff_property_names(comparison, old, new),
+        *_diff_dependencies(comparison, old, new),
     ]
 
 
-def _fields(
-    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+def _diff_fields(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, outer_names: frozenset[str]
 ) -> list[Difference]:
-    was, now = _named(old.facts), _named(new.facts)
-    came = now.keys() - was.keys() - spoken_of(old.nodes).names
-    gone = was.keys() - now.keys() - spoken_of(new.nodes).names
-    found: list[Difference] = []
-    # Where the new side says nothing at all, nothing was taken out of it.
-    for name in sorted(gone - around) if new.nodes else ():
-        found.append(Difference(DifferenceKind.FIELD_GONE, was[name].path, before=was[name].value))
-    for name in sorted(came):
-        found.append(_new_field(comparison, old, new, name, now[name]))
-    for name in sorted(was.keys() & now.keys()):
-        found += comparison.compare(tuple(old.facts.under(name)), tuple(new.facts.under(name)))
-    for name in sorted(new.facts.required - old.facts.required - came):
-        found.append(
-            Difference(DifferenceKind.REQUIRED_NEW, _place(new, old, name, now), narrows=True)
+    old_value, new_value = _named_members(old.facts), _named_members(new.facts)
+    added = new_value.keys() - old_value.keys() - find_mentioned_names(old.nodes).names
+    removed = old_value.keys() - new_value.keys() - find_mentioned_names(new.nodes).names
+    differences: list[Difference] = []
+    # An empty new side has not removed anything.
+    for name in sorted(removed - outer_names) if new.nodes else ():
+        differences.append(
+            Difference(
+                DifferenceKind.FIELD_GONE, old_value[name].path, before=old_value[name].value
+            )
         )
-    for name in sorted(old.facts.required - new.facts.required - gone):
-        found.append(
-            Difference(DifferenceKind.REQUIRED_GONE, _place(old, new, name, was), widens=True)
+    for name in sorted(added):
+        differences.append(_describe_new_field(comparison, old, new, name, new_value[name]))
+    for name in sorted(old_value.keys() & new_value.keys()):
+        differences += comparison.compare(
+            tuple(old.facts.member_schemas(name)), tuple(new.facts.member_schemas(name))
         )
-    return found
+    for name in sorted(new.facts.required - old.facts.required - added):
+        differences.append(
+            Difference(
+                DifferenceKind.REQUIRED_NEW, _member_path(new, old, name, new_value), narrows=True
+            )
+        )
+    for name in sorted(old.facts.required - new.facts.required - removed):
+        differences.append(
+            Difference(
+                DifferenceKind.REQUIRED_GONE, _member_path(old, new, name, old_value), widens=True
+            )
+        )
+    return differences
 
 
-def _named(facts: SchemaFacts) -> dict[str, SchemaNode]:
-    """The members that have a schema of their own. A member that may not be there has none."""
+def _named_members(facts: SchemaFacts) -> dict[str, SchemaNode]:
+    """Return the members with a subschema of their own. A forbidden member has none."""
     return {
-        name: node.named("properties", name)
+        name: node.named_subschema("properties", name)
         for node in reversed(facts.nodes)
-        for name, said in node.words.get("properties", {}).items()
-        if said is not False
+        for name, subschema in node.keywords.get("properties", {}).items()
+        if subschema is not False
     }
 
 
-def _place(side: SchemaSide, other: SchemaSide, name: str, named: dict[str, SchemaNode]) -> str:
-    if name in named:
-        return named[name].path
-    for node in side.facts.having("required"):
-        if name in node.words["required"]:
-            return node.place("properties", name)
-    return top_of(other, side)
+def _member_path(
+    side: SchemaSide, other: SchemaSide, name: str, members: dict[str, SchemaNode]
+) -> str:
+    if name in members:
+        return members[name].path
+    for node in side.facts.nodes_with("required"):
+        if name in node.keywords["required"]:
+            return node.pointer_to("properties", name)
+    return root_path(other, side)
 
 
-def _new_field(
+def _describe_new_field(
     comparison: Comparison, old: SchemaSide, new: SchemaSide, name: str, node: SchemaNode
 ) -> Difference:
     if name in new.facts.required and name not in old.facts.required:
         return Difference(DifferenceKind.REQUIRED_NEW, node.path, narrows=True, after=node.value)
     forward, backward = comparison.forward, comparison.backward
-    sent = forward.given(old.nodes)
-    holds = forward.inside(sent, old.facts.under(name))
-    claimed = may_be_there(sent, old.facts, name) and not forward.holds(
-        holds, new.facts.under(name)
+    sender = forward.make_premise(old.nodes)
+    member_premise = forward.make_inner_premise(sender, old.facts.member_schemas(name))
+    is_claimed = can_have_member(sender, old.facts, name) and not forward.proves_all(
+        member_premise, new.facts.member_schemas(name)
     )
-    known = [one for one in old.facts.under(name) if not (backward.ignoring and one.never)]
-    read = backward.inside(backward.given(new.nodes), new.facts.under(name))
+    reader_schemas = [
+        schema
+        for schema in old.facts.member_schemas(name)
+        if not (backward.ignores_unknown and schema.is_false)
+    ]
+    reader_premise = backward.make_inner_premise(
+        backward.make_premise(new.nodes), new.facts.member_schemas(name)
+    )
     return Difference(
         DifferenceKind.FIELD_NEW,
         node.path,
-        claimed,
-        not backward.holds(read, known),
+        is_claimed,
+        not backward.proves_all(reader_premise, reader_schemas),
         after=node.value,
     )
 
 
-def _other_members(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    was, now = _rests(old.facts), _rests(new.facts)
-    closed, closes = any(one.never for one in was), any(one.never for one in now)
+def _diff_other_members(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide
+) -> list[Difference]:
+    old_value, new_value = _rest_schemas(old.facts), _rest_schemas(new.facts)
+    closed, closes = (
+        any(schema.is_false for schema in old_value),
+        any(schema.is_false for schema in new_value),
+    )
     if closed is closes:
-        return [] if closed or not (was or now) else comparison.compare(tuple(was), tuple(now))
-    path = (now or was)[0].path
-    before = was[0].value if was else None
-    after = now[0].value if now else None
-    what = "additionalProperties"
-    return [Difference(DifferenceKind.OTHER_MEMBERS, path, closes, closed, before, after, what)]
+        return (
+            []
+            if closed or not (old_value or new_value)
+            else comparison.compare(tuple(old_value), tuple(new_value))
+        )
+    path = (new_value or old_value)[0].path
+    before = old_value[0].value if old_value else None
+    after = new_value[0].value if new_value else None
+    detail = "additionalProperties"
+    return [Difference(DifferenceKind.OTHER_MEMBERS, path, closes, closed, before, after, detail)]
 
 
-def _rests(facts: SchemaFacts) -> list[SchemaNode]:
-    rests = [rest_of(node) for node in facts.nodes]
+def _rest_schemas(facts: SchemaFacts) -> list[SchemaNode]:
+    rests = [find_rest_schema(node) for node in facts.nodes]
     return [rest[2] for rest in rests if rest is not None and rest[2].value is not True]
 
 
-def _patterns(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    was, now = _by_name(old.facts, "patternProperties"), _by_name(new.facts, "patternProperties")
-    found: list[Difference] = []
-    for pattern in sorted(was.keys() | now.keys()):
-        before, after = tuple(was.get(pattern, ())), tuple(now.get(pattern, ()))
+def _diff_patterns(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    old_value, new_value = (
+        _subschemas_by_name(old.facts, "patternProperties"),
+        _subschemas_by_name(new.facts, "patternProperties"),
+    )
+    differences: list[Difference] = []
+    for pattern in sorted(old_value.keys() | new_value.keys()):
+        before, after = tuple(old_value.get(pattern, ())), tuple(new_value.get(pattern, ()))
         if before and after:
-            found += comparison.compare(before, after)
+            differences += comparison.compare(before, after)
             continue
         node = (before or after)[0]
         narrows, widens = comparison.differs(old, new, "patternProperties")
-        shown = (before[0].value if before else None, after[0].value if after else None)
-        found.append(
+        values = (before[0].value if before else None, after[0].value if after else None)
+        differences.append(
             Difference(
-                DifferenceKind.CONSTRAINT, node.path, narrows, widens, *shown, "patternProperties"
+                DifferenceKind.CONSTRAINT, node.path, narrows, widens, *values, "patternProperties"
             )
         )
-    return found
+    return differences
 
 
-def _by_name(facts: SchemaFacts, word: str) -> dict[str, list[SchemaNode]]:
-    found: dict[str, list[SchemaNode]] = {}
-    for node in facts.having(word):
-        for name in node.words[word]:
-            found.setdefault(name, []).append(node.named(word, name))
-    return found
+def _subschemas_by_name(facts: SchemaFacts, keyword: str) -> dict[str, list[SchemaNode]]:
+    subschemas: dict[str, list[SchemaNode]] = {}
+    for node in facts.nodes_with(keyword):
+        for name in node.keywords[keyword]:
+            subschemas.setdefault(name, []).append(node.named_subschema(keyword, name))
+    return subschemas
 
 
-def _names(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    was = tuple(node.one("propertyNames") for node in old.facts.having("propertyNames"))
-    now = tuple(node.one("propertyNames") for node in new.facts.having("propertyNames"))
-    return comparison.compare(was, now) if was or now else []
+def _diff_property_names(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide
+) -> list[Difference]:
+    old_value = tuple(
+        node.subschema("propertyNames") for node in old.facts.nodes_with("propertyNames")
+    )
+    new_value = tuple(
+        node.subschema("propertyNames") for node in new.facts.nodes_with("propertyNames")
+    )
+    return comparison.compare(old_value, new_value) if old_value or new_value else []
 
 
-def _brought(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    """What a member brings along: other members, or a schema for the whole."""
-    found: list[Difference] = []
-    was, now = _bringing(old.facts), _bringing(new.facts)
-    for name in sorted(was.keys() | now.keys()):
-        before, after = was.get(name, set()), now.get(name, set())
+def _diff_dependencies(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide
+) -> list[Difference]:
+    """Return the differences of `dependentRequired` and `dependentSchemas`."""
+    differences: list[Difference] = []
+    old_value, new_value = _dependent_names(old.facts), _dependent_names(new.facts)
+    for name in sorted(old_value.keys() | new_value.keys()):
+        before, after = old_value.get(name, set()), new_value.get(name, set())
         if before != after:
-            path = f"{place_of(old, new, 'dependentRequired')}/{name}"
-            shown = (sorted(before) or None, sorted(after) or None)
+            path = f"{find_path(old, new, 'dependentRequired')}/{name}"
+            values = (sorted(before) or None, sorted(after) or None)
             flags = (bool(after - before), bool(before - after))
-            found.append(
-                Difference(DifferenceKind.CONSTRAINT, path, *flags, *shown, "dependentRequired")
+            differences.append(
+                Difference(DifferenceKind.CONSTRAINT, path, *flags, *values, "dependentRequired")
             )
-    whole, whole_now = (_by_name(side.facts, "dependentSchemas") for side in (old, new))
-    for name in sorted(whole.keys() | whole_now.keys()):
-        found += comparison.compare(tuple(whole.get(name, ())), tuple(whole_now.get(name, ())))
-    return found
+    old_schemas, new_schemas = (
+        _subschemas_by_name(side.facts, "dependentSchemas") for side in (old, new)
+    )
+    for name in sorted(old_schemas.keys() | new_schemas.keys()):
+        differences += comparison.compare(
+            tuple(old_schemas.get(name, ())), tuple(new_schemas.get(name, ()))
+        )
+    return differences
 
 
-def _bringing(facts: SchemaFacts) -> dict[str, set[Any]]:
-    found: dict[str, set[Any]] = {}
-    for node in facts.having("dependentRequired"):
-        for name, others in node.words["dependentRequired"].items():
-            found.setdefault(name, set()).update(others)
-    return found
+def _dependent_names(facts: SchemaFacts) -> dict[str, set[Any]]:
+    dependencies: dict[str, set[Any]] = {}
+    for node in facts.nodes_with("dependentRequired"):
+        for name, others in node.keywords["dependentRequired"].items():
+            dependencies.setdefault(name, set()).update(others)
+    return dependencies
 
 
 # -- arrays
 
 
-def arrays(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    found: list[Difference] = []
-    last = min(max(old.facts.prefix, new.facts.prefix), _MOST_POSITIONS)
-    for at in range(last + 1):
-        was, now = tuple(old.facts.item(at)), tuple(new.facts.item(at))
-        if was or now:
-            found += comparison.compare(was, now)
-    was_in, now_in = (_containing(side.facts) for side in (old, new))
-    if not comparison.meanings.alike(was_in, now_in):
+def diff_arrays(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    differences: list[Difference] = []
+    last = min(max(old.facts.prefix_length, new.facts.prefix_length), _MAX_POSITIONS)
+    for index in range(last + 1):
+        old_value, new_value = (
+            tuple(old.facts.item_schemas(index)),
+            tuple(new.facts.item_schemas(index)),
+        )
+        if old_value or new_value:
+            differences += comparison.compare(old_value, new_value)
+    old_contains, new_contains = (_contains_schemas(side.facts) for side in (old, new))
+    if not comparison.classes.are_identical(old_contains, new_contains):
         narrows, widens = comparison.differs(old, new, "contains", "minContains", "maxContains")
-        path = place_of(old, new, "contains")
-        before, after = (one[0].value if one else None for one in (was_in, now_in))
-        found.append(
+        path = find_path(old, new, "contains")
+        before, after = (
+            nodes[0].value if nodes else None for nodes in (old_contains, new_contains)
+        )
+        differences.append(
             Difference(DifferenceKind.CONSTRAINT, path, narrows, widens, before, after, "contains")
         )
-    return found
+    return differences
 
 
-def _containing(facts: SchemaFacts) -> list[SchemaNode]:
+def _contains_schemas(facts: SchemaFacts) -> list[SchemaNode]:
     return [
-        node.part("contains", "minContains", "maxContains") for node in facts.having("contains")
+        node.restrict("contains", "minContains", "maxContains")
+        for node in facts.nodes_with("contains")
     ]
 
 
-# -- Two schemas side by side: unions, negations, conditions, and references that lead nowhere.
+# -- unions, negations, conditions and references
 
-_MOST_TRIED: Final = 30
+_MAX_CANDIDATES: Final = 30
 
 
-def unions(
-    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+def diff_unions(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, outer_names: frozenset[str]
 ) -> list[Difference]:
-    found: list[Difference] = []
-    spoken = around | spoken_of(new.nodes).names
-    for word in ("anyOf", "oneOf"):
-        was, now = _using(old.facts, word), _using(new.facts, word)
-        if comparison.meanings.alike(_parts(was, word), _parts(now, word)):
+    differences: list[Difference] = []
+    mentioned = outer_names | find_mentioned_names(new.nodes).names
+    for keyword in ("anyOf", "oneOf"):
+        old_value, new_value = (
+            _nodes_with_union(old.facts, keyword),
+            _nodes_with_union(new.facts, keyword),
+        )
+        if comparison.classes.are_identical(
+            _restrict(old_value, keyword), _restrict(new_value, keyword)
+        ):
             continue
-        narrows, widens = comparison.differs(old, new, word)
-        inside: list[Difference] = []
-        if len(was) == len(now) == 1:
-            inside = _branches(comparison, was[0], now[0], word, (narrows, widens), spoken)
-        if not inside and (narrows or widens):
-            path = place_of(old, new, word)
-            before, after = (one[0].words[word] if one else None for one in (was, now))
-            inside = [
-                Difference(DifferenceKind.COMPOSITION, path, narrows, widens, before, after, word)
+        narrows, widens = comparison.differs(old, new, keyword)
+        part_differences: list[Difference] = []
+        if len(old_value) == len(new_value) == 1:
+            part_differences = _diff_branches(
+                comparison, old_value[0], new_value[0], keyword, (narrows, widens), mentioned
+            )
+        if not part_differences and (narrows or widens):
+            path = find_path(old, new, keyword)
+            before, after = (
+                nodes[0].keywords[keyword] if nodes else None for nodes in (old_value, new_value)
+            )
+            part_differences = [
+                Difference(
+                    DifferenceKind.COMPOSITION, path, narrows, widens, before, after, keyword
+                )
             ]
-        found += inside
-    return found
+        differences += part_differences
+    return differences
 
 
-def _using(facts: SchemaFacts, word: str) -> list[SchemaNode]:
-    return [node for node in facts.having(word) if not is_plain_union(node, word)]
+def _nodes_with_union(facts: SchemaFacts, keyword: str) -> list[SchemaNode]:
+    return [node for node in facts.nodes_with(keyword) if not is_type_union(node, keyword)]
 
 
-def _parts(nodes: list[SchemaNode], word: str) -> list[SchemaNode]:
-    return [node.part(word) for node in nodes]
+def _restrict(nodes: list[SchemaNode], keyword: str) -> list[SchemaNode]:
+    return [node.restrict(keyword) for node in nodes]
 
 
-def _branches(
+def _diff_branches(
     comparison: Comparison,
     old: SchemaNode,
     new: SchemaNode,
-    word: str,
+    keyword: str,
     directions: tuple[bool, bool],
-    spoken: frozenset[str],
+    mentioned: frozenset[str],
 ) -> list[Difference]:
-    """What became of each branch. `directions`: whether all together narrows, and widens."""
+    """Return the changes of the branches of a union.
+
+    Args:
+        directions: Whether all changes together narrow, and widen.
+    """
     narrows, widens = directions
-    gone, came, pairs = _matched(comparison, old.listed(word), new.listed(word))
-    found: list[Difference] = []
-    for one, other in pairs:
-        found += comparison.compare((one,), (other,), spoken)
-    explained = any(finding.narrows for finding in found) or bool(gone)
-    what = f"A branch of {word}"
-    for node in gone:
-        found.append(
+    removed, added, pairs = _match_branches(
+        comparison, old.subschemas(keyword), new.subschemas(keyword)
+    )
+    differences: list[Difference] = []
+    for old_branch, new_branch in pairs:
+        differences += comparison.compare((old_branch,), (new_branch,), mentioned)
+    is_explained = any(difference.narrows for difference in differences) or bool(removed)
+    detail = f"A branch of {keyword}"
+    for node in removed:
+        differences.append(
             Difference(
-                DifferenceKind.COMPOSITION, node.path, narrows, False, node.value, None, what
+                DifferenceKind.COMPOSITION, node.path, narrows, False, node.value, None, detail
             )
         )
-    for node in came:
-        # A new branch of `oneOf` can also refuse: what fits it and another one fits two.
-        flags = (narrows and not explained, widens)
-        found.append(
-            Difference(DifferenceKind.COMPOSITION, node.path, *flags, None, node.value, what)
+    for node in added:
+        # A new branch of `oneOf` can also reject: a value that matches two branches is invalid.
+        flags = (narrows and not is_explained, widens)
+        differences.append(
+            Difference(DifferenceKind.COMPOSITION, node.path, *flags, None, node.value, detail)
         )
-    return found
+    return differences
 
 
-def _matched(
+def _match_branches(
     comparison: Comparison, olds: list[SchemaNode], news: list[SchemaNode]
 ) -> tuple[list[SchemaNode], list[SchemaNode], list[tuple[SchemaNode, SchemaNode]]]:
-    """Branches that only one side has, and pairs that are versions of one branch."""
-    meanings = comparison.meanings
-    left_over: dict[int, list[SchemaNode]] = {}
+    """Return the branches that only one side has, and the pairs that are versions of one branch."""
+    meanings = comparison.classes
+    unmatched_new: dict[int, list[SchemaNode]] = {}
     for node in news:
-        left_over.setdefault(meanings.of(node), []).append(node)
-    gone: list[SchemaNode] = []
+        unmatched_new.setdefault(meanings.class_of(node), []).append(node)
+    unmatched_old: list[SchemaNode] = []
     pairs: list[tuple[SchemaNode, SchemaNode]] = []
     for node in olds:
-        same = left_over.get(meanings.of(node))
-        if same:
-            pairs.append((node, same.pop(0)))
+        equivalents = unmatched_new.get(meanings.class_of(node))
+        if equivalents:
+            pairs.append((node, equivalents.pop(0)))
         else:
-            gone.append(node)
-    came = [node for same in left_over.values() for node in same]
-    left: list[SchemaNode] = []
-    for node in gone:
-        near = next((one for one in came[:_MOST_TRIED] if _akin(comparison, node, one)), None)
-        if near is None:
-            left.append(node)
+            unmatched_old.append(node)
+    added = [node for equivalents in unmatched_new.values() for node in equivalents]
+    removed: list[SchemaNode] = []
+    for node in unmatched_old:
+        similar = next(
+            (
+                candidate
+                for candidate in added[:_MAX_CANDIDATES]
+                if _are_similar(comparison, node, candidate)
+            ),
+            None,
+        )
+        if similar is None:
+            removed.append(node)
         else:
-            came.remove(near)
-            pairs.append((node, near))
-    return left, came, pairs
+            added.remove(similar)
+            pairs.append((node, similar))
+    return removed, added, pairs
 
 
-def _akin(comparison: Comparison, one: SchemaNode, other: SchemaNode) -> bool:
-    """Whether they look like two versions of one branch."""
+def _are_similar(comparison: Comparison, old_branch: SchemaNode, new_branch: SchemaNode) -> bool:
+    """Return whether two schemas look like versions of one branch."""
     forward, backward = comparison.forward, comparison.backward
-    if forward.disjoint(Premise((one,)), other):
+    if forward.are_disjoint(Premise((old_branch,)), new_branch):
         return False
-    was, now = forward.facts(Premise((one,))).names, backward.facts(Premise((other,))).names
-    return bool(was & now) or not (was or now)
+    old_value, new_value = (
+        forward.facts(Premise((old_branch,))).names,
+        backward.facts(Premise((new_branch,))).names,
+    )
+    return bool(old_value & new_value) or not (old_value or new_value)
 
 
-def conditions(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    found: list[Difference] = []
-    for words in (("not",), ("if", "then", "else")):
-        word = words[0]
-        was, now = (list(side.facts.having(word)) for side in (old, new))
-        parts = ([node.part(*words) for node in side] for side in (was, now))
-        if comparison.meanings.alike(*parts):
+def diff_conditions(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    differences: list[Difference] = []
+    for keywords in (("not",), ("if", "then", "else")):
+        keyword = keywords[0]
+        old_value, new_value = (list(side.facts.nodes_with(keyword)) for side in (old, new))
+        parts = ([node.restrict(*keywords) for node in side] for side in (old_value, new_value))
+        if comparison.classes.are_identical(*parts):
             continue
-        narrows, widens = comparison.differs(old, new, *words)
+        narrows, widens = comparison.differs(old, new, *keywords)
         if narrows or widens:
-            path = place_of(old, new, word)
-            before, after = (one[0].words[word] if one else None for one in (was, now))
-            found.append(
-                Difference(DifferenceKind.COMPOSITION, path, narrows, widens, before, after, word)
+            path = find_path(old, new, keyword)
+            before, after = (
+                nodes[0].keywords[keyword] if nodes else None for nodes in (old_value, new_value)
             )
-    return found
+            differences.append(
+                Difference(
+                    DifferenceKind.COMPOSITION, path, narrows, widens, before, after, keyword
+                )
+            )
+    return differences
 
 
-def astray(old: SchemaSide, new: SchemaSide) -> list[Difference]:
-    """References that lead out of the document, or to nothing, and did not before."""
-    before = {address for _, address in _dangling(old.facts)}
+def diff_references(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    """Return references that cannot be resolved, and that the old side does not have."""
+    before = {address for _, address in _unresolved_references(old.facts)}
     return [
-        Difference(DifferenceKind.REFERENCE, node.path, True, True, what=address)
-        for node, address in _dangling(new.facts)
+        Difference(DifferenceKind.REFERENCE, node.path, True, True, detail=address)
+        for node, address in _unresolved_references(new.facts)
         if address not in before
     ]
 
 
-def _dangling(facts: SchemaFacts) -> list[tuple[SchemaNode, str]]:
-    found = []
+def _unresolved_references(facts: SchemaFacts) -> list[tuple[SchemaNode, str]]:
+    unresolved = []
     for node in facts.nodes:
         reference = node.document.reference(node)
         if reference is not None and reference[0] is None:
-            found.append((node, reference[1]))
-    return found
+            unresolved.append((node, reference[1]))
+    return unresolved

@@ -1,8 +1,8 @@
-"""The difference of two JSON Schemas: what changed, where, and whom it breaks.
+"""The differences of two JSON Schemas: what changed, where, and what breaks.
 
-A change is called compatible only where that is proven (`containment.py`). What is reported, and
-under which name, comes from walking through both schemas side by side; a change that a proof
-further up shows to make no difference is none.
+A change counts as compatible only if that is proven (`containment.py`). A parallel walk through
+both schemas finds the changes and their names. A change is dropped if a proof at a higher level
+shows that it makes no difference.
 """
 
 from __future__ import annotations
@@ -14,108 +14,130 @@ import msgspec
 
 from interlock.contracts.diff.changes import ChangeReason, Role, SchemaChange
 from interlock.contracts.diff.containment import Prover
-from interlock.contracts.diff.differences import Difference, DifferenceKind, judged
+from interlock.contracts.diff.differences import Difference, DifferenceKind, to_change
 from interlock.contracts.diff.documents import (
     SchemaDocument,
     SchemaNode,
     UnreadableSchema,
-    measured,
+    measure,
 )
-from interlock.contracts.diff.equivalence import EquivalenceClasses, text_of
+from interlock.contracts.diff.equivalence import EquivalenceClasses, canonical_text
 from interlock.contracts.diff.known_facts import Premise
 from interlock.contracts.diff.schema_differences import (
     SchemaSide,
-    arrays,
-    astray,
-    bounds,
-    conditions,
-    kinds,
-    listed_values,
-    objects,
-    scalars,
-    unions,
-    words_for_people,
+    diff_annotations,
+    diff_arrays,
+    diff_bounds,
+    diff_conditions,
+    diff_objects,
+    diff_references,
+    diff_scalars,
+    diff_types,
+    diff_unions,
+    diff_values,
 )
 
-_MOST_STEPS: Final = 5_000
-_LONG: Final = 50
-_MOST_CHANGES: Final = 500
-_DEEPEST: Final = 40
+_MAX_STEPS: Final = 5_000
+_SIZE_PER_STEP: Final = 50
+_MAX_CHANGES: Final = 500
+_MAX_DEPTH: Final = 40
 
-_TOO_MUCH: Final = "There was too much of it to look at everything."
+_LIMIT_REACHED: Final = "The schema is too large to compare everything."
 
 
 def diff_schemas(
     old: Any, new: Any, role: Role = "both", *, strict: bool | None = None, formats: bool = False
 ) -> list[SchemaChange]:
-    """What changed between two schemas, most serious first. Never raises for what they contain.
+    """Return the changes between two schemas, most serious first. Never raises for their content.
 
-    `strict`: members that a schema does not name count as sent. That is so for plain input and
-    output schemas; a stored type is judged by what it names, so that a new optional field is no
-    break. `formats`: `format` is checked, and not only a note.
+    Args:
+        strict: Members that a schema does not name count as sent. This is the default for plain
+            input and output
+            schemas. A stored type is judged by the members that it names, so that a new optional
+            field is compatible.
+        formats: `format` is an assertion, not only an annotation.
     """
     try:
-        measured(old)
-        measured(new)
-        if text_of(old) == text_of(new):
+        measure(old)
+        measure(new)
+        if canonical_text(old) == canonical_text(new):
             return []
-        before, after = SchemaDocument(old, formats=formats), SchemaDocument(new, formats=formats)
+        old_document, new_document = (
+            SchemaDocument(old, formats=formats),
+            SchemaDocument(new, formats=formats),
+        )
     except UnreadableSchema as exc:
-        return [_unreadable(f"It cannot be compared: {exc}.")]
+        return [_unreadable_change(f"The schema cannot be compared: {exc}.")]
     except UnicodeEncodeError:
-        return [_unreadable("It cannot be compared: there is text in it that is no Unicode.")]
+        return [_unreadable_change("The schema cannot be compared: it has invalid Unicode text.")]
     except RecursionError:
-        return [_unreadable("It cannot be compared: it is nested too deep.")]
-    taken_literally = role != "both" if strict is None else strict
-    comparison = Comparison(before, after, strict=taken_literally)
+        return [_unreadable_change("The schema cannot be compared: it is nested too deeply.")]
+    is_strict = role != "both" if strict is None else strict
+    comparison = Comparison(old_document, new_document, strict=is_strict)
     try:
-        found = comparison.compare((before.top,), (after.top,))
-        found = [*found, *comparison.unsaid(before.top, after.top, found)]
+        differences = comparison.compare((old_document.root_node,), (new_document.root_node,))
+        differences = [
+            *differences,
+            *comparison.find_unexplained(
+                old_document.root_node, new_document.root_node, differences
+            ),
+        ]
     except RecursionError:
-        return [_unreadable("It cannot be compared: its references lead too deep.")]
-    return _changes(found, role, comparison.exhausted)
+        return [
+            _unreadable_change(
+                "The schema cannot be compared: its references are nested too deeply."
+            )
+        ]
+    return _to_changes(differences, role, comparison.is_exhausted)
 
 
-def _changes(found: Iterable[Difference], role: Role, exhausted: bool) -> list[SchemaChange]:
-    kept: dict[tuple[ChangeReason, str, str], SchemaChange] = {}
-    for finding in found:
-        if finding.family is DifferenceKind.UNDECIDED and exhausted:
-            finding = msgspec.structs.replace(finding, what=_TOO_MUCH)
-        change = judged(finding, role)
+def _to_changes(
+    differences: Iterable[Difference], role: Role, is_exhausted: bool
+) -> list[SchemaChange]:
+    changes_by_key: dict[tuple[ChangeReason, str, str], SchemaChange] = {}
+    for difference in differences:
+        if difference.kind is DifferenceKind.UNDECIDED and is_exhausted:
+            difference = msgspec.structs.replace(difference, detail=_LIMIT_REACHED)
+        change = to_change(difference, role)
         if change is not None:
-            key = (change.reason, change.path, change.sentence)
-            if key not in kept or change.breaking:
-                kept[key] = change
-    changes = sorted(kept.values(), key=lambda one: (not one.breaking, one.path, one.reason))
+            key = (change.reason, change.path, change.message)
+            if key not in changes_by_key or change.breaking:
+                changes_by_key[key] = change
+    changes = sorted(
+        changes_by_key.values(),
+        key=lambda change: (not change.breaking, change.path, change.reason),
+    )
     if not changes:
-        sentence = "It is written otherwise, and means the same."
-        return [SchemaChange(ChangeReason.REWRITTEN, "", False, sentence)]
-    if len(changes) > _MOST_CHANGES:
-        left = len(changes) - _MOST_CHANGES
+        message = "The schema is written differently, but means the same."
+        return [SchemaChange(ChangeReason.REWRITTEN, "", False, message)]
+    if len(changes) > _MAX_CHANGES:
+        remaining = len(changes) - _MAX_CHANGES
         breaks = any(change.breaking for change in changes)
-        more = SchemaChange(ChangeReason.UNDECIDED, "", breaks, f"There are {left} more changes.")
-        changes = [*changes[:_MOST_CHANGES], more]
+        more = SchemaChange(
+            ChangeReason.UNDECIDED, "", breaks, f"There are {remaining} more changes."
+        )
+        changes = [*changes[:_MAX_CHANGES], more]
     return changes
 
 
-def _unreadable(sentence: str) -> SchemaChange:
-    return SchemaChange(ChangeReason.UNREADABLE, "", True, sentence)
+def _unreadable_change(message: str) -> SchemaChange:
+    return SchemaChange(ChangeReason.UNREADABLE, "", True, message)
 
 
 class Comparison:
-    """Two documents side by side."""
+    """The comparison of two documents."""
 
     def __init__(self, old: SchemaDocument, new: SchemaDocument, *, strict: bool) -> None:
-        self.meanings = EquivalenceClasses(old, new)
-        self.forward = Prover(self.meanings, as_declared=not strict)
-        """From old to new: does everything that was valid stay so?"""
-        self.backward = Prover(self.meanings, as_declared=not strict, ignoring=not strict)
-        """From new to old: was everything that is valid so before?"""
-        self.forward.grant(forth=True)
-        self.backward.grant(forth=False)
-        self.exhausted = False
-        self._done: dict[Any, list[Difference]] = {}
-        self._kept: list[Any] = []
+        self.classes = EquivalenceClasses(old, new)
+        self.forward = Prover(self.classes, declared_only=not strict)
+        """The proofs from old to new: everything that was valid stays valid."""
+        self.backward = Prover(self.classes, declared_only=not strict, ignores_unknown=not strict)
+        """The proofs from new to old: everything that is valid was valid before."""
+        self.forward.prove_shared_references(is_forward=True)
+        self.backward.prove_shared_references(is_forward=False)
+        self.is_exhausted = False
+        self._results: dict[Any, list[Difference]] = {}
+        self._keep_alive: list[Any] = []
         self._depth = 0
         self._steps = 0
 
@@ -123,96 +145,127 @@ class Comparison:
         self,
         olds: tuple[SchemaNode, ...],
         news: tuple[SchemaNode, ...],
-        around: frozenset[str] = frozenset(),
+        outer_names: frozenset[str] = frozenset(),
     ) -> list[Difference]:
-        """What differs between schemas that hold at the same place. Both may be several at once.
+        """Return the differences between schemas that apply at the same place. Either side may be
+        several schemas at once.
 
-        `around`: members that the new side speaks of elsewhere for the same place.
+        Args:
+            outer_names: Members that other parts of the new side mention for the same place.
         """
         olds, news = tuple(dict.fromkeys(olds)), tuple(dict.fromkeys(news))
-        key = (frozenset(map(id, olds)), frozenset(map(id, news)), around)
-        known = self._done.get(key)
-        if known is not None:
-            return known
-        if self.meanings.alike(olds, news):
+        key = (frozenset(map(id, olds)), frozenset(map(id, news)), outer_names)
+        result = self._results.get(key)
+        if result is not None:
+            return result
+        if self.classes.are_identical(olds, news):
             return []
-        # Met again further down, it is reported where it was met first.
-        self._done[key] = [Difference(DifferenceKind.ELSEWHERE, "", narrows=True, widens=True)]
-        self._kept.append((olds, news))
-        narrows = not self.forward.holds(self.forward.given(olds), news)
-        widens = not self.backward.holds(self.backward.given(news), olds)
-        found: list[Difference] = []
-        length = sum(node.length for node in (*olds, *news))
-        self._steps += 1 + length // _LONG
-        if self._steps > _MOST_STEPS or self._depth > _DEEPEST:
-            self.exhausted = True
+        # A recursive pair is reported where it occurs first.
+        self._results[key] = [Difference(DifferenceKind.ELSEWHERE, "", narrows=True, widens=True)]
+        self._keep_alive.append((olds, news))
+        narrows = not self.forward.proves_all(self.forward.make_premise(olds), news)
+        widens = not self.backward.proves_all(self.backward.make_premise(news), olds)
+        differences: list[Difference] = []
+        size = sum(node.size for node in (*olds, *news))
+        self._steps += 1 + size // _SIZE_PER_STEP
+        if self._steps > _MAX_STEPS or self._depth > _MAX_DEPTH:
+            self.is_exhausted = True
         else:
             self._depth += 1
-            found = self._walk(olds, news, around)
+            differences = self._compare_parts(olds, news, outer_names)
             self._depth -= 1
-        self.exhausted = self.exhausted or self.forward.exhausted or self.backward.exhausted
-        place = news[0].path if news else olds[0].path
-        self._done[key] = _settled(found, narrows, widens, place)
-        return self._done[key]
+        self.is_exhausted = (
+            self.is_exhausted or self.forward.is_exhausted or self.backward.is_exhausted
+        )
+        path = news[0].path if news else olds[0].path
+        self._results[key] = _apply_proofs(differences, narrows, widens, path)
+        return self._results[key]
 
-    def _walk(
-        self, olds: tuple[SchemaNode, ...], news: tuple[SchemaNode, ...], around: frozenset[str]
+    def _compare_parts(
+        self,
+        olds: tuple[SchemaNode, ...],
+        news: tuple[SchemaNode, ...],
+        outer_names: frozenset[str],
     ) -> list[Difference]:
         old = SchemaSide(olds, self.forward.facts(Premise(olds)))
         new = SchemaSide(news, self.backward.facts(Premise(news)))
-        found = astray(old, new)
-        if found:
-            # What cannot be looked at says nothing about the rest.
-            return found
-        found = words_for_people(old, new)
-        types, apart = kinds(old, new)
-        found += types
-        if apart:
-            # Of what is something else altogether the rest says nothing.
-            return found
-        found += listed_values(old, new)
-        found += bounds(old, new)
-        found += scalars(old, new)
-        found += objects(self, old, new, around)
-        found += arrays(self, old, new)
-        found += unions(self, old, new, around)
-        found += conditions(self, old, new)
-        return found
+        differences = diff_references(old, new)
+        if differences:
+            # Without the target of a reference, nothing else can be compared.
+            return differences
+        differences = diff_annotations(old, new)
+        types, are_disjoint = diff_types(old, new)
+        differences += types
+        if are_disjoint:
+            # The types are disjoint: other differences say nothing.
+            return differences
+        differences += diff_values(old, new)
+        differences += diff_bounds(old, new)
+        differences += diff_scalars(old, new)
+        differences += diff_objects(self, old, new, outer_names)
+        differences += diff_arrays(self, old, new)
+        differences += diff_unions(self, old, new, outer_names)
+        differences += diff_conditions(self, old, new)
+        return differences
 
-    def unsaid(self, old: SchemaNode, new: SchemaNode, found: list[Difference]) -> list[Difference]:
-        """What is not shown to hold for the whole, and was reported nowhere."""
-        said = [finding for finding in found if finding.family is not DifferenceKind.ELSEWHERE]
-        narrows = not self.forward.holds(self.forward.given([old]), [new])
-        widens = not self.backward.holds(self.backward.given([new]), [old])
-        return _settled(said, narrows, widens, new.path)[len(said) :]
+    def find_unexplained(
+        self, old: SchemaNode, new: SchemaNode, differences: list[Difference]
+    ) -> list[Difference]:
+        """Return differences that the proofs show, but that are not among the reported ones."""
+        explained = [
+            difference
+            for difference in differences
+            if difference.kind is not DifferenceKind.ELSEWHERE
+        ]
+        narrows = not self.forward.proves_all(self.forward.make_premise([old]), [new])
+        widens = not self.backward.proves_all(self.backward.make_premise([new]), [old])
+        return _apply_proofs(explained, narrows, widens, new.path)[len(explained) :]
 
-    # -- what the parts of a comparison ask
+    # -- used by the parts of a comparison
 
-    def differs(self, old: SchemaSide, new: SchemaSide, word: str, *more: str) -> tuple[bool, bool]:
-        """Whether what the new side says with a word narrows, and what the old one said with it
+    def differs(
+        self, old: SchemaSide, new: SchemaSide, keyword: str, *more_keywords: str
+    ) -> tuple[bool, bool]:
+        """Return whether the keyword of the new side narrows, and whether that of the old side
         widens, given everything else."""
         narrows = any(
-            not self.forward.contained(self.forward.given(old.nodes), node.part(word, *more))
-            for node in new.facts.having(word)
+            not self.forward.proves(
+                self.forward.make_premise(old.nodes), node.restrict(keyword, *more_keywords)
+            )
+            for node in new.facts.nodes_with(keyword)
         )
         widens = any(
-            not self.backward.contained(self.backward.given(new.nodes), node.part(word, *more))
-            for node in old.facts.having(word)
+            not self.backward.proves(
+                self.backward.make_premise(new.nodes), node.restrict(keyword, *more_keywords)
+            )
+            for node in old.facts.nodes_with(keyword)
         )
         return narrows, widens
 
 
-def _settled(found: list[Difference], narrows: bool, widens: bool, place: str) -> list[Difference]:
-    """The differences, in the light of what is proven for all of them together."""
-    settled = [
+def _apply_proofs(
+    differences: list[Difference], narrows: bool, widens: bool, path: str
+) -> list[Difference]:
+    """Correct the differences by what is proven for all of them together."""
+    confirmed = [
         msgspec.structs.replace(
-            finding, narrows=finding.narrows and narrows, widens=finding.widens and widens
+            difference, narrows=difference.narrows and narrows, widens=difference.widens and widens
         )
-        for finding in found
+        for difference in differences
     ]
-    gone = any(finding.family is DifferenceKind.FIELD_GONE for finding in settled)
-    unsaid_narrower = narrows and not gone and not any(one.narrows for one in settled)
-    unsaid_wider = widens and not gone and not any(one.widens for one in settled)
-    if unsaid_narrower or unsaid_wider:
-        settled.append(Difference(DifferenceKind.UNDECIDED, place, unsaid_narrower, unsaid_wider))
-    return settled
+    has_removed_field = any(
+        difference.kind is DifferenceKind.FIELD_GONE for difference in confirmed
+    )
+    narrows_unexplained = (
+        narrows
+        and not has_removed_field
+        and not any(difference.narrows for difference in confirmed)
+    )
+    widens_unexplained = (
+        widens and not has_removed_field and not any(difference.widens for difference in confirmed)
+    )
+    if narrows_unexplained or widens_unexplained:
+        confirmed.append(
+            Difference(DifferenceKind.UNDECIDED, path, narrows_unexplained, widens_unexplained)
+        )
+    return confirmed

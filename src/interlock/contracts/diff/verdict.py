@@ -1,7 +1,7 @@
-"""May this version be released? Changes, held against the versions that they are published under.
+"""The release check: may a version be released with these changes?
 
-A break needs a new major version. That in turn needs a guide that leads from the old version to the
-new one, and an announcement early enough for everybody to have read it.
+A breaking change requires a new major version. A new major version in turn requires a migration
+guide from the old version to the new one, and an announcement early enough for users to react.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from msgspec import Struct
 from semantic_version import Version
 
 from interlock.contracts.diff.changes import SchemaChange, breaking
-from interlock.contracts.diff.compatibility import Bump, bump, next_version, read_version
+from interlock.contracts.diff.compatibility import Bump, next_version, read_version, required_bump
 
 BREAKS: Final = "Breaking changes detected without major version bump"
 MAJOR_BREAKS: Final = "Breaking changes in major version bump — ensure migration guide exists"
-CYCLES: Final = 2
-"""How many release cycles before a break it has to be announced."""
-_MOST_BYTES: Final = 1_000_000
+NOTICE_CYCLES: Final = 2
+"""The number of release cycles between the announcement of a break and the break."""
+_MAX_GUIDE_BYTES: Final = 1_000_000
 
 
 class ReleaseVerdict(Struct, frozen=True):
-    """What is to be said about a release."""
+    """The result of a release check."""
 
     passed: bool
     headline: str
     problems: tuple[str, ...]
-    """Why it may not be released."""
+    """The reasons against the release."""
     warnings: tuple[str, ...]
     old_version: str
     new_version: str
     bump: Bump
-    """What the changes ask for."""
+    """The part of the version that the changes must raise."""
     lowest: str
-    """The lowest version that they may be released under."""
+    """The lowest version that may carry the changes."""
     changes: tuple[SchemaChange, ...]
 
 
-def judge(
+def check_release(
     old_version: str,
     new_version: str,
     changes: Iterable[SchemaChange],
@@ -49,33 +49,37 @@ def judge(
     guide: Path | None = None,
     notice: str | None = None,
     releases: Sequence[str] = (),
-    cycles: int = CYCLES,
+    cycles: int = NOTICE_CYCLES,
 ) -> ReleaseVerdict:
-    """Whether a new version may carry these changes.
+    """Check whether a new version may carry these changes.
 
-    `guide` is the migration guide, `notice` the version that announced the break. `releases` are
-    versions published so far, which count as release cycles; patches do not. Raises InterlockError
-    for what is no version.
+    Args:
+        guide: The migration guide.
+        notice: The version that announced the break.
+        releases: The versions published so far. They count as release cycles; patches do not.
+
+    Raises:
+        InterlockError: A version is invalid.
     """
     old, new = read_version(old_version), read_version(new_version)
-    found = tuple(changes)
-    broken = breaking(found)
+    all_changes = tuple(changes)
+    breaking_changes = breaking(all_changes)
     problems: list[str] = []
     warnings: list[str] = []
-    headline = "Compatible" if found else "Unchanged"
+    headline = "Compatible" if all_changes else "Unchanged"
     if new < old:
-        problems.append(f"{new} is older than {old}.")
-    elif broken and new.major == old.major:
+        problems.append(f"{new} is older than {old}. Use a newer version.")
+    elif breaking_changes and new.major == old.major:
         headline = BREAKS
-        problems.append(_report(broken))
-    elif broken:
+        problems.append(_format_changes(breaking_changes))
+    elif breaking_changes:
         headline = MAJOR_BREAKS
-        warnings.append(_report(broken))
-        problems += _guide(guide, old, new)
-        published = [read_version(one) for one in releases]
-        problems += _notice(notice, old, new, published, cycles)
+        warnings.append(_format_changes(breaking_changes))
+        problems += _check_guide(guide, old, new)
+        published = [read_version(release) for release in releases]
+        problems += _check_notice(notice, old, new, published, cycles)
     else:
-        _additions(found, old, new, problems, warnings)
+        _check_additions(all_changes, old, new, problems, warnings)
     return ReleaseVerdict(
         not problems,
         headline,
@@ -83,56 +87,63 @@ def judge(
         tuple(warnings),
         str(old),
         str(new),
-        bump(found),
-        next_version(str(old), found),
-        found,
+        required_bump(all_changes),
+        next_version(str(old), all_changes),
+        all_changes,
     )
 
 
-def _report(broken: Sequence[SchemaChange]) -> str:
-    return "; ".join(f"{change.path or '/'}: {change.reason}" for change in broken) + "."
+def _format_changes(changes: Sequence[SchemaChange]) -> str:
+    return "; ".join(f"{change.path or '/'}: {change.reason}" for change in changes) + "."
 
 
-def _additions(
+def _check_additions(
     changes: Sequence[SchemaChange],
     old: Version,
     new: Version,
     problems: list[str],
     warnings: list[str],
 ) -> None:
-    """Whether the version says that something was added."""
+    """Check that the version number reflects the additions."""
     if not changes:
         return
-    wanted = next_version(str(old), changes)
+    next_allowed = next_version(str(old), changes)
     if new == old:
-        sentence = f"{old} stands for what was there before; publish this as {wanted}."
-        (problems if bump(changes) is Bump.MINOR else warnings).append(sentence)
-    elif bump(changes) is Bump.MINOR and (new.major, new.minor) == (old.major, old.minor):
-        warnings.append(f"Something was added, and only the patch is another: {wanted} says so.")
+        message = (
+            f"{old} is already used for the previous contract. Publish this as {next_allowed}."
+        )
+        (problems if required_bump(changes) is Bump.MINOR else warnings).append(message)
+    elif required_bump(changes) is Bump.MINOR and (new.major, new.minor) == (old.major, old.minor):
+        warnings.append(f"An addition requires a new minor version. Use {next_allowed}.")
 
 
 # -- the migration guide
 
 
-def _guide(guide: Path | None, old: Version, new: Version) -> list[str]:
-    way = f"{old} → {new}"
+def _check_guide(guide: Path | None, old: Version, new: Version) -> list[str]:
+    versions = f"{old} → {new}"
     if guide is None:
-        return [f"There is no migration guide for {way}: write one, and say where it is."]
+        return [f"There is no migration guide for {versions}. Write one and name it with --guide."]
     try:
         with guide.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode(errors="replace")
+            text = file.read(_MAX_GUIDE_BYTES).decode(errors="replace")
     except OSError as exc:
-        return [f"The migration guide {guide} cannot be read: {exc.strerror}."]
+        return [f"Cannot read the migration guide {guide}: {exc.strerror}."]
     if not text.strip():
         return [f"The migration guide {guide} is empty."]
-    missing = [str(one) for one in (old, new) if not _mentions(f"{guide.name}\n{text}", one)]
+    missing = [
+        str(version) for version in (old, new) if not _mentions(f"{guide.name}\n{text}", version)
+    ]
     if missing:
-        return [f"The migration guide {guide} is not for {way}: it never mentions {missing[0]}."]
+        return [
+            f"The migration guide {guide} does not cover {versions}: it does not mention "
+            f"{missing[0]}."
+        ]
     return []
 
 
 def _mentions(text: str, version: Version) -> bool:
-    """Whether a text names a version, or its major: 1.4.0, 1.4, 1.x, v1."""
+    """Return whether a text names a version or its major: 1.4.0, 1.4, 1.x, v1."""
     major, minor, patch = version.major, version.minor, version.patch
     forms = (rf"v?{major}\.{minor}(\.({patch}|x))?", rf"v?{major}\.x(\.x)?", rf"v{major}")
     return re.search(rf"(?<![\w.])({'|'.join(forms)})(?![\w]|\.\d)", text) is not None
@@ -141,25 +152,26 @@ def _mentions(text: str, version: Version) -> bool:
 # -- the announcement
 
 
-def _notice(
+def _check_notice(
     notice: str | None, old: Version, new: Version, releases: Sequence[Version], cycles: int
 ) -> list[str]:
     if notice is None:
         return [
-            f"There is no deprecation notice: a break has to be announced {cycles} releases ahead."
+            f"There is no deprecation notice. Announce a breaking change {cycles} releases ahead."
         ]
     announced = read_version(notice)
     if announced > old:
-        return [f"The deprecation notice is of {announced}, which is newer than {old}."]
-    # Whoever only mends does not give anybody time to move.
-    since = {
-        (one.major, one.minor)
-        for one in (*releases, old, new)
-        if announced < one <= new and (one.major, one.minor) != (announced.major, announced.minor)
+        return [f"The deprecation notice is in {announced}, which is newer than {old}."]
+    # Patch releases do not give users time to migrate.
+    later_releases = {
+        (release.major, release.minor)
+        for release in (*releases, old, new)
+        if announced < release <= new
+        and (release.major, release.minor) != (announced.major, announced.minor)
     }
-    if len(since) < cycles:
+    if len(later_releases) < cycles:
         return [
-            f"The deprecation notice is of {announced}, {len(since)} release"
-            f"{'' if len(since) == 1 else 's'} before {new}: it has to be {cycles}."
+            f"The deprecation notice is in {announced}, {len(later_releases)} release"
+            f"{'' if len(later_releases) == 1 else 's'} before {new}. {cycles} are required."
         ]
     return []

@@ -1,4 +1,5 @@
-"""Which version of a contract may carry which change, by what the registry has already."""
+"""Rules for publishing: the version that a change of a contract requires, given the published
+versions."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from interlock.contracts.diff.compatibility import read_version
 from interlock.contracts.diff.verdict import BREAKS
 from interlock.contracts.registry.index import ContractIndex
 from interlock.contracts.registry.records import (
-    MOST_BYTES,
+    MAX_DOCUMENT_BYTES,
     PROTOCOLS,
     Contract,
     ContractProtocol,
     Provenance,
-    digest_of,
-    moment_of,
-    refused,
+    compute_digest,
+    invalid_request,
+    parse_timestamp,
 )
-from interlock.contracts.registry.validation import compiled
+from interlock.contracts.registry.validation import compile_schema
 from interlock.errors import BREAKING_CHANGE, CONTRACT_CONFLICT, PAYLOAD_TOO_LARGE, InterlockError
 
-FIRST: Final = "1.0.0"
-_LONGEST_NAME: Final = 255
-_MOST_NAMED: Final = 5
+FIRST_VERSION: Final = "1.0.0"
+_MAX_NAME_LENGTH: Final = 255
+_MAX_LISTED: Final = 5
 
 
 class ContractSnapshot(Struct, frozen=True):
-    """A contract that somebody else decides about, as it was seen."""
+    """A contract that another system owns, as it was read. It has no version yet."""
 
     name: str
     domain: str
@@ -43,224 +44,281 @@ class ContractSnapshot(Struct, frozen=True):
 
 
 class SnapshotResult(Struct, frozen=True):
-    """What became of a snapshot."""
+    """The contract that a snapshot became, and its changes."""
 
     contract: Contract
-    """With the version that it has now."""
+    """With its version."""
     is_new: bool
-    """False: it is as it was."""
-    before: str | None = None
+    """False: it equals the newest published version."""
+    previous_version: str | None = None
     """The version that it was compared with. None: it is the first."""
     changes: list[SchemaChange] = []
-    old: bytes = b""
-    """What it was compared with."""
+    previous_document: bytes = b""
+    """The document that it was compared with."""
 
 
-def changes_between(protocol: str, old: bytes, new: bytes) -> list[SchemaChange]:
-    """What changed from one JSON document to another, as far as its protocol can be compared."""
-    # To compare takes much code: only who has something to compare waits for it.
+def compare_documents(protocol: str, old: bytes, new: bytes) -> list[SchemaChange]:
+    """Return the changes between two JSON documents, as far as their protocol can be compared."""
+    # The comparison code is large: load it only when there is something to compare.
     if protocol == "mcp-tool":
         from interlock.contracts.diff.tools import diff_tools
 
-        return diff_tools(_decoded(old), _decoded(new))
+        return diff_tools(_decode(old), _decode(new))
     if protocol == "json-schema":
         from interlock.contracts.diff.schemas import diff_schemas
 
-        return diff_schemas(_decoded(old), _decoded(new), "both")
+        return diff_schemas(_decode(old), _decode(new), "both")
     return []
 
 
-def changes_of(
-    one: Contract | ContractSnapshot,
+def compare_with_previous(
+    contract: Contract | ContractSnapshot,
     old: bytes,
     index: ContractIndex,
     batch: Sequence[Contract | ContractSnapshot],
 ) -> list[SchemaChange]:
-    """What changed since the version before. `batch`: everything that is published together."""
-    if one.protocol != "protobuf":
-        return changes_between(one.protocol, old, one.document)
+    """Return the changes since the previous version.
+
+    Args:
+        batch: All contracts that are published together: imports of `.proto` files may name them.
+    """
+    if contract.protocol != "protobuf":
+        return compare_documents(contract.protocol, old, contract.document)
     from interlock.contracts.registry.changes import protobuf_changes
 
-    def published(name: str) -> bytes | None:
-        found = index.search(name=name, protocol="protobuf")
-        if not found:
+    def published_document(name: str) -> bytes | None:
+        versions = index.search(name=name, protocol="protobuf")
+        if not versions:
             return None
-        return index.document(max(found, key=lambda one: read_version(one.version)).path)
+        newest = max(versions, key=lambda stored: read_version(stored.version))
+        return index.document(newest.path)
 
-    def together(name: str) -> bytes | None:
+    def batch_document(name: str) -> bytes | None:
         for other in batch:
             if (other.name, other.protocol) == (name, "protobuf"):
                 return other.document
-        return published(name)
+        return published_document(name)
 
-    return protobuf_changes(one.name, old, one.document, published, together)
+    return protobuf_changes(
+        contract.name, old, contract.document, published_document, batch_document
+    )
 
 
 def check_contract(contract: Contract) -> None:
-    """Raises InterlockError for one that nobody could use."""
-    for what, text in (("name", contract.name), ("domain", contract.domain)):
-        if not text or len(text) > _LONGEST_NAME or not text.isprintable():
-            raise refused(f"{text!r} is no {what} of a contract: write up to 255 characters.")
+    """Raise InterlockError for a contract that cannot be used."""
+    for field, value in (("name", contract.name), ("domain", contract.domain)):
+        if not value or len(value) > _MAX_NAME_LENGTH or not value.isprintable():
+            raise invalid_request(
+                f"Invalid {field} of a contract: {value!r}. Use 1 to 255 printable characters."
+            )
     if contract.protocol not in PROTOCOLS:
-        raise refused(f"{contract.protocol} is none of {', '.join(PROTOCOLS)}.")
+        raise invalid_request(
+            f"Unknown protocol {contract.protocol}. Use one of {', '.join(PROTOCOLS)}."
+        )
     read_version(contract.version)
     check_size(contract.name, contract.document)
     try:
-        moment_of(contract.provenance.timestamp)
+        parse_timestamp(contract.provenance.timestamp)
     except ValueError as error:
-        raise refused(f"The timestamp of {contract.name} is no ISO 8601: {error}.") from None
+        raise invalid_request(
+            f"Invalid timestamp of {contract.name}: {error}. Use ISO 8601."
+        ) from None
     if contract.protocol != "protobuf":
-        document = _decoded(contract.document)
+        document = _decode(contract.document)
         if contract.protocol == "json-schema":
-            compiled(document)
+            compile_schema(document)
         elif not isinstance(document, dict):
-            raise refused(f"The document of {contract.name} is no object.")
+            raise invalid_request(f"The document of {contract.name} must be a JSON object.")
 
 
 def check_size(name: str, document: bytes) -> None:
-    """Raises InterlockError for a document that is too large to be kept."""
-    if len(document) > MOST_BYTES:
+    """Raise InterlockError for a document that is too large."""
+    if len(document) > MAX_DOCUMENT_BYTES:
         raise InterlockError(
-            PAYLOAD_TOO_LARGE, f"{name} has {len(document)} bytes: at most {MOST_BYTES} are kept."
+            PAYLOAD_TOO_LARGE,
+            f"{name} has {len(document)} bytes. The limit is {MAX_DOCUMENT_BYTES} bytes.",
         )
 
 
-def is_new(
+def needs_publication(
     contract: Contract,
     index: ContractIndex,
-    beside: Sequence[Contract],
+    earlier: Sequence[Contract],
     batch: Sequence[Contract],
 ) -> bool:
-    """Whether it is to be published; False when it is there already, exactly so. `beside`: those of
-    the `batch` that come before it. Raises InterlockError when it must not be."""
-    there = {
-        one.version: one.digest
-        for one in index.search(
+    """Return whether a contract is to be published. False: an identical version exists.
+
+    Args:
+        earlier: The contracts of the batch that come before this one.
+        batch: All contracts that are published together.
+
+    Raises:
+        InterlockError: The version exists with another document, or the change is breaking
+            and the major is the same.
+    """
+    digests = {
+        stored.version: stored.digest
+        for stored in index.search(
             name=contract.name, domain=contract.domain, protocol=contract.protocol
         )
     }
     documents = {
-        one.version: one.document
-        for one in beside
-        if (one.name, one.domain, one.protocol)
+        other.version: other.document
+        for other in earlier
+        if (other.name, other.domain, other.protocol)
         == (contract.name, contract.domain, contract.protocol)
     }
-    there |= {version: digest_of(one, contract.protocol) for version, one in documents.items()}
-    if contract.version in there:
-        if there[contract.version] == contract.digest:
+    digests |= {
+        version: compute_digest(document, contract.protocol)
+        for version, document in documents.items()
+    }
+    if contract.version in digests:
+        if digests[contract.version] == contract.digest:
             return False
         raise InterlockError(
             CONTRACT_CONFLICT,
-            f"{contract.name} {contract.version} was published with another document. What is "
-            "published never changes: choose a new version.",
-            {"name": contract.name, "version": contract.version, "digest": there[contract.version]},
+            f"{contract.name} {contract.version} is published with another document. Published "
+            "versions never change. Choose a new version.",
+            {
+                "name": contract.name,
+                "version": contract.version,
+                "digest": digests[contract.version],
+            },
         )
-    asked = read_version(contract.version)
-    lower = [version for version in there if read_version(version) < asked]
-    if not lower:
+    requested = read_version(contract.version)
+    lower_versions = [version for version in digests if read_version(version) < requested]
+    if not lower_versions:
         return True
-    before = max(lower, key=read_version)
-    old = documents.get(before)
+    previous = max(lower_versions, key=read_version)
+    old = documents.get(previous)
     if old is None:
-        old = index.document_of(contract.name, contract.domain, contract.protocol, before)
-    if read_version(before).major == asked.major:
-        broken = breaking(changes_of(contract, old, index, batch))
-        if broken:
-            raise _breaks(contract, before, broken)
+        old = index.find_document(contract.name, contract.domain, contract.protocol, previous)
+    if read_version(previous).major == requested.major:
+        breaking_changes = breaking(compare_with_previous(contract, old, index, batch))
+        if breaking_changes:
+            raise _breaking_change_error(contract, previous, breaking_changes)
     return True
 
 
-def next_version(
-    seen: ContractSnapshot, index: ContractIndex, batch: Sequence[ContractSnapshot]
+def assign_version(
+    snapshot: ContractSnapshot, index: ContractIndex, batch: Sequence[ContractSnapshot]
 ) -> SnapshotResult:
-    """The contract with the version that its change asks for. Raises InterlockError for one that is
-    too large, or not JSON."""
-    check_size(seen.name, seen.document)
-    found = index.search(name=seen.name, domain=seen.domain, protocol=seen.protocol)
-    digest = digest_of(seen.document, seen.protocol)
-    if not found:
-        return SnapshotResult(_contract(seen, FIRST), is_new=True)
-    newest = max(found, key=lambda one: read_version(one.version))
+    """Return the contract with the version that its change requires.
+
+    Raises:
+        InterlockError: The document is too large, or is not JSON.
+    """
+    check_size(snapshot.name, snapshot.document)
+    versions = index.search(name=snapshot.name, domain=snapshot.domain, protocol=snapshot.protocol)
+    digest = compute_digest(snapshot.document, snapshot.protocol)
+    if not versions:
+        return SnapshotResult(_contract(snapshot, FIRST_VERSION), is_new=True)
+    newest = max(versions, key=lambda stored: read_version(stored.version))
     if newest.digest == digest:
-        return SnapshotResult(_contract(seen, newest.version), is_new=False, before=newest.version)
+        return SnapshotResult(
+            _contract(snapshot, newest.version), is_new=False, previous_version=newest.version
+        )
     old = index.document(newest.path)
-    changes = changes_of(seen, old, index, batch)
+    changes = compare_with_previous(snapshot, old, index, batch)
     version = compatibility.next_version(newest.version, changes)
-    return SnapshotResult(_contract(seen, version), True, newest.version, changes, old)
+    return SnapshotResult(_contract(snapshot, version), True, newest.version, changes, old)
 
 
-def _contract(seen: ContractSnapshot, version: str) -> Contract:
-    return Contract(seen.name, version, seen.domain, seen.protocol, seen.document, seen.provenance)
+def _contract(snapshot: ContractSnapshot, version: str) -> Contract:
+    return Contract(
+        snapshot.name,
+        version,
+        snapshot.domain,
+        snapshot.protocol,
+        snapshot.document,
+        snapshot.provenance,
+    )
 
 
-def _breaks(contract: Contract, before: str, broken: Sequence[SchemaChange]) -> InterlockError:
-    told = "; ".join(f"{one.reason} {one.path}" for one in broken[:_MOST_NAMED])
-    more = f" and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
+def _breaking_change_error(
+    contract: Contract, previous: str, breaking_changes: Sequence[SchemaChange]
+) -> InterlockError:
+    listed = "; ".join(
+        f"{change.reason} {change.path}" for change in breaking_changes[:_MAX_LISTED]
+    )
+    remainder = (
+        f" and {len(breaking_changes) - _MAX_LISTED} more"
+        if len(breaking_changes) > _MAX_LISTED
+        else ""
+    )
     return InterlockError(
         BREAKING_CHANGE,
-        f"{BREAKS}: {contract.name} {before} → {contract.version}: {told}{more}. "
-        f"Publish it as {read_version(before).next_major()}, or undo them.",
+        f"{BREAKS}: {contract.name} {previous} → {contract.version}: {listed}{remainder}. "
+        f"Publish it as {read_version(previous).next_major()}, or undo the changes.",
         {
             "name": contract.name,
-            "from": before,
+            "from": previous,
             "to": contract.version,
             "changes": [
-                {"reason": str(one.reason), "path": one.path, "message": one.sentence}
-                for one in broken
+                {"reason": str(change.reason), "path": change.path, "message": change.message}
+                for change in breaking_changes
             ],
         },
     )
 
 
-def _decoded(document: bytes) -> Any:
+def _decode(document: bytes) -> Any:
     try:
         return msgspec.json.decode(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(f"The document is not JSON: {error}.") from None
+        raise invalid_request(f"The document is not JSON: {error}.") from None
 
 
-# -- What changed between two versions of a `.proto` file, each compiled with what it imports: other
-# files of the same publication, else the newest that the registry has of them.
+# -- Protobuf: each version is compiled with its imports, which are other files of the same
+# publication or the newest published versions.
 
 ImportLookup = Callable[[str], bytes | None]
-"""Gives the text of a file that is imported. None: it is none of ours."""
-_IMPORT: Final = re.compile(rb'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)
-_ENDING: Final = ".proto"
+"""Returns the text of an imported file. None: the file is not in the registry."""
+_IMPORT_STATEMENT: Final = re.compile(
+    rb'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE
+)
+_PROTO_SUFFIX: Final = ".proto"
 
 
 def protobuf_changes(
     name: str, old: bytes, new: bytes, old_imports: ImportLookup, new_imports: ImportLookup
 ) -> list[SchemaChange]:
-    """Raises InterlockError for a new one that cannot be compiled, and where there is no
-    compiler."""
+    """Return the changes between two versions of a `.proto` file.
+
+    Raises:
+        InterlockError: The new version cannot be compiled, or no compiler is installed.
+    """
     from interlock.contracts.diff.protobuf import diff_descriptors
     from interlock.contracts.schemas.protobuf_compiler import descriptor_set
     from interlock.contracts.schemas.reader import SchemaError
 
-    file = name if name.endswith(_ENDING) else f"{name}{_ENDING}"
+    file = name if name.endswith(_PROTO_SUFFIX) else f"{name}{_PROTO_SUFFIX}"
     try:
-        after = descriptor_set(_with_imports(file, new, new_imports))
-    except SchemaError as wrong:
-        said = "; ".join(str(one) for one in wrong.problems[:3])
-        raise refused(f"{name} is no Protobuf that can be compiled: {said}") from None
+        new_descriptors = descriptor_set(_collect_imports(file, new, new_imports))
+    except SchemaError as error:
+        problems = "; ".join(str(problem) for problem in error.problems[:3])
+        raise invalid_request(f"{name} cannot be compiled: {problems}") from None
     try:
-        before = descriptor_set(_with_imports(file, old, old_imports))
+        old_descriptors = descriptor_set(_collect_imports(file, old, old_imports))
     except SchemaError:
-        # What cannot be compared is not known to be compatible.
-        sentence = "What was published before cannot be compiled, so nobody can say what changed."
-        return [SchemaChange(ChangeReason.UNDECIDED, "", True, sentence)]
-    return diff_descriptors(before, after)
+        # Without a comparison, compatibility cannot be claimed.
+        message = (
+            "The previous version cannot be compiled, so the changes are unknown and count as "
+            "breaking."
+        )
+        return [SchemaChange(ChangeReason.UNDECIDED, "", True, message)]
+    return diff_descriptors(old_descriptors, new_descriptors)
 
 
-def _with_imports(file: str, document: bytes, imported: ImportLookup) -> dict[str, str]:
-    """A file and everything of ours that it imports, by the names by which they do."""
-    found: dict[str, bytes] = {file: document}
-    waiting = [document]
-    while waiting:
-        for raw in _IMPORT.findall(waiting.pop()):
+def _collect_imports(file: str, document: bytes, find_import: ImportLookup) -> dict[str, str]:
+    """Return a file and all files of the registry that it imports, by their import names."""
+    files: dict[str, bytes] = {file: document}
+    unread = [document]
+    while unread:
+        for raw in _IMPORT_STATEMENT.findall(unread.pop()):
             name = raw.decode(errors="replace")
-            text = None if name in found else imported(name)
+            text = None if name in files else find_import(name)
             if text is not None:
-                found[name] = text
-                waiting.append(text)
-    return {name: text.decode(errors="replace") for name, text in found.items()}
+                files[name] = text
+                unread.append(text)
+    return {name: text.decode(errors="replace") for name, text in files.items()}

@@ -1,11 +1,11 @@
-"""The Git repository behind the contract registry: what is committed there, and one commit for
-every publication.
+"""The Git repository of the contract registry: reads the committed files and makes one commit for
+each publication.
 
-Objects and the branch are written, never through the index: what somebody has staged or changed by
-hand in the working tree is neither committed nor lost. Only then the new files are brought into the
-working tree and the index, so that a person reads them. Whoever is cut short on the way leaves a
-repository that is whole, and a note by which the next publisher finishes the work.
-"""
+A publication writes objects and moves the branch without using Git's index. Changes that a person
+has staged or made in the working tree are neither committed nor lost. Afterwards the new files are
+copied into the working tree and the index, so that people can read them. If a publisher is
+interrupted, the repository stays consistent, and a note tells the next publisher to finish the
+copy."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from interlock.contracts.registry.git_dulwich import GitDulwich, is_there
+from interlock.contracts.registry.git_dulwich import GitDulwich, is_installed
 from interlock.contracts.registry.git_folder import (
     GitHead,
     RepositoryFolder,
     UnfinishedPublication,
     blob_id,
-    find_place,
+    find_repository,
 )
 from interlock.contracts.registry.git_program import CommitEntry, GitProgram
-from interlock.contracts.registry.records import locked, unusable
+from interlock.contracts.registry.records import busy_error, registry_error
 from interlock.errors import InterlockError
 
 GitChoice = Literal["auto", "git", "dulwich"]
-PATIENCE: Final = 10.0
-"""How long one waits for others who use the same repository."""
-_MOST_TRIES: Final = 20
-_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f<>]+")
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+"""How long to wait for other processes that use the same repository."""
+_MAX_ATTEMPTS: Final = 20
+_UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f<>]+")
 _log = logging.getLogger("interlock.state")
 
 
 class GitBackend(Protocol):
-    """What is done to a repository, by whatever means."""
+    """The operations on a repository that each Git implementation provides."""
 
     @property
     def name(self) -> str: ...
@@ -63,75 +63,82 @@ class GitBackend(Protocol):
         seconds: int,
     ) -> str: ...
 
-    def move(self, branch: str, commit: str, parent: str | None, reason: str) -> bool: ...
+    def update_branch(self, branch: str, commit: str, parent: str | None, reason: str) -> bool: ...
 
     def tag(self, name: str, commit: str) -> None: ...
 
-    def staged(self, paths: Sequence[str]) -> dict[str, str]: ...
+    def read_staged(self, paths: Sequence[str]) -> dict[str, str]: ...
 
     def stage(self, blobs: Mapping[str, str]) -> None: ...
 
 
 CommitPreparer = Callable[[str | None], tuple[Mapping[str, bytes], str]]
-"""Takes the newest commit; gives the files to publish over it, and the message. No files: there is
-nothing to publish. Raises InterlockError when it must not be. Asked again when others are first."""
+"""Returns the files and the message of the next commit, given the newest commit.
+
+No files: there is nothing to publish. Raises InterlockError if the publication is rejected. It is
+called again if another publisher commits first.
+"""
 
 
 class ContractGit:
-    """The repository in one folder. Everything here waits for the disk: off the event loop."""
+    """The repository in one folder. Calls wait for the disk: run them off the event loop."""
 
     def __init__(
-        self, folder: Path, *, means: GitChoice = "auto", patience: float = PATIENCE
+        self,
+        folder: Path,
+        *,
+        backend: GitChoice = "auto",
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> None:
-        """Raises InterlockError where there is neither git nor dulwich."""
+        """Raises InterlockError where neither git nor dulwich is installed."""
         self.folder = folder
-        self._program = shutil.which("git") if means in ("auto", "git") else None
-        self._patience = patience
-        if self._program is None and (means == "git" or not is_there()):
-            raise unusable(
-                "A contract registry needs git: install it, or the library dulwich with "
+        self._program = shutil.which("git") if backend in ("auto", "git") else None
+        self._lock_timeout = lock_timeout
+        if self._program is None and (backend == "git" or not is_installed()):
+            raise registry_error(
+                "A contract registry needs git. Install git, or the library dulwich: "
                 "`pip install 'interlock[contracts]'`, or '.[contracts]' in a checkout."
             )
-        self._place: RepositoryFolder | None = None
+        self._repository: RepositoryFolder | None = None
 
     # -- reading
 
     @property
-    def place(self) -> RepositoryFolder | None:
-        """Where it is. None: there is none yet. Raises InterlockError."""
-        if self._place is None or not (self._place.git_dir / "HEAD").exists():
-            self._place = find_place(self.folder)
-        return self._place
+    def repository(self) -> RepositoryFolder | None:
+        """The repository folder. None: there is none yet. Raises InterlockError."""
+        if self._repository is None or not (self._repository.git_dir / "HEAD").exists():
+            self._repository = find_repository(self.folder)
+        return self._repository
 
     @property
-    def means(self) -> str:
-        """By what the work is done."""
+    def backend_name(self) -> str:
+        """The name of the Git implementation in use."""
         return GitProgram.name if self._program is not None else GitDulwich.name
 
     def head(self) -> str | None:
-        """The newest commit. None: there is none. Raises InterlockError."""
-        place = self.place
+        """Return the newest commit. None: there is none. Raises InterlockError."""
+        place = self.repository
         return None if place is None else place.head().commit
 
     def tree(self, commit: str) -> dict[str, str]:
-        """Every file of a commit: its blob by its path."""
-        return self._plumbing().tree(commit)
+        """Return the files of a commit: blob ids by path."""
+        return self._backend().tree(commit)
 
     def blobs(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The content of each blob."""
-        return self._plumbing().blobs(ids)
+        """Return the content of each blob."""
+        return self._backend().blobs(ids)
 
-    def log(self, paths: Sequence[str] = (), most: int = 50) -> list[CommitEntry]:
-        """The newest commits that touched these paths, or any, newest first."""
+    def log(self, paths: Sequence[str] = (), limit: int = 50) -> list[CommitEntry]:
+        """Return the newest commits that touched these paths, or all commits, newest first."""
         head = self.head()
-        return [] if head is None else self._plumbing().log(head, paths, most)
+        return [] if head is None else self._backend().log(head, paths, limit)
 
     def changed_by_hand(self) -> list[str]:
-        """Files of the working tree that are not what was committed."""
-        place, head = self.place, self.head()
+        """Return the files of the working tree that differ from the newest commit."""
+        place, head = self.repository, self.head()
         if place is None or head is None:
             return []
-        return place.changed_by_hand(self._plumbing().tree(head))
+        return place.changed_by_hand(self._backend().tree(head))
 
     # -- writing
 
@@ -143,140 +150,163 @@ class ContractGit:
         seconds: float,
         tag: Callable[[], str] | None = None,
     ) -> str | None:
-        """One commit with what `prepare` gives. None: it gave nothing. Raises InterlockError."""
-        place = self._made()
-        plumbing = self._plumbing()
-        with place.alone(self._patience):
-            self._finish(place, plumbing)
-            for _ in range(_MOST_TRIES):
-                head = place.check_free()
+        """Commit the files that `prepare` returns. Return the commit, or None if there is nothing
+        to commit.
+
+        Args:
+            seconds: The time of the commit, in seconds since 1970.
+            tag: Returns the name of a tag for the commit.
+
+        Raises:
+            InterlockError: The publication is rejected, or the repository cannot be used.
+        """
+        repository = self._open_or_create()
+        backend = self._backend()
+        with repository.lock(self._lock_timeout):
+            self._update_work_tree(repository, backend)
+            for _ in range(_MAX_ATTEMPTS):
+                head = repository.check_writable()
                 assert head.branch is not None
-                place.wait_for_git(self._patience, head.branch)
+                repository.wait_for_git(self._lock_timeout, head.branch)
                 files, message = prepare(head.commit)
                 if not files:
                     return None
                 commit = self._commit(
-                    place, plumbing, head, files, message, _identity(author), int(seconds)
+                    repository, backend, head, files, message, _parse_author(author), int(seconds)
                 )
                 if commit is not None:
                     if tag is not None:
-                        plumbing.tag(tag(), commit)
+                        backend.tag(tag(), commit)
                     return commit
-        raise locked(
-            f"Others commit to {self.folder} all the time: try again.", registry=str(self.folder)
+        raise busy_error(
+            f"Other processes keep committing to {self.folder}. Try again.",
+            registry=str(self.folder),
         )
 
     def _commit(
         self,
-        place: RepositoryFolder,
-        plumbing: GitBackend,
+        repository: RepositoryFolder,
+        backend: GitBackend,
         head: GitHead,
         files: Mapping[str, bytes],
         message: str,
         author: tuple[str, str],
         seconds: int,
     ) -> str | None:
-        """None: somebody else was first."""
+        """Create a commit and move the branch to it. None: another publisher committed first."""
         assert head.branch is not None
-        before = plumbing.tree(head.commit) if head.commit is not None else {}
-        commit = plumbing.commit(head.commit, files, message, author, seconds)
-        work = UnfinishedPublication(
+        before = backend.tree(head.commit) if head.commit is not None else {}
+        commit = backend.commit(head.commit, files, message, author, seconds)
+        unfinished = UnfinishedPublication(
             commit,
             {path: before.get(path) for path in files},
             {path: blob_id(content, commit) for path, content in files.items()},
             os.getpid(),
         )
         try:
-            place.begin(work)
+            repository.write_unfinished(unfinished)
         except OSError as error:
-            raise unusable(
-                f"Nothing can be written in {self.folder}: {error.strerror or error}."
+            raise registry_error(
+                f"Cannot write to {self.folder}: {error.strerror or error}."
             ) from None
-        moved = False
+        is_moved = False
         try:
-            moved = plumbing.move(head.branch, commit, head.commit, message.partition("\n")[0])
+            is_moved = backend.update_branch(
+                head.branch, commit, head.commit, message.partition("\n")[0]
+            )
         finally:
-            if not moved:
-                place.finish()
-        if not moved:
+            if not is_moved:
+                repository.clear_unfinished()
+        if not is_moved:
             return None
-        self._finish(place, plumbing)
+        self._update_work_tree(repository, backend)
         return commit
 
-    def _finish(self, place: RepositoryFolder, plumbing: GitBackend) -> None:
-        """Bring what was committed into the working tree and the index."""
-        work = place.unfinished()
-        if work is None:
+    def _update_work_tree(self, repository: RepositoryFolder, backend: GitBackend) -> None:
+        """Copy committed files into the working tree and the index."""
+        unfinished = repository.read_unfinished()
+        if unfinished is None:
             return
         try:
-            head, branch = place.head().commit, place.head().branch
-            place.wait_for_git(self._patience, branch or "HEAD")
-            tree = plumbing.tree(head) if head is not None else {}
-            # Only what is still there: it may never have been committed, or be long gone.
-            after = {path: blob for path, blob in work.after.items() if tree.get(path) == blob}
-            if after and place.work_tree is not None:
-                contents = plumbing.blobs(list(set(after.values())))
-                staged = plumbing.staged(list(after))
-                brought = msgspec.structs.replace(work, after=after)
-                plumbing.stage(place.bring(brought, contents.__getitem__, staged))
+            head, branch = repository.head().commit, repository.head().branch
+            repository.wait_for_git(self._lock_timeout, branch or "HEAD")
+            tree = backend.tree(head) if head is not None else {}
+            # Copy only files that HEAD still has: the commit may have been lost or superseded.
+            after = {
+                path: blob for path, blob in unfinished.after.items() if tree.get(path) == blob
+            }
+            if after and repository.work_tree is not None:
+                contents = backend.blobs(list(set(after.values())))
+                staged = backend.read_staged(list(after))
+                remaining = msgspec.structs.replace(unfinished, after=after)
+                backend.stage(repository.write_files(remaining, contents.__getitem__, staged))
         except (InterlockError, OSError) as error:
-            # What counts is committed. The note stays, and the next publisher tries again.
-            _log.warning("%s: new files are not in the working tree yet: %s", self.folder, error)
+            # The commit is what counts. The note stays, and the next publisher tries again.
+            _log.warning("%s: the working tree is not up to date yet: %s", self.folder, error)
             with contextlib.suppress(OSError):
-                place.begin(msgspec.structs.replace(work, pid=0))
+                repository.write_unfinished(msgspec.structs.replace(unfinished, pid=0))
             return
-        place.finish()
+        repository.clear_unfinished()
 
-    # -- means
+    # -- setup
 
-    def _made(self) -> RepositoryFolder:
-        place = self.place
-        if place is None:
-            self._make()
-            place = self.place
-            if place is None:
-                raise unusable(f"No repository could be made in {self.folder}.")
-        return place
+    def _open_or_create(self) -> RepositoryFolder:
+        repository = self.repository
+        if repository is None:
+            self._create()
+            repository = self.repository
+            if repository is None:
+                raise registry_error(f"Cannot create a repository in {self.folder}.")
+        return repository
 
-    def _make(self) -> None:
-        """A new repository, there whole or not at all: another publisher may make it as well."""
-        made: Path | None = None
+    def _create(self) -> None:
+        """Create the repository atomically, because another publisher may create it at the same
+        time."""
+        new_folder: Path | None = None
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=self.folder.parent))
+            new_folder = Path(
+                tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=self.folder.parent)
+            )
             if self._program is not None:
-                GitProgram.make(self._program, made)
+                GitProgram.create(self._program, new_folder)
             else:
-                GitDulwich.make(made)
+                GitDulwich.create(new_folder)
             self.folder.mkdir(exist_ok=True)
             try:
-                os.rename(made / ".git", self.folder / ".git")
+                os.rename(new_folder / ".git", self.folder / ".git")
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         except OSError as error:
-            raise unusable(
-                f"No registry can be made in {self.folder}: {error.strerror or error}.",
+            raise registry_error(
+                f"Cannot create a registry in {self.folder}: {error.strerror or error}.",
                 registry=str(self.folder),
             ) from None
         finally:
-            if made is not None:
-                shutil.rmtree(made, ignore_errors=True)
+            if new_folder is not None:
+                shutil.rmtree(new_folder, ignore_errors=True)
 
-    def _plumbing(self) -> GitBackend:
-        place = self.place
-        if place is None:
-            raise unusable(
-                f"There is no contract registry at {self.folder} yet: the first thing that is "
-                "published makes it."
+    def _backend(self) -> GitBackend:
+        repository = self.repository
+        if repository is None:
+            raise registry_error(
+                f"There is no contract registry at {self.folder} yet. The first publication "
+                "creates it."
             )
-        return GitDulwich(place) if self._program is None else GitProgram(self._program, place)
+        return (
+            GitDulwich(repository)
+            if self._program is None
+            else GitProgram(self._program, repository)
+        )
 
 
-def _identity(author: str) -> tuple[str, str]:
-    """A name and an address, given explicitly so that no config is asked: `Name <mail>`, or a name
-    alone."""
+def _parse_author(author: str) -> tuple[str, str]:
+    """Split an author into name and mail address: `Name <mail>`, or only a name.
+
+    Both are passed to Git explicitly, so that Git does not read them from its config.
+    """
     name, _, mail = author.partition("<")
-    name = " ".join(_UNFIT.sub(" ", name).split())[:200] or "interlock"
-    mail = _UNFIT.sub("", mail).strip()[:200]
+    name = " ".join(_UNSAFE_CHARACTERS.sub(" ", name).split())[:200] or "interlock"
+    mail = _UNSAFE_CHARACTERS.sub("", mail).strip()[:200]
     return name, mail or f"{re.sub(r'[^A-Za-z0-9._-]+', '.', name).strip('.') or 'x'}@localhost"

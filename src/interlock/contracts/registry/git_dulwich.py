@@ -1,6 +1,8 @@
-"""Git without its program: the same as `contract_git_program`, by the library dulwich, for machines
-on which no git is installed (the extra `interlock[contracts]`). Objects, branches and the index
-only: no hooks, no filters, no config of the user, no network."""
+"""Git operations by the library dulwich, for machines without the program git (the extra
+`interlock[contracts]`). It has the interface of `git_program.py`. It uses objects, branches and the
+index
+only: no hooks, no filters, no user config, no network.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.registry.git_folder import RepositoryFolder
 from interlock.contracts.registry.git_program import CommitEntry
-from interlock.contracts.registry.records import locked, unusable
+from interlock.contracts.registry.records import busy_error, registry_error
 
 if TYPE_CHECKING:
     from dulwich.index import Index
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from dulwich.refs import Ref
     from dulwich.repo import Repo
 
-_FILE: Final = stat.S_IFREG | 0o644
+_FILE_MODE: Final = stat.S_IFREG | 0o644
 
 
-def is_there() -> bool:
-    """Whether the library is installed."""
+def is_installed() -> bool:
+    """Return whether the library is installed."""
     try:
         import dulwich.repo  # noqa: F401
     except ImportError:
@@ -34,57 +36,62 @@ def is_there() -> bool:
 
 
 class GitDulwich:
-    """The repository at a place, by dulwich."""
+    """A repository that is accessed with dulwich."""
 
     name = "dulwich"
 
     def __init__(self, place: RepositoryFolder) -> None:
-        self._place = place
+        self._repository = place
 
     @classmethod
-    def make(cls, folder: Path) -> None:
-        """A new repository in a folder that is empty or not there. Raises InterlockError."""
+    def create(cls, folder: Path) -> None:
+        """Create a repository in a folder that is empty or does not exist. Raises
+        InterlockError."""
         from dulwich.repo import Repo
 
-        with _said_of(folder):
+        with _translate_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             Repo.init(folder, default_branch=b"main", symlinks=False).close()
 
     # -- reading
 
     def tree(self, commit: str) -> dict[str, str]:
-        """Every file of a commit: its blob by its path."""
+        """Return the files of a commit: blob ids by path."""
         from dulwich.object_store import iter_tree_contents
 
         with self._repo() as repo:
-            found: dict[str, str] = {}
+            blobs: dict[str, str] = {}
             for path, mode, id in iter_tree_contents(repo.object_store, _commit(repo, commit).tree):
                 if path is not None and mode is not None and id is not None and stat.S_ISREG(mode):
-                    found[os.fsdecode(path)] = id.decode()
-            return found
+                    blobs[os.fsdecode(path)] = id.decode()
+            return blobs
 
     def blobs(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The content of each."""
+        """Return the content of each blob."""
         with self._repo() as repo:
             return {id: repo.object_store[_id(id)].as_raw_string() for id in ids}
 
-    def log(self, commit: str, paths: Sequence[str], most: int) -> list[CommitEntry]:
-        """The newest commits that touched these paths, or any, newest first."""
+    def log(self, commit: str, paths: Sequence[str], limit: int) -> list[CommitEntry]:
+        """Return the newest commits that touched these paths, or all commits, newest first."""
         with self._repo() as repo:
             walker = repo.get_walker(
                 include=[_id(commit)],
                 order="topo",
-                max_entries=most,
+                max_entries=limit,
                 paths=[os.fsencode(path) for path in paths] or None,
                 simplify_history=True,
             )
-            found = []
+            entries = []
             for entry in walker:
-                one = entry.commit
-                author = one.author.decode(errors="replace").partition(" <")[0]
-                message = one.message.decode(errors="replace")
-                found.append(CommitEntry((one.id.decode(), author, int(one.author_time), message)))
-            return found
+                commit_object = entry.commit
+                author = commit_object.author.decode(errors="replace").partition(" <")[0]
+                message = commit_object.message.decode(errors="replace")
+                entries.append(
+                    CommitEntry(
+                        (commit_object.id.decode(), author, int(commit_object.author_time), message)
+                    )
+                )
+            return entries
 
     # -- writing
 
@@ -96,7 +103,8 @@ class GitDulwich:
         author: tuple[str, str],
         seconds: int,
     ) -> str:
-        """Make a commit with these files over those of its parent; no branch leads to it yet."""
+        """Create a commit with these files over the files of its parent. No branch points to it
+        yet."""
         from dulwich.object_store import commit_tree_changes
         from dulwich.objects import Blob, Commit, Tree
 
@@ -106,10 +114,10 @@ class GitDulwich:
             for path, content in files.items():
                 blob = Blob.from_string(content)
                 store.add_object(blob)
-                changes.append((os.fsencode(path), _FILE, blob.id))
-            before = Tree() if parent is None else _commit(repo, parent).tree
+                changes.append((os.fsencode(path), _FILE_MODE, blob.id))
+            parent_tree = Tree() if parent is None else _commit(repo, parent).tree
             commit = Commit()
-            commit.tree = commit_tree_changes(store, before, changes)
+            commit.tree = commit_tree_changes(store, parent_tree, changes)
             commit.parents = [] if parent is None else [_id(parent)]
             commit.author = commit.committer = f"{author[0]} <{author[1]}>".encode()
             commit.author_time = commit.commit_time = seconds
@@ -118,8 +126,8 @@ class GitDulwich:
             store.add_object(commit)
             return commit.id.decode()
 
-    def move(self, branch: str, commit: str, parent: str | None, reason: str) -> bool:
-        """Let a branch lead to a commit, if it led to the parent. Whether it did."""
+    def update_branch(self, branch: str, commit: str, parent: str | None, reason: str) -> bool:
+        """Move a branch to a commit if it points to the parent. Return whether it did."""
         from dulwich.protocol import ZERO_SHA
 
         with self._repo() as repo:
@@ -127,37 +135,37 @@ class GitDulwich:
             return repo.refs.set_if_equals(_ref(branch), old, _id(commit))
 
     def tag(self, name: str, commit: str) -> None:
-        """Raises InterlockError when there is one of this name."""
+        """Create a tag. Raises InterlockError if the tag exists."""
         with self._repo() as repo:
             if not repo.refs.add_if_new(_ref(f"refs/tags/{name}"), _id(commit)):
-                raise unusable(f"{self._place.folder} has a tag {name} already.")
+                raise registry_error(f"{self._repository.folder} already has a tag {name}.")
 
-    def staged(self, paths: Sequence[str]) -> dict[str, str]:
-        """What the index has at these paths."""
+    def read_staged(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the blob ids of these paths in the index."""
         from dulwich.index import IndexEntry
 
         index = self._index()
-        found: dict[str, str] = {}
+        blobs: dict[str, str] = {}
         for path in paths:
             try:
                 entry = index[os.fsencode(path)]
             except KeyError:
                 continue
-            # Somebody resolves a conflict there: nothing is like it.
-            found[path] = entry.sha.decode() if isinstance(entry, IndexEntry) else ""
-        return found
+            # A merge conflict at this path: no blob is equal to it.
+            blobs[path] = entry.sha.decode() if isinstance(entry, IndexEntry) else ""
+        return blobs
 
     def stage(self, blobs: Mapping[str, str]) -> None:
-        """Put these into the index."""
+        """Write these blobs to the index."""
         from dulwich.index import IndexEntry
 
         if not blobs:
             return
-        with _said_of(self._place.folder):
+        with _translate_errors(self._repository.folder):
             index = self._index()
             for path, blob in blobs.items():
-                # Without what the file system says of it, git looks into the file itself.
-                index[os.fsencode(path)] = IndexEntry(0, 0, 0, 0, _FILE, 0, 0, 0, _id(blob))
+                # Without the file's metadata, git compares the content of the file itself.
+                index[os.fsencode(path)] = IndexEntry(0, 0, 0, 0, _FILE_MODE, 0, 0, 0, _id(blob))
             index.write()
 
     # -- the library
@@ -165,25 +173,27 @@ class GitDulwich:
     def _index(self) -> Index:
         from dulwich.index import Index
 
-        with _said_of(self._place.folder):
-            return Index(self._place.git_dir / "index")
+        with _translate_errors(self._repository.folder):
+            return Index(self._repository.git_dir / "index")
 
     @contextmanager
     def _repo(self) -> Iterator[Repo]:
         from dulwich.repo import Repo
 
-        place = self._place
-        with _said_of(place.folder):
+        repository = self._repository
+        with _translate_errors(repository.folder):
             repo = Repo(
-                controldir=place.git_dir, commondir=place.common_dir, worktree=place.work_tree
+                controldir=repository.git_dir,
+                commondir=repository.common_dir,
+                worktree=repository.work_tree,
             )
             try:
                 if repo.object_format is not None and repo.object_format.name != "sha1":
-                    raise unusable(
-                        f"{place.folder} is kept by {repo.object_format.name}, for which the "
-                        "program git is needed: install it."
+                    raise registry_error(
+                        f"{repository.folder} uses {repo.object_format.name}, which dulwich does "
+                        "not support. Install git."
                     )
-                # What is published outlives a power cut.
+                # Flush objects to disk, so that a publication survives a power failure.
                 setattr(repo.object_store, "fsync_object_files", True)  # noqa: B010
                 yield repo
             finally:
@@ -205,14 +215,14 @@ def _ref(text: str) -> Ref:
 def _commit(repo: Repo, id: str) -> Commit:
     from dulwich.objects import Commit
 
-    found = repo.object_store[_id(id)]
-    assert isinstance(found, Commit)
-    return found
+    commit = repo.object_store[_id(id)]
+    assert isinstance(commit, Commit)
+    return commit
 
 
 @contextmanager
-def _said_of(folder: Path) -> Iterator[None]:
-    """What the library says goes wrong, as an InterlockError."""
+def _translate_errors(folder: Path) -> Iterator[None]:
+    """Convert errors of the library to InterlockError."""
     from dulwich import errors
     from dulwich.file import FileLocked
     from dulwich.refs import SymrefLoop
@@ -222,15 +232,15 @@ def _said_of(folder: Path) -> Iterator[None]:
         yield
     except FileLocked as error:
         lock = os.fsdecode(error.lockfilename)
-        raise locked(
-            f"{lock} exists: another git program uses {folder}. If none does, one was cut short "
-            "there; then remove that file.",
+        raise busy_error(
+            f"{lock} exists: another git program uses {folder}. If no git program runs, remove the "
+            "file.",
             registry=str(folder),
             lock=lock,
         ) from None
     except KeyError as error:
-        raise unusable(
-            f"{folder} is damaged: its object {error} is missing. `git fsck` in it says more."
+        raise registry_error(
+            f"{folder} is damaged: its object {error} is missing. Run `git fsck` in it."
         ) from None
     except (
         errors.ChecksumMismatch,
@@ -247,6 +257,4 @@ def _said_of(folder: Path) -> Iterator[None]:
         OSError,
         ValueError,
     ) as error:
-        raise unusable(
-            f"dulwich cannot do its work in {folder}: {error}", registry=str(folder)
-        ) from None
+        raise registry_error(f"dulwich failed in {folder}: {error}", registry=str(folder)) from None

@@ -1,5 +1,5 @@
-"""The folder of a Git repository, as its files say it is: where its parts are, what HEAD is, who
-has it locked, and what an earlier publisher left unfinished. Nothing here starts a program."""
+"""The files of a Git repository: its parts, HEAD, locks, and publications that were interrupted.
+This module starts no program."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from interlock.contracts.registry.records import locked, unusable
+from interlock.contracts.registry.records import busy_error, registry_error
 
-_UNFINISHED: Final = "interlock-unfinished"
-_LOCK: Final = "interlock.lock"
-_WRITTEN: Final = "interlock-written-"
-_HUMANS_WORK: Final = {
+_UNFINISHED_FILE: Final = "interlock-unfinished"
+_LOCK_FILE: Final = "interlock.lock"
+_TEMPORARY_PREFIX: Final = "interlock-written-"
+_OPERATIONS_IN_PROGRESS: Final = {
     "MERGE_HEAD": "a merge",
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
@@ -31,74 +31,74 @@ _HUMANS_WORK: Final = {
 }
 _ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _BRANCH: Final = re.compile(r"refs/heads/[^\x00-\x20\x7f~^:?*\[\\]+")
-_LOOK_EVERY: Final = 0.02
-_LONG_FOR_GIT: Final = 1.0
-"""Git itself has a lock for less than this."""
-_LEFT_BEHIND: Final = 60.0
-"""A lock that appeared this many seconds at most after a publisher that was cut short began to move
-things is that publisher's own."""
+_POLL_SECONDS: Final = 0.02
+_MAX_GIT_LOCK_SECONDS: Final = 1.0
+"""Git itself keeps a lock for a shorter time."""
+_STALE_LOCK_SECONDS: Final = 60.0
+"""A lock belongs to an interrupted publisher if it appeared at most this many seconds after the
+publisher began to copy files."""
 
 
 class GitHead(NamedTuple):
-    """Where the repository stands."""
+    """The branch and the commit of HEAD."""
 
     branch: str | None
-    """None: on none, it is detached."""
+    """None: HEAD is detached."""
     commit: str | None
-    """None: there is none yet."""
+    """None: there is no commit yet."""
 
 
 class UnfinishedPublication(msgspec.Struct, frozen=True):
-    """What a publisher is about to bring into the index and the working tree."""
+    """Files that a publisher is about to copy into the index and the working tree."""
 
     commit: str
     before: dict[str, str | None]
-    """By path: the blob before the commit. None: there was none."""
+    """Blob ids before the commit, by path. None: the file did not exist."""
     after: dict[str, str]
     pid: int = 0
-    """Of whoever is at it. 0: it came to its end, but could not bring everything."""
+    """The process that copies. 0: that process ended and could not copy everything."""
 
 
 class RepositoryFolder(NamedTuple):
-    """A repository on disk."""
+    """A Git repository on disk."""
 
     folder: Path
     git_dir: Path
     common_dir: Path
-    """Where refs are: another one in a linked working tree."""
+    """The folder of the refs. It differs from `git_dir` in a linked working tree."""
     work_tree: Path | None
-    """None: it is bare."""
+    """None: the repository is bare."""
 
-    # -- where it stands
+    # -- HEAD
 
     def head(self) -> GitHead:
-        """Raises InterlockError."""
+        """Read HEAD. Raises InterlockError."""
         try:
             text = (self.git_dir / "HEAD").read_text(encoding="utf-8").strip()
             if _ID.fullmatch(text):
                 return GitHead(None, text)
             branch = text.removeprefix("ref:").strip()
             if not text.startswith("ref:") or not _BRANCH.fullmatch(branch) or ".." in branch:
-                raise unusable(
-                    f"The HEAD of {self.folder} names neither a branch nor a commit, so it cannot "
-                    "be read. `git fsck` in it says more.",
+                raise registry_error(
+                    f"The HEAD of {self.folder} names neither a branch nor a commit. Run `git "
+                    "fsck` in it.",
                     registry=str(self.folder),
                 )
             if (self.common_dir / "reftable").exists():
-                raise unusable(
-                    f"{self.folder} keeps its branches in a reftable, which is not understood "
-                    "here. Use a repository that `git init` makes by default."
+                raise registry_error(
+                    f"{self.folder} stores its branches in a reftable, which Interlock does not "
+                    "support. Use a repository with the default ref format of `git init`."
                 )
-            return GitHead(branch, self._ref(branch))
+            return GitHead(branch, self._read_ref(branch))
         except (OSError, UnicodeDecodeError) as error:
-            raise unusable(f"The HEAD of {self.folder} cannot be read: {error}.") from None
+            raise registry_error(f"Cannot read the HEAD of {self.folder}: {error}.") from None
 
-    def _ref(self, name: str) -> str | None:
+    def _read_ref(self, name: str) -> str | None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             id = (self.common_dir / name).read_text(encoding="ascii").strip()
             if not _ID.fullmatch(id):
-                raise unusable(
-                    f"The branch {name} of {self.folder} is damaged. `git fsck` in it says more.",
+                raise registry_error(
+                    f"The branch {name} of {self.folder} is damaged. Run `git fsck` in it.",
                     registry=str(self.folder),
                 )
             return id
@@ -112,142 +112,151 @@ class RepositoryFolder(NamedTuple):
                 return id
         return None
 
-    def check_free(self) -> GitHead:
-        """What HEAD is, where something may be committed now. Raises InterlockError."""
+    def check_writable(self) -> GitHead:
+        """Return HEAD if a commit is possible now. Raises InterlockError."""
         head = self.head()
         if head.branch is None:
-            raise unusable(
-                f"{self.folder} is on no branch (its HEAD is detached at {str(head.commit)[:12]}): "
-                "nothing is published there. Run `git switch BRANCH` in it.",
+            raise registry_error(
+                f"{self.folder} is on no branch (HEAD is detached at {str(head.commit)[:12]}), so "
+                "nothing can be published. Run `git switch BRANCH` in it.",
                 registry=str(self.folder),
             )
-        for name, work in _HUMANS_WORK.items():
+        for name, operation in _OPERATIONS_IN_PROGRESS.items():
             if (self.git_dir / name).exists():
-                raise locked(
-                    f"{work.capitalize()} is under way in {self.folder}: finish or abort it there.",
+                raise busy_error(
+                    f"{operation.capitalize()} is in progress in {self.folder}. Finish or abort "
+                    "it.",
                     registry=str(self.folder),
                 )
         return head
 
-    # -- who has it
+    # -- locks
 
     @contextlib.contextmanager
-    def alone(self, patience: float) -> Iterator[None]:
-        """While no other publisher of ours is at it. The system lets go when a process ends,
-        however that comes about. Raises InterlockError."""
+    def lock(self, timeout: float) -> Iterator[None]:
+        """Hold the lock of publishers. The system releases the lock when the process ends, however
+        it ends.
+
+        Raises InterlockError.
+        """
         try:
-            lock = os.open(self.git_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(
+                self.git_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
-            raise unusable(
-                f"Nothing can be published in {self.folder}: {error.strerror or error}.",
+            raise registry_error(
+                f"Cannot publish in {self.folder}: {error.strerror or error}.",
                 registry=str(self.folder),
             ) from None
         try:
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + timeout
             while True:
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise locked(
-                            f"Somebody else publishes in {self.folder} and does not come to an "
-                            "end: try again.",
+                        raise busy_error(
+                            f"Another process is publishing in {self.folder} and has not finished. "
+                            "Try again.",
                             registry=str(self.folder),
                         ) from None
-                    time.sleep(_LOOK_EVERY)
+                    time.sleep(_POLL_SECONDS)
             yield
         finally:
-            os.close(lock)
+            os.close(descriptor)
 
-    def wait_for_git(self, patience: float, branch: str) -> None:
-        """Until no other git program has the index or the branch. Raises InterlockError."""
+    def wait_for_git(self, timeout: float, branch: str) -> None:
+        """Wait until no other git program locks the index or the branch. Raises InterlockError."""
         locks = [self.common_dir / f"{branch}.lock", self.git_dir / "HEAD.lock"]
         if self.work_tree is not None:
             locks.insert(0, self.git_dir / "index.lock")
-        began = time.monotonic()
+        started_at = time.monotonic()
         for lock in locks:
             while lock.exists():
-                waited = time.monotonic() - began
-                if waited >= min(patience, _LONG_FOR_GIT) and self._is_left_behind(lock):
+                waited = time.monotonic() - started_at
+                if waited >= min(timeout, _MAX_GIT_LOCK_SECONDS) and self._is_stale(lock):
                     lock.unlink(missing_ok=True)
                     break
-                if waited > patience:
-                    raise locked(
-                        f"{lock} exists: another git program uses {self.folder}. If none does, one "
-                        "was cut short there; then remove that file.",
+                if waited > timeout:
+                    raise busy_error(
+                        f"{lock} exists: another git program uses {self.folder}. If no git program "
+                        "runs, remove the file.",
                         registry=str(self.folder),
                         lock=str(lock),
                     )
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_POLL_SECONDS)
 
-    def _is_left_behind(self, lock: Path) -> bool:
-        """Whether a lock is that of a publisher of ours that was cut short."""
-        work = self.unfinished()
-        if work is None or not work.pid or _lives(work.pid):
+    def _is_stale(self, lock: Path) -> bool:
+        """Return whether a lock was left by an interrupted publisher of Interlock."""
+        unfinished = self.read_unfinished()
+        if unfinished is None or not unfinished.pid or _is_running(unfinished.pid):
             return False
         try:
-            began = (self.git_dir / _UNFINISHED).stat().st_mtime
-            made = lock.stat().st_mtime
+            copy_time = (self.git_dir / _UNFINISHED_FILE).stat().st_mtime
+            lock_time = lock.stat().st_mtime
         except OSError:
             return False
-        # What it wrote down just before is still there, so it never came to its end.
-        return began <= made + 1 and made <= began + _LEFT_BEHIND
+        # The note is still there, so the publisher did not finish.
+        return copy_time <= lock_time + 1 and lock_time <= copy_time + _STALE_LOCK_SECONDS
 
-    # -- what was left unfinished
+    # -- unfinished publications
 
-    def begin(self, work: UnfinishedPublication) -> None:
-        """Write down what is about to be done. Raises OSError."""
-        path = self.git_dir / f"{_UNFINISHED}.new"
+    def write_unfinished(self, publication: UnfinishedPublication) -> None:
+        """Write the note about files that are about to be copied. Raises OSError."""
+        path = self.git_dir / f"{_UNFINISHED_FILE}.new"
         with path.open("wb") as file:
-            file.write(msgspec.json.encode(work))
+            file.write(msgspec.json.encode(publication))
             file.flush()
             os.fsync(file.fileno())
-        path.replace(self.git_dir / _UNFINISHED)
+        path.replace(self.git_dir / _UNFINISHED_FILE)
 
-    def unfinished(self) -> UnfinishedPublication | None:
+    def read_unfinished(self) -> UnfinishedPublication | None:
         try:
             return msgspec.json.decode(
-                (self.git_dir / _UNFINISHED).read_bytes(), type=UnfinishedPublication
+                (self.git_dir / _UNFINISHED_FILE).read_bytes(), type=UnfinishedPublication
             )
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            # None was begun, or writing it down was cut short: then nothing was moved.
+            # There is no note, or writing it was interrupted: then no file was copied.
             return None
 
-    def finish(self) -> None:
+    def clear_unfinished(self) -> None:
         with contextlib.suppress(OSError):
-            (self.git_dir / _UNFINISHED).unlink(missing_ok=True)
+            (self.git_dir / _UNFINISHED_FILE).unlink(missing_ok=True)
 
     # -- the working tree
 
-    def bring(
+    def write_files(
         self,
-        work: UnfinishedPublication,
+        publication: UnfinishedPublication,
         contents: Callable[[str], bytes],
         staged: Mapping[str, str],
     ) -> dict[str, str]:
-        """Write files that a commit brought. What somebody changed by hand stays as that somebody
-        wants it. Returns what is to be staged, by path. Raises OSError."""
+        """Write the files of a commit. Files that a person edited by hand stay as they are.
+
+        Returns the blobs to stage, by path. Raises OSError.
+        """
         if self.work_tree is None:
             return {}
-        self._sweep()
-        for path, blob in work.after.items():
-            if self._holds(path, (work.before.get(path), None)):
+        self._delete_temporary_files()
+        for path, blob in publication.after.items():
+            if self._has_content(path, (publication.before.get(path), None)):
                 self._write(path, contents(blob))
         return {
             path: blob
-            for path, blob in work.after.items()
-            if staged.get(path) == work.before.get(path)
+            for path, blob in publication.after.items()
+            if staged.get(path) == publication.before.get(path)
         }
 
     def changed_by_hand(self, tree: Mapping[str, str]) -> list[str]:
-        """Paths whose file is not what was committed."""
+        """Return the paths whose file differs from the commit."""
         if self.work_tree is None:
             return []
-        return sorted(path for path, blob in tree.items() if not self._holds(path, (blob,)))
+        return sorted(path for path, blob in tree.items() if not self._has_content(path, (blob,)))
 
-    def _holds(self, path: str, blobs: tuple[str | None, ...]) -> bool:
-        """Whether the file at this path is one of these. None: there is none."""
+    def _has_content(self, path: str, blobs: tuple[str | None, ...]) -> bool:
+        """Return whether the file at this path has one of these contents. None stands for no
+        file."""
         file = self._file(path)
         try:
             if file is None or file.is_symlink():
@@ -264,68 +273,73 @@ class RepositoryFolder(NamedTuple):
         if file is None:
             return
         file.parent.mkdir(parents=True, exist_ok=True)
-        written = self.git_dir / f"{_WRITTEN}{secrets.token_hex(8)}"
+        temporary = self.git_dir / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         try:
-            written.write_bytes(content)
-            os.replace(written, file)
+            temporary.write_bytes(content)
+            os.replace(temporary, file)
         finally:
-            written.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def _file(self, path: str) -> Path | None:
-        """Where a path of the tree is on disk. None: a link leads it elsewhere."""
+        """Return the file for a path of the tree. None: a symbolic link leads out of the working
+        tree."""
         assert self.work_tree is not None
         file = self.work_tree / path
         inside = file.parent.resolve().is_relative_to(self.work_tree.resolve())
         return file if inside else None
 
-    def _sweep(self) -> None:
-        """Take away what publishers that were cut short had not moved to its place yet."""
-        for left in self.git_dir.glob(f"{_WRITTEN}*"):
-            left.unlink(missing_ok=True)
+    def _delete_temporary_files(self) -> None:
+        """Delete temporary files of interrupted publishers."""
+        for temporary in self.git_dir.glob(f"{_TEMPORARY_PREFIX}*"):
+            temporary.unlink(missing_ok=True)
 
 
-def find_place(folder: Path) -> RepositoryFolder | None:
-    """The repository in this folder. None: there is nothing there yet. Raises InterlockError."""
+def find_repository(folder: Path) -> RepositoryFolder | None:
+    """Return the repository in a folder. None: there is none yet. Raises InterlockError."""
     try:
         if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
             return RepositoryFolder(folder, folder, folder, None)
-        hidden = folder / ".git"
-        if hidden.is_file():
+        git_dir = folder / ".git"
+        if git_dir.is_file():
             # A linked working tree, or one whose repository is elsewhere.
-            pointed = hidden.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
-            hidden = folder / pointed
-        if (hidden / "HEAD").is_file():
-            common = hidden
-            if (hidden / "commondir").is_file():
-                common = hidden / (hidden / "commondir").read_text(encoding="utf-8").strip()
-            return RepositoryFolder(folder, hidden, common, folder)
+            target = git_dir.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+            git_dir = folder / target
+        if (git_dir / "HEAD").is_file():
+            common_dir = git_dir
+            if (git_dir / "commondir").is_file():
+                common_dir = git_dir / (git_dir / "commondir").read_text(encoding="utf-8").strip()
+            return RepositoryFolder(folder, git_dir, common_dir, folder)
         if not folder.exists():
             return None
         if not folder.is_dir():
-            raise unusable(f"{folder} is a file, not the folder of a contract registry.")
+            raise registry_error(f"{folder} is a file. A contract registry needs a folder.")
         if any(folder.iterdir()):
-            raise unusable(
-                f"{folder} is no Git repository, and something else is in it. Name an empty "
-                "folder, or one that is to be made; or run `git init` in it.",
+            raise registry_error(
+                f"{folder} is not a Git repository and is not empty. Name an empty folder or a "
+                "folder that does not exist, or run `git init` in it.",
                 registry=str(folder),
             )
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise unusable(f"The registry {folder} cannot be looked into: {error}.") from None
+        raise registry_error(f"Cannot read the registry {folder}: {error}.") from None
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        # Somebody else's, but there.
+        # The process belongs to another user, but it runs.
         return True
     return True
 
 
-def blob_id(content: bytes, like: str) -> str:
-    """What Git calls a file with this content, by the same kind of digest as another id."""
-    kind = hashlib.sha256 if len(like) == 64 else hashlib.sha1
-    return kind(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+def blob_id(content: bytes, sample_id: str) -> str:
+    """Return the id that Git gives a file with this content.
+
+    Args:
+        sample_id: An id of the same repository: its length tells the hash algorithm.
+    """
+    algorithm = hashlib.sha256 if len(sample_id) == 64 else hashlib.sha1
+    return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -1,9 +1,8 @@
-"""The index beside the contract registry's repository: what is committed there, in a form that
-can be asked by name, version, domain, protocol and provenance.
+"""The index of a contract registry: a SQLite copy of the committed contracts for queries by name,
+version, domain, protocol and provenance.
 
-Only a copy. It says of which commit, is brought up to date whenever HEAD is another one, and is
-made anew when it is gone or broken. Where no file can be written it is kept in memory.
-"""
+The index records the commit that it copies. It is updated when HEAD moves, and rebuilt when the
+file is missing or damaged. Where no file can be written, the index is in memory."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ from interlock.contracts.registry.records import (
     Deprecation,
     Provenance,
     StoredContract,
-    digest_of,
-    locked,
-    moment_of,
-    unusable,
+    busy_error,
+    compute_digest,
+    parse_timestamp,
+    registry_error,
 )
 from interlock.core.state.database import DatabaseKind, transaction
 from interlock.errors import InterlockError
 
 NAME: Final = "interlock-contracts.db"
 _BUSY_SECONDS: Final = 10.0
-_AT_ONCE: Final = 500
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_NO_ROOM: Final = (
+_BATCH_SIZE: Final = 500
+_BUSY_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNWRITABLE_CODES: Final = (
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -46,11 +45,11 @@ _NO_ROOM: Final = (
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 )
-_LISTED: Final = (
+_LISTED_COLUMNS: Final = (
     "name, version, domain, protocol, digest, path, source, generator_version, timestamp"
 )
 _log = logging.getLogger("interlock.state")
-# "ILCR". Tells our file from another program's.
+# "ILCR". Distinguishes this file from files of other programs.
 _FILE: Final = DatabaseKind(
     0x494C4352,
     1,
@@ -81,7 +80,7 @@ _FILE: Final = DatabaseKind(
 
 
 class Repository(Protocol):
-    """What an index is made of."""
+    """The Git repository that an index copies."""
 
     def tree(self, commit: str) -> dict[str, str]: ...
 
@@ -89,10 +88,10 @@ class Repository(Protocol):
 
 
 class ContractIndex:
-    """The index at `path`. Everything here may be called in any thread."""
+    """The index at `path`. All methods are thread-safe."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None: in memory."""
+        """Create the index. It is in memory if `path` is None."""
         self._path = path
         self._lock = threading.RLock()
         self._file: sqlite3.Connection | None = None
@@ -103,42 +102,49 @@ class ContractIndex:
             if file is not None:
                 file.close()
 
-    # -- asking
+    # -- queries
 
-    def search(self, **where: str | float | None) -> list[StoredContract]:
-        """Every version of every contract that fits, without their documents: by `name`, `names`
-        and `source` (globs), `domain`, `protocol`, `generator_version`, `since` and `until`."""
-        given = {key: value for key, value in where.items() if value is not None}
-        told = f" WHERE {' AND '.join(_CONDITIONS[key] for key in given)}" if given else ""
+    def search(self, **filters: str | float | None) -> list[StoredContract]:
+        """Return all matching versions without their documents.
+
+        Args:
+            filters: `name`, `names` and `source` (globs), `domain`, `protocol`,
+                `generator_version`, `since` and `until`.
+        """
+        conditions = {key: value for key, value in filters.items() if value is not None}
+        clause = (
+            f" WHERE {' AND '.join(_CONDITIONS[key] for key in conditions)}" if conditions else ""
+        )
         with self._reading() as file:
             rows = file.execute(
-                f"SELECT {_LISTED} FROM contract{told} ORDER BY name", list(given.values())
+                f"SELECT {_LISTED_COLUMNS} FROM contract{clause} ORDER BY name",
+                list(conditions.values()),
             )
-            return [_stored(row) for row in rows]
+            return [_find_stored(row) for row in rows]
 
     def document(self, path: str) -> bytes:
         with self._reading() as file:
             row = file.execute("SELECT document FROM contract WHERE path = ?", (path,)).fetchone()
         return b"" if row is None else bytes(row[0])
 
-    def document_of(
+    def find_document(
         self, name: str, domain: str, protocol: ContractProtocol, version: str
     ) -> bytes:
-        """The document of exactly one."""
+        """Return the document of one version."""
         return self.document(layout.document_path(domain, name, version, protocol))
 
-    def names_like(self, name: str, most: int) -> list[str]:
-        """Names of contracts that somebody may have meant."""
+    def find_similar_names(self, name: str, limit: int) -> list[str]:
+        """Return names of contracts that are similar to a misspelled name."""
         with self._reading() as file:
             names = [row[0] for row in file.execute("SELECT DISTINCT name FROM contract")]
-        return get_close_matches(name, names, most, 0.6)
+        return get_close_matches(name, names, limit, 0.6)
 
     def count(self) -> int:
         with self._reading() as file:
             return int(file.execute("SELECT count(*) FROM contract").fetchone()[0])
 
     def deprecations(self, name: str | None = None) -> list[Deprecation]:
-        """Which majors end, of one contract or of all."""
+        """Return the deprecated majors of one contract, or of all."""
         with self._reading() as file:
             rows = file.execute(
                 "SELECT name, domain, major, deprecated_at, sunset_at, migration_uri "
@@ -148,31 +154,31 @@ class ContractIndex:
             return [Deprecation(*row) for row in rows]
 
     def mark(self) -> layout.RegistryMark | None:
-        """By what the registry is known. None: it is none, or has nothing yet."""
+        """Return the mark of the registry. None: the repository is empty or not a registry."""
         with self._reading() as file:
             row = file.execute("SELECT record FROM mark").fetchone()
         return None if row is None else msgspec.json.decode(row[0], type=layout.RegistryMark)
 
     def problems(self) -> list[str]:
-        """What is in the repository and cannot be used."""
+        """Return the files of the repository that cannot be used, with the reason."""
         with self._reading() as file:
             rows = file.execute("SELECT path, sentence FROM problem ORDER BY path")
             return [f"{path}: {sentence}" for path, sentence in rows]
 
     def head(self) -> str | None:
-        """The commit of which it is a copy."""
+        """Return the commit that the index copies."""
         with self._reading() as file:
             row = file.execute("SELECT head FROM standing").fetchone()
         return None if row is None else str(row[0])
 
-    # -- keeping up
+    # -- updates
 
     def refresh(self, head: str | None, repository: Repository) -> None:
-        """Be a copy of this commit. Raises InterlockError."""
+        """Update the index to a commit. Raises InterlockError."""
         try:
             self._refresh(head, repository)
         except InterlockError as error:
-            if not (error.data or {}).get("anew"):
+            if not (error.data or {}).get("rebuilt"):
                 raise
             self._refresh(head, repository)
 
@@ -181,14 +187,18 @@ class ContractIndex:
             return
         tree = {} if head is None else repository.tree(head)
         with self._writing() as file:
-            known = dict(file.execute("SELECT path, blob FROM file"))
+            indexed_blobs = dict(file.execute("SELECT path, blob FROM file"))
             changed = {
-                path for path in known.keys() | tree.keys() if known.get(path) != tree.get(path)
+                path
+                for path in indexed_blobs.keys() | tree.keys()
+                if indexed_blobs.get(path) != tree.get(path)
             }
-            units = sorted({unit for path in changed if (unit := layout.unit_of(path)) is not None})
-            while part := list(islice(units, _AT_ONCE)):
-                del units[:_AT_ONCE]
-                self._read(file, part, tree, repository)
+            units = sorted(
+                {unit for path in changed if (unit := layout.find_unit(path)) is not None}
+            )
+            while batch := list(islice(units, _BATCH_SIZE)):
+                del units[:_BATCH_SIZE]
+                self._read(file, batch, tree, repository)
             file.executemany("DELETE FROM file WHERE path = ?", [(path,) for path in changed])
             file.executemany(
                 "INSERT INTO file VALUES (?, ?)",
@@ -198,10 +208,10 @@ class ContractIndex:
             if head is not None:
                 file.execute("INSERT INTO standing VALUES (?)", (head,))
 
-    def forget(self) -> None:
-        """Everything is read anew when somebody asks next."""
+    def clear(self) -> None:
+        """Delete the index. The next query rebuilds it."""
         with self._lock:
-            self._begin_anew()
+            self._delete_file()
 
     @staticmethod
     def _read(
@@ -217,7 +227,7 @@ class ContractIndex:
             for table in ("contract", "deprecation", "mark", "problem"):
                 file.execute(f"DELETE FROM {table} WHERE path = ?", (unit,))
             try:
-                _take(file, unit, read)
+                _insert_unit(file, unit, read)
             except (msgspec.MsgspecError, InterlockError, ValueError, RecursionError) as error:
                 file.execute("INSERT INTO problem VALUES (?, ?)", (unit, f"{error}."))
 
@@ -227,49 +237,55 @@ class ContractIndex:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                yield self._opened()
+                yield self._connect()
             except sqlite3.DatabaseError as error:
-                raise self._trouble(error) from error
+                raise self._handle_error(error) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as file, transaction(file):
             yield file
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._file is not None and (self._path is None or self._path.exists()):
             return self._file
         self.close()
         try:
-            self._file = _open(self._path)
+            self._file = _open_database(self._path)
         except (sqlite3.DatabaseError, InterlockError) as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY_CODES:
                 raise
-            _log.info("%s is made anew: %s", self._path, error)
-            self._begin_anew()
+            _log.info("%s: the index is rebuilt: %s", self._path, error)
+            self._delete_file()
             try:
-                self._file = _open(self._path)
+                self._file = _open_database(self._path)
             except (sqlite3.DatabaseError, InterlockError) as reason:
-                # The repository may be somebody else's, to read only.
-                _log.debug("%s cannot be written, the index is in memory: %s", self._path, reason)
+                # The repository may belong to another user and be read-only.
+                _log.debug("%s: not writable, the index is in memory: %s", self._path, reason)
                 self._path = None
-                self._file = _open(None)
+                self._file = _open_database(None)
         return self._file
 
-    def _trouble(self, error: sqlite3.DatabaseError) -> InterlockError:
-        """What is wrong with the file, which is made anew unless somebody else has it."""
+    def _handle_error(self, error: sqlite3.DatabaseError) -> InterlockError:
+        """Return the error to raise. Delete the damaged file unless another process holds a lock
+        on it."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _BUSY:
-            return locked("The index of contracts is being written: try again.")
-        if code in _NO_ROOM:
-            # It is kept in memory from now on.
+        if code in _BUSY_CODES:
+            return busy_error(
+                "The index of the contract registry is locked by another process. Try again."
+            )
+        if code in _UNWRITABLE_CODES:
+            # Use an index in memory from now on.
             self.close()
             self._path = None
         else:
-            self._begin_anew()
-        return unusable(f"The index of contracts was broken ({error}): try again.", anew=True)
+            self._delete_file()
+        return registry_error(
+            f"The index of the contract registry was damaged ({error}) and is rebuilt. Try again.",
+            rebuilt=True,
+        )
 
-    def _begin_anew(self) -> None:
+    def _delete_file(self) -> None:
         self.close()
         if self._path is not None:
             for ending in ("", "-wal", "-shm", "-journal"):
@@ -289,8 +305,9 @@ _CONDITIONS: Final[Mapping[str, str]] = {
 }
 
 
-def _open(path: Path | None) -> sqlite3.Connection:
-    """Raises sqlite3.DatabaseError; InterlockError for a file that is not ours."""
+def _open_database(path: Path | None) -> sqlite3.Connection:
+    """Open the database. Raises sqlite3.DatabaseError, and InterlockError for a file of another
+    program."""
     file = sqlite3.connect(
         ":memory:" if path is None else path,
         timeout=_BUSY_SECONDS,
@@ -305,46 +322,47 @@ def _open(path: Path | None) -> sqlite3.Connection:
     return file
 
 
-def _take(file: sqlite3.Connection, unit: str, read: Mapping[str, bytes]) -> None:
-    """Put one of the repository's files into the index. Raises ValueError, MsgspecError."""
-    content = read.get(unit)
-    if unit == layout.MARK:
+def _insert_unit(file: sqlite3.Connection, unit: str, contents: Mapping[str, bytes]) -> None:
+    """Insert one unit of the repository (a contract, a list of deprecations, the mark). Raises
+    ValueError, MsgspecError."""
+    content = contents.get(unit)
+    if unit == layout.MARK_FILE:
         if content is not None:
             msgspec.json.decode(content, type=layout.RegistryMark)
             file.execute("INSERT INTO mark VALUES (?, ?)", (unit, content))
         return
     if layout.is_deprecations(unit):
-        for one in msgspec.json.decode(content or b"[]", type=list[Deprecation]):
-            moment_of(one.sunset_at)
+        for deprecation in msgspec.json.decode(content or b"[]", type=list[Deprecation]):
+            parse_timestamp(deprecation.sunset_at)
             file.execute(
                 "INSERT INTO deprecation VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
-                    unit, one.name, one.domain, one.major, one.deprecated_at, one.sunset_at,
-                    one.migration_uri,
+                    unit, deprecation.name, deprecation.domain, deprecation.major,
+                    deprecation.deprecated_at, deprecation.sunset_at, deprecation.migration_uri,
                 ),
             )  # fmt: skip
         return
-    told = read.get(layout.note_path(unit))
-    if content is None and told is None:
+    note_content = contents.get(layout.note_path(unit))
+    if content is None and note_content is None:
         return
-    if content is None or told is None:
-        raise ValueError("the contract and its provenance must be there both")
-    note = msgspec.json.decode(told, type=layout.ContractNote)
+    if content is None or note_content is None:
+        raise ValueError("a contract needs both its document and its provenance file")
+    note = msgspec.json.decode(note_content, type=layout.ContractNote)
     read_version(note.version)
     if layout.document_path(note.domain, note.name, note.version, note.protocol) != unit:
-        raise ValueError("it is not where a contract of this name and version belongs")
-    if digest_of(content, note.protocol) != note.digest:
-        raise ValueError("it was changed by hand after it was published, so it does not count")
+        raise ValueError("the path does not match the name and version of the contract")
+    if compute_digest(content, note.protocol) != note.digest:
+        raise ValueError("it was edited after publication, so it is ignored")
     file.execute(
         "INSERT INTO contract VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             unit, note.name, note.version, note.domain, note.protocol, note.digest, note.source,
-            note.generator_version, note.timestamp, moment_of(note.timestamp), content,
+            note.generator_version, note.timestamp, parse_timestamp(note.timestamp), content,
         ),
     )  # fmt: skip
 
 
-def _stored(row: tuple[Any, ...]) -> StoredContract:
+def _find_stored(row: tuple[Any, ...]) -> StoredContract:
     name, version, domain, protocol, digest, path, source, generator_version, timestamp = row
     provenance = Provenance(source, generator_version, timestamp)
     return StoredContract(name, version, domain, protocol, digest, path, provenance)

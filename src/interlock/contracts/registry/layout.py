@@ -1,11 +1,11 @@
-"""How the contract registry lies in its repository, so that a person can read it there:
+"""Layout of the repository of a contract registry. A person can read it there:
 
-    registry.json                                    what this is, and the last run of the pipeline
-    <domain>/<name>/<version>.schema.json            a contract
-    <domain>/<name>/<version>.schema.provenance.json where it came from
-    <domain>/<name>/deprecations.json                which majors end, and when
+    registry.json                                    the mark of a registry, and its last pipeline
+    run <domain>/<name>/<version>.schema.json            a contract
+    <domain>/<name>/<version>.schema.provenance.json its provenance
+    <domain>/<name>/deprecations.json                the majors that end, and when
 
-Pure: paths and bytes, no files.
+Pure: this module maps contracts to paths and bytes, and touches no files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from interlock.contracts.registry.records import (
     Deprecation,
     PipelineRun,
     Provenance,
-    refused,
+    invalid_request,
 )
 
-MARK: Final = "registry.json"
+MARK_FILE: Final = "registry.json"
 FORMAT: Final = 1
 _STEMS: Final[Mapping[ContractProtocol, str]] = {
     "json-schema": ".schema",
@@ -35,23 +35,23 @@ _STEMS: Final[Mapping[ContractProtocol, str]] = {
     "openapi": ".openapi",
     "protobuf": ".proto",
 }
-_PROVENANCE: Final = ".provenance.json"
-_DEPRECATIONS: Final = "deprecations.json"
-_UNFIT: Final = re.compile(rb"[^A-Za-z0-9._-]|^\.|^-")
-_LONGEST: Final = 160
-_CONTRACT: Final = "Contract: "
+_PROVENANCE_SUFFIX: Final = ".provenance.json"
+_DEPRECATIONS_FILE: Final = "deprecations.json"
+_UNSAFE_CHARACTERS: Final = re.compile(rb"[^A-Za-z0-9._-]|^\.|^-")
+_MAX_FOLDER_LENGTH: Final = 160
+_CONTRACT_PREFIX: Final = "Contract: "
 _README: Final = """\
 # A contract registry
-Every version of every contract that was published here, one commit for each publication. `git log`
-says who published what, when and why. Written by `interlock contracts`; do not edit by hand.
+All published versions of all contracts, with one commit for each publication. `git log` shows who
+published what, when and why. Written by `interlock contracts`; do not edit by hand.
 
-`<domain>/<name>/<version>.schema.json` is a contract, `….provenance.json` beside it says where it
-came from, `deprecations.json` which majors end and when.
+`<domain>/<name>/<version>.schema.json` is a contract. The file `….provenance.json` beside it is its
+provenance, and `deprecations.json` lists the deprecated majors and the ends of their support.
 """
 
 
 class ContractNote(Struct, frozen=True):
-    """What stands beside a contract."""
+    """The provenance file of a contract."""
 
     name: str
     version: str
@@ -68,12 +68,12 @@ class ContractNote(Struct, frozen=True):
 
 
 class RegistryMark(Struct, frozen=True):
-    """What stands at the root, by which a registry is known."""
+    """The file at the root that marks a repository as a contract registry."""
 
     interlock: str = "contract registry"
     format: int = FORMAT
     version: int = 0
-    """How many runs of the schema pipeline were recorded."""
+    """The number of recorded runs of the schema pipeline."""
     time: str = ""
     run: PipelineRun | None = None
 
@@ -81,57 +81,63 @@ class RegistryMark(Struct, frozen=True):
 # -- paths
 
 
-def folder_of(domain: str, name: str) -> str:
-    return f"{_fit(domain)}/{_fit(name)}"
+def contract_folder(domain: str, name: str) -> str:
+    return f"{_folder_name(domain)}/{_folder_name(name)}"
 
 
 def document_path(domain: str, name: str, version: str, protocol: ContractProtocol) -> str:
     ending = "" if protocol == "protobuf" else ".json"
-    return f"{folder_of(domain, name)}/{version}{_STEMS[protocol]}{ending}"
+    return f"{contract_folder(domain, name)}/{version}{_STEMS[protocol]}{ending}"
 
 
 def deprecations_path(domain: str, name: str) -> str:
-    return f"{folder_of(domain, name)}/{_DEPRECATIONS}"
+    return f"{contract_folder(domain, name)}/{_DEPRECATIONS_FILE}"
 
 
 def note_path(document: str) -> str:
-    """Where the provenance of the contract at a path is."""
-    return document.removesuffix(".json") + _PROVENANCE
+    """Return the path of the provenance file for the path of a contract."""
+    return document.removesuffix(".json") + _PROVENANCE_SUFFIX
 
 
-def unit_of(path: str) -> str | None:
-    """By which path a file is read: that of its contract, or its own. None: it is none of ours."""
-    if path == MARK or path.endswith(f"/{_DEPRECATIONS}"):
+def find_unit(path: str) -> str | None:
+    """Return the path of the file that a path is read with: its contract, or the path itself.
+
+    None: the path is not part of a registry.
+    """
+    if path == MARK_FILE or path.endswith(f"/{_DEPRECATIONS_FILE}"):
         return path
     if path.count("/") != 2:
         return None
-    if path.endswith(_PROVENANCE):
-        stem = path.removesuffix(_PROVENANCE)
+    if path.endswith(_PROVENANCE_SUFFIX):
+        stem = path.removesuffix(_PROVENANCE_SUFFIX)
         return stem if stem.endswith(_STEMS["protobuf"]) else f"{stem}.json"
     endings = tuple(f"{stem}.json" for stem in _STEMS.values() if stem != _STEMS["protobuf"])
     return path if path.endswith((*endings, _STEMS["protobuf"])) else None
 
 
 def is_deprecations(path: str) -> bool:
-    return path.endswith(f"/{_DEPRECATIONS}")
+    return path.endswith(f"/{_DEPRECATIONS_FILE}")
 
 
-def _fit(name: str) -> str:
-    """A name as a folder: what a path or Git could misunderstand is written as its number."""
-    fit = _UNFIT.sub(lambda found: b"%%%02X" % found[0][0], name.encode()).decode("ascii")
-    if len(fit) <= _LONGEST:
-        return fit
-    return f"{fit[:120]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+def _folder_name(name: str) -> str:
+    """Return a name as a folder name. Unsafe characters become `%` and their hex code; long
+    names are cut and get a digest."""
+    folder_name = _UNSAFE_CHARACTERS.sub(
+        lambda match: b"%%%02X" % match[0][0], name.encode()
+    ).decode("ascii")
+    if len(folder_name) <= _MAX_FOLDER_LENGTH:
+        return folder_name
+    return f"{folder_name[:120]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 # -- files
 
 
-def files_of(contract: Contract) -> dict[str, bytes]:
-    """The two files of a contract. Raises InterlockError for a document that is not JSON."""
+def contract_files(contract: Contract) -> dict[str, bytes]:
+    """Return the two files of a contract. Raises InterlockError for a document that is not JSON."""
     document = contract.document
     if contract.protocol != "protobuf":
-        document = pretty(document, f"{contract.name} {contract.version}")
+        document = format_json(document, f"{contract.name} {contract.version}")
     path = document_path(contract.domain, contract.name, contract.version, contract.protocol)
     provenance = contract.provenance
     note = ContractNote(
@@ -144,52 +150,56 @@ def files_of(contract: Contract) -> dict[str, bytes]:
         provenance.generator_version,
         provenance.timestamp,
     )
-    return {path: document, note_path(path): _written(note)}
+    return {path: document, note_path(path): _encode_file(note)}
 
 
-def deprecations_file(deprecations: Sequence[Deprecation]) -> bytes:
-    return _written(sorted(deprecations, key=lambda one: one.major))
+def encode_deprecations(deprecations: Sequence[Deprecation]) -> bytes:
+    return _encode_file(sorted(deprecations, key=lambda deprecation: deprecation.major))
 
 
-def mark_file(mark: RegistryMark) -> bytes:
-    return _written(mark)
+def encode_mark(mark: RegistryMark) -> bytes:
+    return _encode_file(mark)
 
 
-def first_files() -> dict[str, bytes]:
-    """What a new registry begins with."""
+def initial_files() -> dict[str, bytes]:
+    """Return the files of the first commit of a registry."""
     return {
-        MARK: mark_file(RegistryMark()),
-        # Nobody's line endings: what is committed is what was published.
+        MARK_FILE: encode_mark(RegistryMark()),
+        # No conversion of line endings: Git stores exactly what was published.
         ".gitattributes": b"* -text\n",
         "README.md": _README.encode(),
     }
 
 
-def pretty(document: bytes, what: str) -> bytes:
-    """JSON as a person reads it. Raises InterlockError."""
+def format_json(document: bytes, name: str) -> bytes:
+    """Format JSON for people. Raises InterlockError."""
     try:
         msgspec.json.decode(document)
         return msgspec.json.format(document, indent=2) + b"\n"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(f"The document of {what} is not JSON: {error}.") from None
+        raise invalid_request(f"The document of {name} is not JSON: {error}.") from None
 
 
-def _written(value: object) -> bytes:
+def _encode_file(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 # -- messages
 
 
-def message_of(reason: str, published: Sequence[str]) -> str:
-    """The message of a commit: why, and what it published."""
-    lines = " ".join(reason.replace("\0", "").split()) or "Publish"
-    told = "".join(f"{_CONTRACT}{one}\n" for one in published)
-    return f"{lines}\n\n{told}" if told else f"{lines}\n"
+def format_message(reason: str, published: Sequence[str]) -> str:
+    """Return the message of a commit: the reason, and the contracts that it published."""
+    subject = " ".join(reason.replace("\0", "").split()) or "Publish"
+    contract_lines = "".join(f"{_CONTRACT_PREFIX}{contract}\n" for contract in published)
+    return f"{subject}\n\n{contract_lines}" if contract_lines else f"{subject}\n"
 
 
 def read_message(message: str) -> tuple[str, list[str]]:
-    """The same, read again."""
+    """Split a commit message into the reason and the published contracts."""
     lines = message.splitlines()
-    told = [line.removeprefix(_CONTRACT) for line in lines[1:] if line.startswith(_CONTRACT)]
-    return (lines[0] if lines else ""), told
+    contracts = [
+        line.removeprefix(_CONTRACT_PREFIX)
+        for line in lines[1:]
+        if line.startswith(_CONTRACT_PREFIX)
+    ]
+    return (lines[0] if lines else ""), contracts

@@ -1,5 +1,5 @@
-"""Which contract is meant by a name and a range of versions: exactly one, or a reason why not that
-says what there is."""
+"""Queries of the contract registry: select exactly one contract by name and version range, or
+explain which contracts and versions exist."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from interlock.contracts.registry.records import (
     ContractProtocol,
     Deprecation,
     StoredContract,
-    moment_of,
-    refused,
+    invalid_request,
+    parse_timestamp,
 )
 from interlock.core.config.problems import BadValue
 from interlock.errors import DEPRECATED_VERSION, UNKNOWN_CONTRACT, InterlockError
 from interlock.manifests.ranges import in_range
 
-_MOST_NAMED: Final = 20
-_PREFERRED: Final[tuple[ContractProtocol, ...]] = ("json-schema", "mcp-tool")
-"""What is meant where nobody says which protocol, and there are several."""
+_MAX_LISTED: Final = 20
+_PREFERRED_PROTOCOLS: Final[tuple[ContractProtocol, ...]] = ("json-schema", "mcp-tool")
+"""The protocols to choose, in this order, where a request names none and a contract has several."""
 
 
 def find(
@@ -34,100 +34,111 @@ def find(
     domain: str | None,
     protocol: ContractProtocol | None,
     now: float,
-    sunset: bool,
+    include_sunset: bool,
 ) -> StoredContract:
-    """The newest version in a range, with its document. Raises InterlockError."""
-    found = [
-        one
-        for one in index.search(name=name, domain=domain, protocol=protocol)
-        if is_in_range(one.version, range)
+    """Return the newest version in a range, with its document.
+
+    Args:
+        include_sunset: Also return a major whose support has ended.
+
+    Raises:
+        InterlockError: No contract matches, several match, or the major has ended.
+    """
+    matches = [
+        contract
+        for contract in index.search(name=name, domain=domain, protocol=protocol)
+        if is_in_range(contract.version, range)
     ]
-    if not found:
-        raise unknown(index, name, range, domain, protocol)
-    where = one_domain(name, found)
-    protocols = {one.protocol for one in found}
+    if not matches:
+        raise unknown_contract_error(index, name, range, domain, protocol)
+    matched_domain = single_domain(name, matches)
+    protocols = {contract.protocol for contract in matches}
     if len(protocols) > 1:
-        meant = next((one for one in _PREFERRED if one in protocols), None)
-        if meant is None:
-            raise refused(
-                f"{name} is there as {' and as '.join(sorted(protocols))}: say which protocol.",
+        preferred = next((name for name in _PREFERRED_PROTOCOLS if name in protocols), None)
+        if preferred is None:
+            raise invalid_request(
+                f"{name} exists in several protocols: {', '.join(sorted(protocols))}. Name the "
+                "protocol.",
                 protocols=sorted(protocols),
             )
-        found = [one for one in found if one.protocol == meant]
-    newest = max(found, key=lambda one: read_version(one.version))
-    ends = deprecation(index, name, newest.major, where)
-    if ends is not None and ends.is_over(now) and not sunset:
+        matches = [contract for contract in matches if contract.protocol == preferred]
+    newest = max(matches, key=lambda contract: read_version(contract.version))
+    end = deprecation(index, name, newest.major, matched_domain)
+    if end is not None and end.is_over(now) and not include_sunset:
         raise InterlockError(
             DEPRECATED_VERSION,
-            f"{name} {newest.major}.x is not supported since {ends.sunset_at}: see "
-            f"{ends.migration_uri}",
+            f"Support for {name} {newest.major}.x ended at {end.sunset_at}. Use a newer major. See "
+            f"{end.migration_uri}",
             {
                 "name": name,
                 "version": newest.version,
-                "deprecated_at": ends.deprecated_at,
-                "sunset_at": ends.sunset_at,
-                "migration_uri": ends.migration_uri,
+                "deprecated_at": end.deprecated_at,
+                "sunset_at": end.sunset_at,
+                "migration_uri": end.migration_uri,
             },
         )
-    return msgspec.structs.replace(newest, document=index.document(newest.path), deprecation=ends)
+    return msgspec.structs.replace(newest, document=index.document(newest.path), deprecation=end)
 
 
 def deprecation(
     index: ContractIndex, name: str, major: int, domain: str | None
 ) -> Deprecation | None:
-    """Until when a major is supported. None: nobody has deprecated it."""
-    for one in index.deprecations(name):
-        if one.major == major and domain in (None, one.domain):
-            return one
+    """Return the end of support for a major. None: the major is not deprecated."""
+    for deprecated in index.deprecations(name):
+        if deprecated.major == major and domain in (None, deprecated.domain):
+            return deprecated
     return None
 
 
-def one_domain(name: str, found: Sequence[StoredContract]) -> str:
-    """The domain that all of them are of. Raises InterlockError when there are several."""
-    domains = sorted({one.domain for one in found})
+def single_domain(name: str, contracts: Sequence[StoredContract]) -> str:
+    """Return the domain that all contracts share. Raises InterlockError when there are several."""
+    domains = sorted({contract.domain for contract in contracts})
     if len(domains) > 1:
-        raise refused(
-            f"There is a {name} in {' and in '.join(domains)}: say which domain.", domains=domains
+        raise invalid_request(
+            f"{name} exists in several domains: {', '.join(domains)}. Name the domain.",
+            domains=domains,
         )
     return domains[0]
 
 
-def unknown(
+def unknown_contract_error(
     index: ContractIndex,
     name: str,
     range: str,
     domain: str | None = None,
     protocol: ContractProtocol | None = None,
 ) -> InterlockError:
-    """Why there is nothing, and what there is instead."""
-    there = index.search(name=name, domain=domain, protocol=protocol)
-    versions = sorted({one.version for one in there}, key=read_version)
+    """Return the error for a name or range without a match. Its message lists what exists."""
+    candidates = index.search(name=name, domain=domain, protocol=protocol)
+    versions = sorted({contract.version for contract in candidates}, key=read_version)
     if versions:
-        shown = ", ".join(versions[-_MOST_NAMED:])
-        sentence = f"{name} has no version in {range}: there is {shown}."
+        listed = ", ".join(versions[-_MAX_LISTED:])
+        message = f"{name} has no version in {range}. Available: {listed}."
     elif others := index.search(name=name):
-        where = sorted({f"{one.domain} ({one.protocol})" for one in others})
-        sentence = f"There is no {name} like that, but one in {', '.join(where)}."
-    elif meant := index.names_like(name, 3):
-        sentence = f"There is no contract {name}. Did you mean {' or '.join(meant)}?"
+        locations = sorted({f"{contract.domain} ({contract.protocol})" for contract in others})
+        message = (
+            f"{name} does not exist in this domain or protocol. Found: {', '.join(locations)}."
+        )
+    elif similar_names := index.find_similar_names(name, 3):
+        message = f"There is no contract {name}. Did you mean {' or '.join(similar_names)}?"
     else:
-        sentence = f"There is no contract {name} in the registry."
+        message = f"There is no contract {name} in the registry."
     return InterlockError(
-        UNKNOWN_CONTRACT, sentence, {"name": name, "range": range, "versions": versions}
+        UNKNOWN_CONTRACT, message, {"name": name, "range": range, "versions": versions}
     )
 
 
 def is_in_range(version: str, range: str) -> bool:
-    """Whether a version is in an npm range. Raises InterlockError for what is no range."""
+    """Return whether a version is in an npm range. Raises InterlockError for an invalid range."""
     try:
         return in_range(version, range)
-    except BadValue as bad:
-        raise refused(f"{bad.message}: {bad.hint}.", range=range) from None
+    except BadValue as error:
+        raise invalid_request(f"{error.message}: {error.hint}.", range=range) from None
 
 
-def moment(text: str) -> float:
-    """A moment that somebody wrote. Raises InterlockError."""
+def parse_request_time(text: str) -> float:
+    """Parse an ISO 8601 time of a request. Raises InterlockError."""
     try:
-        return moment_of(text)
+        return parse_timestamp(text)
     except ValueError as error:
-        raise refused(f"Write a moment as ISO 8601, such as 2027-01-31: {error}.") from None
+        raise invalid_request(f"Invalid time: {error}. Use ISO 8601, such as 2027-01-31.") from None

@@ -1,5 +1,5 @@
-"""What the contract registry keeps: contracts with where they came from, how long a major is still
-supported, and what went wrong when it could not be kept or found. Data only."""
+"""Data types of the contract registry: contracts, provenance, deprecations, runs; and the
+factories of its errors."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from interlock.errors import CONFIG, INVALID_PARAMS, TOO_BUSY, InterlockError
 
 ContractProtocol = Literal["json-schema", "protobuf", "openapi", "mcp-tool"]
 PROTOCOLS: Final[tuple[str, ...]] = get_args(ContractProtocol)
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""No document of a contract is larger than this."""
+MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
+"""The largest document that the registry stores."""
 
 
 class Provenance(Struct, frozen=True):
-    """Where a contract came from."""
+    """The origin of a contract."""
 
     source: str
-    """A file, or who said it: `schemas/proto/agent.proto`, `upstream:files`."""
+    """The origin: a file or an upstream, such as `schemas/proto/agent.proto` or
+    `upstream:files`."""
     generator_version: str
-    """What made it of its source, such as `interlock 0.8.0`."""
+    """The program that made the document from its source, such as `interlock 0.8.0`."""
     timestamp: str
-    """When, as ISO 8601 in UTC."""
+    """The time of the publication, as ISO 8601 in UTC."""
 
 
 class Contract(Struct, frozen=True):
-    """One version of one type, as it is to be published."""
+    """One version of one type, ready to be published."""
 
     name: str
     version: str
     domain: str
     protocol: ContractProtocol
     document: bytes
-    """JSON; of Protobuf, its own language."""
+    """JSON; for Protobuf, the text of the `.proto` file."""
     provenance: Provenance
 
     @property
     def digest(self) -> str:
-        return digest_of(self.document, self.protocol)
+        return compute_digest(self.document, self.protocol)
 
 
 class Deprecation(Struct, frozen=True):
-    """A major that will not be supported for ever. Moments are ISO 8601 in UTC."""
+    """The end of support for a major version. Times are ISO 8601 in UTC."""
 
     name: str
     domain: str
@@ -57,20 +58,20 @@ class Deprecation(Struct, frozen=True):
     migration_uri: str
 
     def is_over(self, now: float) -> bool:
-        return moment_of(self.sunset_at) <= now
+        return parse_timestamp(self.sunset_at) <= now
 
 
 class StoredContract(Struct, frozen=True, omit_defaults=True):
-    """One version of one type, as the registry has it."""
+    """One version of one type, as the registry stores it."""
 
     name: str
     version: str
     domain: str
     protocol: ContractProtocol
     digest: str
-    """The SHA-256, in hex, of the document as canonical JSON; of Protobuf, of its bytes."""
+    """The SHA-256, in hex, of the document as canonical JSON; for Protobuf, of its bytes."""
     path: str
-    """Where in the repository."""
+    """The path in the repository."""
     provenance: Provenance
     document: bytes = b""
     """Empty in a list."""
@@ -81,46 +82,46 @@ class StoredContract(Struct, frozen=True, omit_defaults=True):
         return int(self.version.partition(".")[0])
 
     def schema(self) -> Any:
-        """The document for somebody who reads JSON: Protobuf is text in it."""
+        """Return the document as a JSON value. A Protobuf document becomes a string."""
         if self.protocol == "protobuf":
             return self.document.decode(errors="replace")
         return msgspec.json.decode(self.document)
 
 
 class Commit(Struct, frozen=True):
-    """One entry of the registry's history."""
+    """One entry of the history of the registry."""
 
     commit: str
     author: str
     time: str
     reason: str
-    """The first line of its message."""
+    """The first line of the commit message."""
     contracts: list[str] = []
-    """What it published: `NAME@VERSION (PROTOCOL)`."""
+    """The contracts that it published: `NAME@VERSION (PROTOCOL)`."""
 
 
 class PayloadProblem(Struct, frozen=True):
-    """What is wrong with a payload."""
+    """One error in a payload."""
 
     path: str
-    """A JSON pointer to the member that is wrong, or missing."""
+    """A JSON pointer to the member that is invalid or missing."""
     message: str
 
 
 class Validation(Struct, frozen=True):
-    """Whether a payload is what a contract asks for."""
+    """The result of validating a payload against a contract."""
 
     valid: bool
     name: str
     version: str
     protocol: ContractProtocol
     errors: list[PayloadProblem] = []
-    """The first of them."""
+    """The first errors (`MAX_ERRORS` in `validation.py` is the limit)."""
     deprecation: Deprecation | None = None
 
 
 class PipelineRun(Struct, frozen=True):
-    """What a run of the schema pipeline measured."""
+    """The measurements of one run of the schema pipeline."""
 
     schema_count: int
     drift_violations: int
@@ -129,7 +130,7 @@ class PipelineRun(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """A version of the registry as a whole: a tag in its repository."""
+    """A version of the whole registry: a tag in its repository."""
 
     version: int
     tag: str
@@ -139,44 +140,46 @@ class Release(Struct, frozen=True):
 
 
 class RegistryMetrics(Struct, frozen=True):
-    """How the registry fares, in numbers."""
+    """Counters of the registry."""
 
     schema_count: int
-    """How many versions of contracts it has now."""
+    """The number of contract versions that it stores now."""
     drift_violations: int
     generation_duration: float
-    """Both of the last run of the schema pipeline; 0 before the first."""
+    """Both values are of the last run of the schema pipeline; 0 before the first run."""
     version: int
-    """How many runs were recorded."""
+    """The number of recorded runs."""
     head: str | None
     """The newest commit."""
 
 
-def digest_of(document: bytes, protocol: str) -> str:
-    """By which two documents are the same."""
-    plain = document if protocol == "protobuf" else canonicalize(document)
-    return hashlib.sha256(plain).hexdigest()
+def compute_digest(document: bytes, protocol: str) -> str:
+    """Return the SHA-256 of a document in its canonical form. Equal digests mean equal
+    documents."""
+    canonical_bytes = document if protocol == "protobuf" else canonical(document)
+    return hashlib.sha256(canonical_bytes).hexdigest()
 
 
-def moment_of(text: str) -> float:
-    """ISO 8601 on the wall clock; without a zone it is UTC. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+def parse_timestamp(text: str) -> float:
+    """Return seconds since 1970 for an ISO 8601 time. A time without a zone is UTC. Raises
+    ValueError."""
+    parsed = datetime.fromisoformat(text)
+    return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()
 
 
-# -- what goes wrong
+# -- errors
 
 
-def unusable(sentence: str, **data: Any) -> InterlockError:
-    """The registry cannot be used as it is: somebody has to do something."""
-    return InterlockError(CONFIG, sentence, data or None)
+def registry_error(message: str, **data: Any) -> InterlockError:
+    """Return the error for a registry that cannot be used until a person repairs it."""
+    return InterlockError(CONFIG, message, data or None)
 
 
-def locked(sentence: str, **data: Any) -> InterlockError:
-    """Somebody else has it now: it may well work later."""
-    return InterlockError(TOO_BUSY, sentence, {"retry_after_ms": 1000, **data})
+def busy_error(message: str, **data: Any) -> InterlockError:
+    """Return the error for a registry that another process uses now: a retry may succeed."""
+    return InterlockError(TOO_BUSY, message, {"retry_after_ms": 1000, **data})
 
 
-def refused(sentence: str, **data: Any) -> InterlockError:
-    """What was asked for makes no sense."""
-    return InterlockError(INVALID_PARAMS, sentence, data or None)
+def invalid_request(message: str, **data: Any) -> InterlockError:
+    """Return the error for an invalid request."""
+    return InterlockError(INVALID_PARAMS, message, data or None)

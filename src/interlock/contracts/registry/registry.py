@@ -1,8 +1,8 @@
-"""The contract registry: every version of every schema that was published, with where it came from.
+"""The contract registry: every published version of every schema, with its provenance.
 
-A Git repository keeps it (`contract_git`), an index beside it answers questions (`contract_index`).
-Everything here waits for the disk and for programs: off the event loop. Any thread may ask.
-"""
+A Git repository stores the contracts (`git.py`), and an index beside it answers queries
+(`index.py`). Calls wait for the disk and for programs: run them off the event loop. All methods are
+thread-safe."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from interlock.contracts.registry import layout, queries
 from interlock.contracts.registry.changes import (
     ContractSnapshot,
     SnapshotResult,
+    assign_version,
     check_contract,
-    is_new,
-    next_version,
+    needs_publication,
 )
-from interlock.contracts.registry.git import PATIENCE, ContractGit, GitChoice
+from interlock.contracts.registry.git import LOCK_TIMEOUT_SECONDS, ContractGit, GitChoice
 from interlock.contracts.registry.index import NAME, ContractIndex
 from interlock.contracts.registry.records import (
     Commit,
@@ -35,43 +35,52 @@ from interlock.contracts.registry.records import (
     Release,
     StoredContract,
     Validation,
-    refused,
-    unusable,
+    invalid_request,
+    registry_error,
 )
-from interlock.contracts.registry.validation import Validators
+from interlock.contracts.registry.validation import ValidatorCache
 from interlock.primitives.timestamps import format_utc
 
-NEWEST: Final = "*"
-SUPPORTED_FOR: Final = 180 * 86_400.0
-"""How long a major is still supported after it was deprecated, where nobody says."""
-MIN_SUPPORT: Final = 90 * 86_400.0
-"""The shortest support of a deprecated major that needs no consent to an early end."""
-_MOST_NAMED: Final = 20
+ANY_VERSION: Final = "*"
+SUPPORT_SECONDS: Final = 180 * 86_400.0
+"""How long a deprecated major stays supported, unless the request names an end."""
+MIN_SUPPORT_SECONDS: Final = 90 * 86_400.0
+"""The shortest support of a deprecated major. An earlier end needs the explicit consent of the
+caller."""
+_MAX_LISTED: Final = 20
 
 
-def ends_early(began: float, ends: float, now: float) -> bool:
-    """Whether a major that is deprecated at `began` ends sooner than callers can expect."""
-    return ends <= now or ends < began + MIN_SUPPORT
+def ends_early(deprecated_at: float, sunset_at: float, now: float) -> bool:
+    """Return whether a major that is deprecated at `began` ends before the minimum support time."""
+    return sunset_at <= now or sunset_at < deprecated_at + MIN_SUPPORT_SECONDS
 
 
 class ContractRegistry:
-    """The registry in one folder."""
+    """A contract registry in one folder."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        means: GitChoice = "auto",
-        patience: float = PATIENCE,
+        backend: GitChoice = "auto",
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing is made before something is published. Raises InterlockError where there is
-        neither git nor dulwich."""
+        """Open the registry. The repository is created by the first publication.
+
+        Args:
+            backend: The Git implementation: the program, the library dulwich, or whichever is
+                installed.
+            lock_timeout: Seconds to wait for other processes that use the repository.
+
+        Raises:
+            InterlockError: Neither git nor dulwich is installed.
+        """
         self.folder = folder
-        self._git = ContractGit(folder, means=means, patience=patience)
+        self._git = ContractGit(folder, backend=backend, lock_timeout=lock_timeout)
         self._clock = clock
         self._index: ContractIndex | None = None
-        self._validators = Validators()
+        self._validators = ValidatorCache()
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -83,53 +92,66 @@ class ContractRegistry:
     # -- publishing
 
     def publish(self, contract: Contract, *, author: str, reason: str) -> StoredContract:
-        """One version of one contract. What is there already, exactly so, stays as it is.
+        """Publish one version of one contract. An identical document that exists already stays as
+        it is.
 
-        Raises InterlockError: for another document under a version that is there, and for a change
-        that breaks without a new major.
+        Raises:
+            InterlockError: Another document exists under this version, or the change is breaking
+                and
+                the major is the same.
         """
         return self.publish_all([contract], author=author, reason=reason)[0]
 
     def publish_all(
         self, contracts: Sequence[Contract], *, author: str, reason: str
     ) -> list[StoredContract]:
-        """All of them with one commit, or none."""
-        for one in contracts:
-            check_contract(one)
+        """Publish several contracts in one commit. On an error, nothing is published."""
+        for contract in contracts:
+            check_contract(contract)
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
-            index = self._index_of(head)
+            index = self._load_index_at(head)
             new: list[Contract] = []
-            for one in contracts:
-                if is_new(one, index, new, contracts):
-                    new.append(one)
-            return _files(new, head), layout.message_of(reason, [_called(one) for one in new])
+            for contract in contracts:
+                if needs_publication(contract, index, new, contracts):
+                    new.append(contract)
+            return _files(new, head), layout.format_message(
+                reason, [_contract_label(contract) for contract in new]
+            )
 
         self._commit(prepare, author)
-        index = self._fresh()
-        return [_stored(index, one) for one in contracts]
+        index = self._load_index()
+        return [_find_stored(index, contract) for contract in contracts]
 
     def snapshot(
         self,
-        seen: Sequence[ContractSnapshot],
+        snapshots: Sequence[ContractSnapshot],
         *,
         author: str,
         reason: Callable[[Sequence[SnapshotResult]], str],
     ) -> list[SnapshotResult]:
-        """What somebody else decides about is taken as it is: each gets the version that its change
-        asks for. One commit with everything that is new, which `reason` is told of."""
-        taken: list[SnapshotResult] = []
+        """Publish contracts that another system owns, each with the version that its change
+        requires.
+
+        All new contracts go into one commit.
+
+        Args:
+            reason: Returns the commit message for the new contracts.
+        """
+        results: list[SnapshotResult] = []
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
-            index = self._index_of(head)
-            taken[:] = [next_version(one, index, seen) for one in seen]
-            new = [one for one in taken if one.is_new]
-            told = reason(new) if new else ""
-            files = _files([one.contract for one in new], head)
-            return files, layout.message_of(told, [_called(one.contract) for one in new])
+            index = self._load_index_at(head)
+            results[:] = [assign_version(snapshot, index, snapshots) for snapshot in snapshots]
+            new = [result for result in results if result.is_new]
+            message = reason(new) if new else ""
+            files = _files([result.contract for result in new], head)
+            return files, layout.format_message(
+                message, [_contract_label(result.contract) for result in new]
+            )
 
         self._commit(prepare, author)
-        return taken
+        return results
 
     def deprecate(
         self,
@@ -143,95 +165,119 @@ class ContractRegistry:
         domain: str | None = None,
         early: bool = False,
     ) -> Deprecation:
-        """A major of a contract ends: from `sunset_at` on it is not found any more. The default is
-        180 days after `deprecated_at`, which is now by default. Raises InterlockError.
+        """Deprecate a major of a contract. Queries do not return it from `sunset_at` on.
 
         Args:
-            early: Accept an end that is over already, or less than 90 days after `deprecated_at`.
+            deprecated_at: Default: now.
+            sunset_at: Default: 180 days after `deprecated_at`.
+            early: Accept an end in the past, or less than 90 days after `deprecated_at`.
+
+        Raises:
+            InterlockError: The major does not exist, or the times are invalid.
         """
-        index = self._fresh()
-        found = [one for one in index.search(name=name, domain=domain) if one.major == major]
-        if not found:
-            raise queries.unknown(index, name, f"{major}.x", domain)
-        where = queries.one_domain(name, found)
-        began = queries.moment(deprecated_at) if deprecated_at else self._clock()
-        ends = queries.moment(sunset_at) if sunset_at else began + SUPPORTED_FOR
-        if ends < began:
-            raise refused("A major cannot end before it is deprecated.")
-        if not early and ends_early(began, ends, self._clock()):
-            raise refused(
-                f"{name} {major}.x would end at {format_utc(ends)}: a deprecated major is "
-                "supported for at least 90 days. Name a later end, or consent to an early one."
+        index = self._load_index()
+        majors = [
+            contract
+            for contract in index.search(name=name, domain=domain)
+            if contract.major == major
+        ]
+        if not majors:
+            raise queries.unknown_contract_error(index, name, f"{major}.x", domain)
+        matched_domain = queries.single_domain(name, majors)
+        deprecation_time = (
+            queries.parse_request_time(deprecated_at) if deprecated_at else self._clock()
+        )
+        sunset_time = (
+            queries.parse_request_time(sunset_at)
+            if sunset_at
+            else deprecation_time + SUPPORT_SECONDS
+        )
+        if sunset_time < deprecation_time:
+            raise invalid_request("`sunset_at` must not be before `deprecated_at`.")
+        if not early and ends_early(deprecation_time, sunset_time, self._clock()):
+            raise invalid_request(
+                f"{name} {major}.x would end at {format_utc(sunset_time)}, but a deprecated major "
+                "is supported for at least 90 days. Name a later end, or allow an early end."
             )
-        one = Deprecation(
+        deprecation = Deprecation(
             name,
-            where,
+            matched_domain,
             major,
-            format_utc(began),
-            format_utc(ends),
+            format_utc(deprecation_time),
+            format_utc(sunset_time),
             migration_uri,
         )
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             others = [
                 other
-                for other in self._index_of(head).deprecations(name)
-                if other.domain == where and other.major != major
+                for other in self._load_index_at(head).deprecations(name)
+                if other.domain == matched_domain and other.major != major
             ]
-            content = layout.deprecations_file([*others, one])
-            told = f"Deprecate {name} {major}.x until {one.sunset_at[:10]}"
-            return {layout.deprecations_path(where, name): content}, layout.message_of(told, [])
+            content = layout.encode_deprecations([*others, deprecation])
+            message = f"Deprecate {name} {major}.x until {deprecation.sunset_at[:10]}"
+            return (
+                {layout.deprecations_path(matched_domain, name): content},
+                layout.format_message(message, []),
+            )
 
         self._commit(prepare, author)
-        return one
+        return deprecation
 
     def record_run(self, run: PipelineRun, *, author: str, reason: str = "") -> Release:
-        """A run of the schema pipeline is over: the registry as a whole gets a new version, and a
-        tag that leads to it."""
+        """Record a run of the schema pipeline: give the registry a new version and a tag."""
         mark = layout.RegistryMark()
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             nonlocal mark
-            before = self._index_of(head).mark() or layout.RegistryMark()
+            previous = self._load_index_at(head).mark() or layout.RegistryMark()
             mark = layout.RegistryMark(
-                version=before.version + 1, time=format_utc(self._clock()), run=run
+                version=previous.version + 1, time=format_utc(self._clock()), run=run
             )
-            told = reason or f"Version {mark.version} of the registry"
-            first = layout.first_files() if head is None else {}
-            return {**first, layout.MARK: layout.mark_file(mark)}, layout.message_of(told, [])
+            message = reason or f"Version {mark.version} of the registry"
+            first = layout.initial_files() if head is None else {}
+            return {**first, layout.MARK_FILE: layout.encode_mark(mark)}, layout.format_message(
+                message, []
+            )
 
-        commit = self._commit(prepare, author, tag=lambda: _tag(mark))
-        return Release(mark.version, _tag(mark), commit or "", mark.time, run)
+        commit = self._commit(prepare, author, tag=lambda: _tag_name(mark))
+        return Release(mark.version, _tag_name(mark), commit or "", mark.time, run)
 
-    # -- asking
+    # -- queries
 
     def find(
         self,
         name: str,
-        range: str = NEWEST,
+        range: str = ANY_VERSION,
         *,
         domain: str | None = None,
         protocol: ContractProtocol | None = None,
-        sunset: bool = False,
+        include_sunset: bool = False,
     ) -> StoredContract:
-        """The newest version of a contract in a range: exactly one. `sunset`: also of a major that
-        is not supported any more. Raises InterlockError, which says what there is."""
+        """Return the newest version of a contract in a version range.
+
+        Args:
+            include_sunset: Also return a major whose support has ended.
+
+        Raises:
+            InterlockError: No contract matches, or several do. The message lists what exists.
+        """
         return queries.find(
-            self._fresh(),
+            self._load_index(),
             name,
             range,
             domain=domain,
             protocol=protocol,
             now=self._clock(),
-            sunset=sunset,
+            include_sunset=include_sunset,
         )
 
     def versions(
         self, name: str, *, domain: str | None = None, protocol: ContractProtocol | None = None
     ) -> list[str]:
-        """Every version of a contract, oldest first."""
-        found = self._fresh().search(name=name, domain=domain, protocol=protocol)
-        return sorted({one.version for one in found}, key=read_version)
+        """Return every version of a contract, oldest first."""
+        contracts = self._load_index().search(name=name, domain=domain, protocol=protocol)
+        return sorted({contract.version for contract in contracts}, key=read_version)
 
     def search(
         self,
@@ -245,35 +291,48 @@ class ContractRegistry:
         since: str | None = None,
         until: str | None = None,
     ) -> list[StoredContract]:
-        """Every version that fits, without the documents, in the order of names and versions.
-        `name` and `source` may be globs; `since` and `until` are about the provenance."""
-        found = self._fresh().search(
+        """Return all matching versions without their documents, sorted by name and version.
+
+        Args:
+            name: A glob.
+            source: A glob on the source of the provenance.
+            since: The earliest time of the provenance.
+            until: The time of the provenance must be before this.
+        """
+        contracts = self._load_index().search(
             names=name,
             domain=domain,
             protocol=protocol,
             source=source,
             generator_version=generator_version,
-            since=queries.moment(since) if since else None,
-            until=queries.moment(until) if until else None,
+            since=queries.parse_request_time(since) if since else None,
+            until=queries.parse_request_time(until) if until else None,
         )
         if range is not None:
-            found = [one for one in found if queries.is_in_range(one.version, range)]
-        return sorted(found, key=lambda one: (one.name, one.domain, read_version(one.version)))
+            contracts = [
+                contract for contract in contracts if queries.is_in_range(contract.version, range)
+            ]
+        return sorted(
+            contracts,
+            key=lambda contract: (contract.name, contract.domain, read_version(contract.version)),
+        )
 
-    def history(self, name: str | None = None, most: int = 50) -> list[Commit]:
-        """Who published what, when and why, newest first. Raises InterlockError."""
+    def history(self, name: str | None = None, limit: int = 50) -> list[Commit]:
+        """Return who published what, when and why, newest first. Raises InterlockError."""
         paths: list[str] = []
         if name is not None:
-            index = self._fresh()
-            found = index.search(name=name)
-            if not found:
-                raise queries.unknown(index, name, NEWEST)
-            paths = sorted({layout.folder_of(one.domain, one.name) for one in found})
-        told = []
-        for id, author, seconds, message in self._git.log(paths, most):
-            reason, contracts = layout.read_message(message)
-            told.append(Commit(id, author, format_utc(seconds), reason, contracts))
-        return told
+            index = self._load_index()
+            contracts = index.search(name=name)
+            if not contracts:
+                raise queries.unknown_contract_error(index, name, ANY_VERSION)
+            paths = sorted(
+                {layout.contract_folder(contract.domain, contract.name) for contract in contracts}
+            )
+        commits: list[Commit] = []
+        for id, author, seconds, message in self._git.log(paths, limit):
+            reason, published = layout.read_message(message)
+            commits.append(Commit(id, author, format_utc(seconds), reason, published))
+        return commits
 
     def validate(
         self,
@@ -285,49 +344,62 @@ class ContractRegistry:
         protocol: ContractProtocol | None = None,
         part: str = "input",
     ) -> Validation:
-        """Whether a payload is what a contract asks for. `part`: of a tool, its `input` or its
-        `output`. Raises InterlockError."""
-        found = self.find(name, range, domain=domain, protocol=protocol)
+        """Validate a payload against a contract.
+
+        Args:
+            part: For a tool: `input` or `output`.
+
+        Raises:
+            InterlockError: The contract does not exist, or has no JSON Schema for this part.
+        """
+        contract = self.find(name, range, domain=domain, protocol=protocol)
         schema: Any = None
-        if found.protocol == "json-schema":
-            schema = found.schema()
-        elif found.protocol == "mcp-tool":
-            schema = found.schema().get("inputSchema" if part == "input" else "outputSchema")
+        if contract.protocol == "json-schema":
+            schema = contract.schema()
+        elif contract.protocol == "mcp-tool":
+            schema = contract.schema().get("inputSchema" if part == "input" else "outputSchema")
         if schema is None:
-            raise refused(
-                f"{name} {found.version} ({found.protocol}) has no JSON Schema of its {part} to "
-                "validate by."
+            raise invalid_request(
+                f"{name} {contract.version} ({contract.protocol}) has no JSON Schema for its "
+                f"{part}, so payloads cannot be validated."
             )
-        errors = self._validators.check(f"{found.digest}/{part}", schema, payload)
+        errors = self._validators.check(f"{contract.digest}/{part}", schema, payload)
         return Validation(
-            not errors, found.name, found.version, found.protocol, errors, found.deprecation
+            not errors,
+            contract.name,
+            contract.version,
+            contract.protocol,
+            errors,
+            contract.deprecation,
         )
 
     def deprecation(
         self, name: str, major: int, *, domain: str | None = None
     ) -> Deprecation | None:
-        """Until when a major is supported. None: nobody has deprecated it."""
-        return queries.deprecation(self._fresh(), name, major, domain)
+        """Return the end of support for a major. None: the major is not deprecated."""
+        return queries.deprecation(self._load_index(), name, major, domain)
 
     def deprecations(self) -> list[Deprecation]:
-        """Every major that ends, of every contract."""
-        return self._fresh().deprecations()
+        """Return all deprecated majors of all contracts."""
+        return self._load_index().deprecations()
 
     def head(self) -> str | None:
-        """The newest commit, looked at without starting anything. None: there is none."""
+        """Return the newest commit without starting a program. None: there is none."""
         return self._git.head()
 
     def supported_majors(self, name: str) -> list[int]:
-        """Majors of a contract that have not ended, oldest first. What names no version means the
-        first of them."""
-        index, now = self._fresh(), self._clock()
-        over = {one.major for one in index.deprecations(name) if one.is_over(now)}
-        return sorted({one.major for one in index.search(name=name)} - over)
+        """Return the majors of a contract that are still supported, oldest first.
 
-    # -- how it fares
+        A request without a version gets the first of them.
+        """
+        index, now = self._load_index(), self._clock()
+        ended = {end.major for end in index.deprecations(name) if end.is_over(now)}
+        return sorted({contract.major for contract in index.search(name=name)} - ended)
+
+    # -- status
 
     def metrics(self) -> RegistryMetrics:
-        index = self._fresh()
+        index = self._load_index()
         mark = index.mark() or layout.RegistryMark()
         run = mark.run or PipelineRun(0, 0, 0.0)
         return RegistryMetrics(
@@ -335,27 +407,31 @@ class ContractRegistry:
         )
 
     def problems(self) -> list[str]:
-        """What somebody should look at, also where nothing stands in the way."""
-        found = self._fresh().problems()
-        changed = self._git.changed_by_hand()
-        if changed:
-            more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-            found.append(
-                "changed by hand and not committed, so it does not count: "
-                f"{', '.join(changed[:_MOST_NAMED])}{more}"
+        """Return problems for an operator to check, including those that do not prevent use."""
+        problems = self._load_index().problems()
+        edited_files = self._git.changed_by_hand()
+        if edited_files:
+            remainder = (
+                f" and {len(edited_files) - _MAX_LISTED} more"
+                if len(edited_files) > _MAX_LISTED
+                else ""
             )
-        return found
+            problems.append(
+                "edited by hand and not committed, so the changes have no effect: "
+                f"{', '.join(edited_files[:_MAX_LISTED])}{remainder}"
+            )
+        return problems
 
     def rebuild(self) -> None:
-        """Make the index anew from what is committed."""
+        """Rebuild the index from the committed files."""
         with self._lock:
-            self._index_of(None).forget()
-        self._fresh()
+            self._load_index_at(None).clear()
+        self._load_index()
 
     @property
-    def means(self) -> str:
-        """By what Git is spoken: `git` or `dulwich`."""
-        return self._git.means
+    def backend_name(self) -> str:
+        """The name of the Git implementation: `git` or `dulwich`."""
+        return self._git.backend_name
 
     # -- parts
 
@@ -368,48 +444,56 @@ class ContractRegistry:
     ) -> str | None:
         return self._git.publish(prepare, author=author, seconds=self._clock(), tag=tag)
 
-    def _fresh(self) -> ContractIndex:
-        """The index of what is committed now. Raises InterlockError."""
-        return self._index_of(self._git.head())
+    def _load_index(self) -> ContractIndex:
+        """Return the index of the newest commit. Raises InterlockError."""
+        return self._load_index_at(self._git.head())
 
-    def _index_of(self, head: str | None) -> ContractIndex:
+    def _load_index_at(self, head: str | None) -> ContractIndex:
         with self._lock:
-            place = self._git.place
+            repository = self._git.repository
             if self._index is None:
-                self._index = ContractIndex(None if place is None else place.git_dir / NAME)
+                self._index = ContractIndex(
+                    None if repository is None else repository.git_dir / NAME
+                )
             index = self._index
             index.refresh(head, self._git)
-            if place is None:
-                # The next question may find a repository, and a place for the index.
+            if repository is None:
+                # The next query may find a repository, and with it a place for the index file.
                 self._index = None
         if head is not None and index.mark() is None:
-            raise unusable(
-                f"{self.folder} is a Git repository, but no contract registry: it has no "
-                f"{layout.MARK}. Name a folder of its own for the registry.",
+            raise registry_error(
+                f"{self.folder} is a Git repository but not a contract registry: it has no "
+                f"{layout.MARK_FILE}. Name a separate folder for the registry.",
                 registry=str(self.folder),
             )
         return index
 
 
 def _files(new: Iterable[Contract], head: str | None) -> dict[str, bytes]:
-    """What is to be committed for these; with the first of all, what a registry begins with."""
+    """Return the files to commit for new contracts. The first commit also creates the registry's
+    own files."""
     files: dict[str, bytes] = {}
-    for one in new:
-        files |= layout.files_of(one)
-    return {**layout.first_files(), **files} if files and head is None else files
+    for contract in new:
+        files |= layout.contract_files(contract)
+    return {**layout.initial_files(), **files} if files and head is None else files
 
 
-def _stored(index: ContractIndex, contract: Contract) -> StoredContract:
+def _find_stored(index: ContractIndex, contract: Contract) -> StoredContract:
     path = layout.document_path(contract.domain, contract.name, contract.version, contract.protocol)
-    for one in index.search(name=contract.name, domain=contract.domain, protocol=contract.protocol):
-        if one.path == path:
-            return msgspec.structs.replace(one, document=index.document(path))
-    raise unusable(f"{contract.name} {contract.version} is not where it was published.")
+    for stored in index.search(
+        name=contract.name, domain=contract.domain, protocol=contract.protocol
+    ):
+        if stored.path == path:
+            return msgspec.structs.replace(stored, document=index.document(path))
+    raise registry_error(
+        f"{contract.name} {contract.version} was published, but the index does not contain it. "
+        "Rebuild the index."
+    )
 
 
-def _tag(mark: layout.RegistryMark) -> str:
+def _tag_name(mark: layout.RegistryMark) -> str:
     return f"registry-v{mark.version}"
 
 
-def _called(contract: Contract) -> str:
+def _contract_label(contract: Contract) -> str:
     return f"{contract.name}@{contract.version} ({contract.protocol})"

@@ -1,6 +1,6 @@
-"""One source per type: what Protobuf, JSON Schema and OpenAPI say of the same thing is generated
-from one of them, and held against the others.
+"""Schema generation: each type has one source, from which its Protobuf, JSON Schema and OpenAPI
+forms are generated. The generated files are checked against the source.
 
-Everything here is data in, data out, but for two modules: `protobuf_compiler.py` starts the
-Protobuf compiler and `discovery.py` reads a folder. Nothing here writes.
+The modules here are pure, with two exceptions: `protobuf_compiler.py` starts the Protobuf compiler
+and `sources.py` reads a folder. Nothing here writes files.
 """

@@ -1,8 +1,8 @@
-"""The pipeline: from a folder of schemas to everything that is generated from them, and to what is
-wrong with either. Nothing is written here.
+"""The schema pipeline: generates all files from a folder of schemas, and reports problems. It
+writes nothing.
 
-Discover, compile, generate, validate, hold against each other; whoever runs it writes, publishes
-and tells. The order is that of the specification (4.6.3).
+The steps are discover, compile, generate, validate and compare, in the order of the specification
+(4.6.3). The caller writes, publishes and reports.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 
 from interlock.contracts.schemas import openapi, params, python_client, wrappers
 from interlock.contracts.schemas.artefacts import Artefact, commented_text, json_text, yaml_text
-from interlock.contracts.schemas.drift import TypeDescription, differences, sentence
-from interlock.contracts.schemas.json_schema import Schema, schema_of
-from interlock.contracts.schemas.openapi import faults
+from interlock.contracts.schemas.drift import TypeDescription, find_differences, format_drift
+from interlock.contracts.schemas.json_schema import Schema, message_schema
+from interlock.contracts.schemas.openapi import find_problems
 from interlock.contracts.schemas.proto import ProtoFiles
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
 from interlock.contracts.schemas.reader import SchemaError, SchemaProblem, read_json, read_yaml
@@ -27,119 +27,140 @@ from interlock.contracts.schemas.sources import (
     SchemaFile,
     Sources,
     discover,
-    passed_over,
+    find_ignored_files,
     read_sources,
     schema_problems,
 )
 
-_BUILD: Final = "interlock contracts build"
+_BUILD_COMMAND: Final = "interlock contracts build"
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """One file that the pipeline found or made."""
+    """A file that a build read or generated."""
 
     path: str
     kind: str
     source: str = ""
-    """What it is generated from. Empty: it is canonical."""
+    """The source from which it is generated. Empty: it is canonical."""
 
 
 class BuildResult(msgspec.Struct, frozen=True):
-    """What came of a run."""
+    """The result of a build."""
 
     sources: Sources
     protos: ProtoFiles
     files: list[FileEntry]
     artefacts: list[Artefact]
-    written: list[str]
-    """Artefacts that are not on the disk, or not so."""
-    left_over: list[str]
-    """Generated files that nothing generates any more."""
-    passed_over: list[str]
-    """Files with names by which nobody looks for schemas."""
+    changed: list[str]
+    """Generated files that are missing on disk or differ."""
+    obsolete: list[str]
+    """Generated files without a source."""
+    ignored: list[str]
+    """Files that look like schemas but are ignored because of their names."""
     problems: list[SchemaProblem]
-    """Why nothing may be written."""
+    """Problems that forbid writing."""
     generation_duration: float
     """Seconds."""
 
     @property
     def schema_count(self) -> int:
-        """Descriptions of types and APIs; programs do not count."""
-        return sum(1 for one in self.files if one.kind != "python")
+        """The number of descriptions of types and APIs, without programs."""
+        return sum(1 for file in self.files if file.kind != "python")
 
     @property
     def drift_violations(self) -> int:
-        return sum(1 for one in self.problems if one.drift)
+        return sum(1 for problem in self.problems if problem.drift)
 
-    def differing(self) -> list[SchemaProblem]:
-        """What a check finds: that the disk is not as a build would leave it."""
-        by_path = {one.path: one for one in self.artefacts}
-        sources = {one.path: one.source for one in self.files}
-        blamed = {one.file for one in self.problems}
-        return [
-            SchemaProblem(one, f"it is not what {by_path[one].source} gives: run `{_BUILD}`")
-            for one in self.written
-            if one not in blamed
-        ] + [
+    def find_outdated(self) -> list[SchemaProblem]:
+        """Return the problems of a check: files that a build would write or remove."""
+        by_path = {artefact.path: artefact for artefact in self.artefacts}
+        sources = {file.path: file.source for file in self.files}
+        reported = {problem.file for problem in self.problems}
+        outdated = [
             SchemaProblem(
-                one, f"{sources.get(one, 'its source')} does not give it any more: run `{_BUILD}`"
+                path, f"it differs from its source {by_path[path].source}. Run `{_BUILD_COMMAND}`"
             )
-            for one in self.left_over
+            for path in self.changed
+            if path not in reported
         ]
+        obsolete = [
+            SchemaProblem(
+                path,
+                f"{sources.get(path, 'its source')} no longer generates it. Run `{_BUILD_COMMAND}`",
+            )
+            for path in self.obsolete
+        ]
+        return outdated + obsolete
 
 
 def build_all(
     folder: Path, out: Path | None = None, *, clock: Callable[[], float] = time.perf_counter
 ) -> BuildResult:
-    """Everything that the schemas of a folder give. `out`: where generated files lie, if that is
-    another folder. Raises SchemaError for schemas that nothing can be generated from, and
-    InterlockError without a compiler for Protobuf."""
-    began = clock()
-    found = discover(folder)
-    lying = found if out is None or out == folder else discover(out) if out.is_dir() else []
-    generated = [one for one in lying if one.generated]
-    sources = read_sources(found)
-    carried = list(_for_protobuf(sources))
-    texts = {one.path.removeprefix(PROTO_ROOT): one.text for one in carried}
+    """Generate everything from the schemas of a folder.
+
+    Args:
+        out: The folder of the generated files, if it is another one.
+
+    Raises:
+        SchemaError: The schemas cannot be used.
+        InterlockError: The Protobuf compiler is not installed.
+    """
+    started_at = clock()
+    source_files = discover(folder)
+    existing_files = (
+        source_files if out is None or out == folder else discover(out) if out.is_dir() else []
+    )
+    generated_files = [file for file in existing_files if file.is_generated]
+    sources = read_sources(source_files)
+    proto_artefacts = list(_generate_protos(sources))
+    texts = {artefact.path.removeprefix(PROTO_ROOT): artefact.text for artefact in proto_artefacts}
     protos = compile_protos({**texts, **sources.protos}).only(sources.protos)
-    artefacts = [*_from_protos(protos), *carried, *_params(sources)]
-    artefacts += list(_clients(sources, artefacts))
-    _check_made(artefacts)
-    problems = [
-        *_in_the_way(artefacts, found),
-        *edited(generated, artefacts),
-        *across_languages(sources, protos),
-        *of_params(sources, artefacts),
+    artefacts = [
+        *_generate_from_protos(protos),
+        *proto_artefacts,
+        *_generate_parameters(sources),
     ]
-    texts_there = {one.path: one.text for one in generated}
-    made = {one.path for one in artefacts}
+    artefacts += list(_generate_clients(sources, artefacts))
+    _check_generated(artefacts)
+    problems = [
+        *_find_conflicts(artefacts, source_files),
+        *find_edited(generated_files, artefacts),
+        *find_language_drift(sources, protos),
+        *find_parameter_drift(sources, artefacts),
+    ]
+    existing_texts = {file.path: file.text for file in generated_files}
+    generated_paths = {artefact.path for artefact in artefacts}
     return BuildResult(
         sources=sources,
         protos=protos,
-        files=_rows(found, artefacts),
+        files=_list_files(source_files, artefacts),
         artefacts=artefacts,
-        written=[one.path for one in artefacts if texts_there.get(one.path) != one.text],
-        passed_over=passed_over(folder),
-        left_over=[one.path for one in generated if one.path not in made],
+        changed=[
+            artefact.path
+            for artefact in artefacts
+            if existing_texts.get(artefact.path) != artefact.text
+        ],
+        ignored=find_ignored_files(folder),
+        obsolete=[file.path for file in generated_files if file.path not in generated_paths],
         problems=problems,
-        generation_duration=clock() - began,
+        generation_duration=clock() - started_at,
     )
 
 
 # -- generating
 
 
-def _from_protos(protos: ProtoFiles) -> Iterator[Artefact]:
+def _generate_from_protos(protos: ProtoFiles) -> Iterator[Artefact]:
     for package in protos.packages():
         version = protos.api(package).version
         folder = f"json/{package.replace('.', '/')}".rstrip("/")
-        for file in protos.of_package(package):
+        for file in protos.package_files(package):
             source = f"{PROTO_ROOT}{file.name}"
             for message in file.messages:
                 if "." in message.name:
-                    # It stands in the schema of the one that it is in.
+                    # A nested message is part of the schema of the message around it.
                     continue
-                schema = schema_of(protos, message)
+                schema = message_schema(protos, message)
                 yield Artefact(
                     path=f"{folder}/{message.name}.schema.json",
                     kind="json",
@@ -150,7 +171,7 @@ def _from_protos(protos: ProtoFiles) -> Iterator[Artefact]:
                     document=schema,
                 )
         if openapi.has_api(protos, package):
-            sources = [one.name for one in protos.of_package(package) if one.services]
+            sources = [file.name for file in protos.package_files(package) if file.services]
             source = f"{PROTO_ROOT}{sources[0]}"
             document = openapi.document(protos, package)
             yield Artefact(
@@ -164,48 +185,55 @@ def _from_protos(protos: ProtoFiles) -> Iterator[Artefact]:
             )
 
 
-def _for_protobuf(sources: Sources) -> Iterator[Artefact]:
-    """Protobuf for what is described elsewhere."""
-    for one in sources.types:
-        text = commented_text("", wrappers.wrapper(one.file, one.schema), one.file, "//")
-        path = f"{PROTO_ROOT}{wrappers.wrapper_path(one.file)}"
-        yield Artefact(path, "proto", one.name, "", one.file, text)
+def _generate_protos(sources: Sources) -> Iterator[Artefact]:
+    """Generate Protobuf for types that are described in another language."""
+    for type_source in sources.types:
+        text = commented_text(
+            "",
+            wrappers.format_wrapper(type_source.file, type_source.schema),
+            type_source.file,
+            "//",
+        )
+        path = f"{PROTO_ROOT}{wrappers.wrapper_path(type_source.file)}"
+        yield Artefact(path, "proto", type_source.name, "", type_source.file, text)
     for api in sources.apis:
-        text = commented_text("", wrappers.transcoding(api.file, api.document), api.file, "//")
+        text = commented_text(
+            "", wrappers.format_transcoding(api.file, api.document), api.file, "//"
+        )
         path = f"{PROTO_ROOT}{wrappers.transcoding_path(api.file)}"
         title, version = api.document["info"]["title"], api.document["info"]["version"]
         yield Artefact(path, "proto", title, version, api.file, text)
 
 
-def _params(sources: Sources) -> Iterator[Artefact]:
-    """JSON Schemas for the parameters of APIs that somebody wrote."""
-    there = {one.name for one in sources.types}
+def _generate_parameters(sources: Sources) -> Iterator[Artefact]:
+    """Generate JSON Schemas for the parameters of canonical APIs."""
+    type_names = {type_source.name for type_source in sources.types}
     for api in sources.apis:
         stem = api.file.removeprefix("openapi/").removesuffix(".yaml")
-        for one in params.extract(api.document):
-            if one.name in there or one.request_type in there:
-                # Its author wrote it; that both agree is looked at later.
+        for parameters in params.extract_parameters(api.document):
+            if parameters.name in type_names or parameters.request_type in type_names:
+                # The schema is canonical: `find_parameter_drift` compares them later.
                 continue
             yield Artefact(
-                path=f"json/{stem}/{one.name}.schema.json",
+                path=f"json/{stem}/{parameters.name}.schema.json",
                 kind="json",
-                type=one.name,
+                type=parameters.name,
                 version=api.document["info"]["version"],
                 source=api.file,
-                text=json_text(one.schema, api.file),
-                document=one.schema,
+                text=json_text(parameters.schema, api.file),
+                document=parameters.schema,
             )
 
 
-def _clients(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Artefact]:
-    documents = [(one.file, one.file, one.document) for one in sources.apis]
+def _generate_clients(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Artefact]:
+    documents = [(api.file, api.file, api.document) for api in sources.apis]
     documents += [
-        (one.path, one.source, one.document)
-        for one in artefacts
-        if one.kind == "openapi" and one.document is not None
+        (artefact.path, artefact.source, artefact.document)
+        for artefact in artefacts
+        if artefact.kind == "openapi" and artefact.document is not None
     ]
     for file, source, document in documents:
-        head, body = python_client.module(document)
+        head, body = python_client.make_module(document)
         yield Artefact(
             path=f"python/{python_client.module_name(file)}.py",
             kind="python",
@@ -216,150 +244,170 @@ def _clients(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Artefa
         )
 
 
-# -- validating
+# -- validation
 
 
-def _check_made(artefacts: Iterable[Artefact]) -> None:
-    """Raises SchemaError where a generated file is not what it should be, or two are one."""
+def _check_generated(artefacts: Iterable[Artefact]) -> None:
+    """Raise SchemaError for an invalid generated file, and for two files with one path."""
     problems: list[SchemaProblem] = []
     by_path: dict[str, Artefact] = {}
-    for one in artefacts:
-        other = by_path.setdefault(one.path, one)
-        if other is not one:
+    for artefact in artefacts:
+        other = by_path.setdefault(artefact.path, artefact)
+        if other is not artefact:
             problems.append(
-                SchemaProblem(one.source, f"{one.path} would be generated from {other.source} too")
+                SchemaProblem(
+                    artefact.source, f"{artefact.path} would be generated from {other.source}, too"
+                )
             )
-        if one.kind == "json" and one.document is not None:
-            problems += schema_problems(one.path, one.document)
-        elif one.kind == "openapi" and one.document is not None:
-            problems += [SchemaProblem(one.path, fault) for fault in faults(one.document)]
+        if artefact.kind == "json" and artefact.document is not None:
+            problems += schema_problems(artefact.path, artefact.document)
+        elif artefact.kind == "openapi" and artefact.document is not None:
+            problems += [
+                SchemaProblem(artefact.path, message)
+                for message in find_problems(artefact.document)
+            ]
     if problems:
         raise SchemaError(problems)
 
 
-def _in_the_way(
-    artefacts: Iterable[Artefact], found: Iterable[SchemaFile]
+def _find_conflicts(
+    artefacts: Iterable[Artefact], files: Iterable[SchemaFile]
 ) -> Iterator[SchemaProblem]:
-    own = {one.path for one in found if not one.generated}
-    for one in artefacts:
-        if one.path in own:
+    canonical_paths = {file.path for file in files if not file.is_generated}
+    for artefact in artefacts:
+        if artefact.path in canonical_paths:
             yield SchemaProblem(
-                one.path,
-                f"it lies where a file is generated from {one.source}, and says nothing of that: "
-                "move it away, or delete it and build again",
+                artefact.path,
+                f"it has the path of a file that is generated from {artefact.source}, but no "
+                "header of a generated file. Move it, or delete it and build again",
             )
 
 
-def _rows(found: Iterable[SchemaFile], artefacts: Iterable[Artefact]) -> list[FileEntry]:
-    rows = {one.path: FileEntry(one.path, one.kind, one.source) for one in artefacts}
-    for one in found:
-        source = "" if one.known is None else one.known.provenance.source
-        rows.setdefault(one.path, FileEntry(one.path, one.kind, source))
-    return [rows[path] for path in sorted(rows)]
+def _list_files(files: Iterable[SchemaFile], artefacts: Iterable[Artefact]) -> list[FileEntry]:
+    entries = {
+        artefact.path: FileEntry(artefact.path, artefact.kind, artefact.source)
+        for artefact in artefacts
+    }
+    for file in files:
+        source = "" if file.header is None else file.header.provenance.source
+        entries.setdefault(file.path, FileEntry(file.path, file.kind, source))
+    return [entries[path] for path in sorted(entries)]
 
 
-# -- Holds every type that is described more than once against its other descriptions. Pure.
+# -- Drift: types with several descriptions that differ. Pure.
 
-_REPAIR = "put the change into {source}, or delete the file and build again"
+_REPAIR_HINT = "make the change in {source}, or delete the file and build again"
 
 
-def edited(
+def find_edited(
     generated: Iterable[SchemaFile], artefacts: Iterable[Artefact]
 ) -> Iterator[SchemaProblem]:
-    """Generated files that somebody edited: what they say now and their source does not."""
-    by_path = {one.path: one for one in artefacts}
-    for one in generated:
-        if one.known is None or not one.known.edited:
+    """Yield the problems of generated files that were edited: the differences from their source."""
+    by_path = {artefact.path: artefact for artefact in artefacts}
+    for file in generated:
+        if file.header is None or not file.header.is_edited:
             continue
-        made = by_path.get(one.path)
-        source = one.known.provenance.source
-        told = [] if made is None else list(_edits(one, made))
-        for message in told or ["it is generated, and was edited by hand"]:
-            repair = _REPAIR.format(source=source)
-            yield SchemaProblem(one.path, f"{message}: {repair}", drift=True)
+        artefact = by_path.get(file.path)
+        source = file.header.provenance.source
+        messages = [] if artefact is None else list(_find_edits(file, artefact))
+        for message in messages or ["it is generated, but was edited by hand"]:
+            repair = _REPAIR_HINT.format(source=source)
+            yield SchemaProblem(file.path, f"{message}: {repair}", drift=True)
 
 
-def _edits(found: SchemaFile, made: Artefact) -> Iterator[str]:
-    if made.document is None:
+def _find_edits(file: SchemaFile, artefact: Artefact) -> Iterator[str]:
+    if artefact.document is None:
         return
-    if found.kind == "json":
-        now = read_json(found.path, found.text)
-        diff = differences(
-            TypeDescription(made.source, made.document, made.document), _whole(found.path, now)
+    if file.kind == "json":
+        document = read_json(file.path, file.text)
+        differences = find_differences(
+            TypeDescription(artefact.source, artefact.document, artefact.document),
+            _describe(file.path, document),
         )
-        if diff:
-            yield sentence(made.type, diff)
-    elif found.kind == "openapi":
-        now = read_yaml(found.path, found.text)
-        yield from _components(found.path, now, made)
+        if differences:
+            yield format_drift(artefact.type, differences)
+    elif file.kind == "openapi":
+        document = read_yaml(file.path, file.text)
+        yield from _compare_components(file.path, document, artefact)
 
 
-def _components(path: str, now: Schema, made: Artefact) -> Iterator[str]:
-    assert made.document is not None
-    ours, theirs = _schemas(made.document), _schemas(now)
-    for name in dict.fromkeys([*ours, *theirs]):
-        if name not in ours or name not in theirs:
-            where = made.source if name in ours else path
-            yield sentence(name, [f"it is in {where} only"])
+def _compare_components(path: str, document: Schema, artefact: Artefact) -> Iterator[str]:
+    assert artefact.document is not None
+    generated_schemas, edited_schemas = (
+        _component_schemas(artefact.document),
+        _component_schemas(document),
+    )
+    for name in dict.fromkeys([*generated_schemas, *edited_schemas]):
+        if name not in generated_schemas or name not in edited_schemas:
+            location = artefact.source if name in generated_schemas else path
+            yield format_drift(name, [f"it is in {location} only"])
             continue
-        left = TypeDescription(made.source, ours[name], made.document)
-        diff = differences(left, TypeDescription(path, theirs[name], now))
-        if diff:
-            yield sentence(name, diff)
+        left = TypeDescription(artefact.source, generated_schemas[name], artefact.document)
+        differences = find_differences(left, TypeDescription(path, edited_schemas[name], document))
+        if differences:
+            yield format_drift(name, differences)
 
 
-def across_languages(sources: Sources, protos: ProtoFiles) -> Iterator[SchemaProblem]:
-    """Types that are canonical in more than one language, and are not the same there."""
+def find_language_drift(sources: Sources, protos: ProtoFiles) -> Iterator[SchemaProblem]:
+    """Yield the types that are canonical in several languages and differ."""
     known: dict[str, TypeDescription] = {}
     for message in protos.messages.values():
         if message.file in protos.files:
-            schema = schema_of(protos, message)
-            side = TypeDescription(f"proto/{message.file}", schema, schema)
-            known[message.full_name] = side
-            # By its short name only where that is meant by nobody else.
-            known.setdefault(message.name, side)
-    for one in sources.types:
-        yield from _against(known, one.name, _whole(one.file, one.schema))
-        known.setdefault(one.name, _whole(one.file, one.schema))
+            schema = message_schema(protos, message)
+            description = TypeDescription(f"proto/{message.file}", schema, schema)
+            known[message.full_name] = description
+            # The short name is an alias, unless another type has it.
+            known.setdefault(message.name, description)
+    for type_source in sources.types:
+        yield from _compare_with_known(
+            known, type_source.name, _describe(type_source.file, type_source.schema)
+        )
+        known.setdefault(type_source.name, _describe(type_source.file, type_source.schema))
     for api in sources.apis:
-        for name, schema in _schemas(api.document).items():
-            side = TypeDescription(f"{api.file} ({name})", schema, api.document)
-            yield from _against(known, name, side)
+        for name, schema in _component_schemas(api.document).items():
+            description = TypeDescription(f"{api.file} ({name})", schema, api.document)
+            yield from _compare_with_known(known, name, description)
 
 
-def of_params(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[SchemaProblem]:
-    """Parameters of operations that a JSON Schema describes otherwise."""
+def find_parameter_drift(
+    sources: Sources, artefacts: Iterable[Artefact]
+) -> Iterator[SchemaProblem]:
+    """Yield the parameters of operations that a JSON Schema describes differently."""
     schemas: dict[str, tuple[str, Schema]] = {}
-    documents = [(one.file, one.document) for one in sources.apis]
-    for made in artefacts:
-        if made.document is None:
+    documents = [(api.file, api.document) for api in sources.apis]
+    for artefact in artefacts:
+        if artefact.document is None:
             continue
-        if made.kind == "json":
-            schemas[made.type] = (made.source, made.document)
-        elif made.kind == "openapi":
-            documents.append((made.path, made.document))
-    schemas |= {one.name: (one.file, one.schema) for one in sources.types}
+        if artefact.kind == "json":
+            schemas[artefact.type] = (artefact.source, artefact.document)
+        elif artefact.kind == "openapi":
+            documents.append((artefact.path, artefact.document))
+    schemas |= {
+        type_source.name: (type_source.file, type_source.schema) for type_source in sources.types
+    }
     for file, document in documents:
-        for name, diff in params.disagreements(file, document, schemas):
-            yield SchemaProblem(file, sentence(name, diff), drift=True)
+        for name, differences in params.find_parameter_drift(file, document, schemas):
+            yield SchemaProblem(file, format_drift(name, differences), drift=True)
 
 
-def _against(
-    known: dict[str, TypeDescription], name: str, side: TypeDescription
+def _compare_with_known(
+    known: dict[str, TypeDescription], name: str, description: TypeDescription
 ) -> Iterator[SchemaProblem]:
     other = known.get(name)
     if other is None:
         return
-    diff = differences(other, side)
-    if diff:
-        yield SchemaProblem(side.where.partition(" ")[0], sentence(name, diff), drift=True)
+    differences = find_differences(other, description)
+    if differences:
+        yield SchemaProblem(
+            description.location.partition(" ")[0], format_drift(name, differences), drift=True
+        )
 
 
-def _whole(where: str, schema: Schema) -> TypeDescription:
-    return TypeDescription(where, schema, schema)
+def _describe(location: str, schema: Schema) -> TypeDescription:
+    return TypeDescription(location, schema, schema)
 
 
-def _schemas(document: Schema) -> dict[str, Schema]:
+def _component_schemas(document: Schema) -> dict[str, Schema]:
     components = document.get("components")
     schemas = components.get("schemas") if isinstance(components, dict) else None
     return schemas if isinstance(schemas, dict) else {}

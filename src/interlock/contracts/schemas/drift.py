@@ -1,7 +1,7 @@
-"""Do two descriptions of one type say the same? What differs, member by member. Pure.
+"""Comparison of two descriptions of one type, member by member. Pure.
 
-Compared is what a value may be: members, which of them must be there, types, null, words of an
-enum. Descriptions, formats and limits of numbers are not: they do not make another type of it.
+Compared are the values that a type allows: members, required members, types, null, and enum values.
+Descriptions, formats and numeric limits are ignored: they do not make it another type.
 """
 
 from __future__ import annotations
@@ -15,177 +15,203 @@ from interlock.contracts.schemas.json_schema import Schema
 from interlock.protocol.json_pointer import resolve_pointer
 
 DRIFT: Final = "Schema drift detected for type {type}: {diff}"
-_MOST_SHOWN: Final = 10
-_MOST_DEPTH: Final = 40
+_MAX_LISTED: Final = 10
+_MAX_DEPTH: Final = 40
 _TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean"})
 
 
 class TypeDescription(msgspec.Struct, frozen=True):
     """One description of a type."""
 
-    where: str
-    """Where it stands, as a person finds it."""
+    location: str
+    """The location, for messages."""
     schema: Schema
     root: Schema
-    """The document in which its `$ref`s lead somewhere."""
+    """The document that contains the schema, for `$ref`s."""
 
 
-def sentence(type: str, diff: Iterable[str]) -> str:
-    """What is said of a type whose descriptions differ."""
-    found = list(diff)
-    shown = "; ".join(found[:_MOST_SHOWN])
-    more = len(found) - _MOST_SHOWN
-    return DRIFT.format(type=type, diff=f"{shown}; and {more} more" if more > 0 else shown)
+def format_drift(type: str, diff: Iterable[str]) -> str:
+    """Return the message about a type whose descriptions differ."""
+    differences = list(diff)
+    listed = "; ".join(differences[:_MAX_LISTED])
+    remainder = len(differences) - _MAX_LISTED
+    return DRIFT.format(
+        type=type, diff=f"{listed}; and {remainder} more" if remainder > 0 else listed
+    )
 
 
-def differences(left: TypeDescription, right: TypeDescription) -> list[str]:
-    """What is said by one side only, by the path of the member; empty when they agree."""
-    return list(_Comparison(left, right).walk("", left.schema, right.schema, 0))
+def find_differences(left: TypeDescription, right: TypeDescription) -> list[str]:
+    """Return the differences between two descriptions, each with the path of the member."""
+    return list(_Comparison(left, right).compare("", left.schema, right.schema, 0))
 
 
-class _Seen(msgspec.Struct):
-    """What a schema says, with its `$ref`s followed and null taken out."""
+class _SchemaSummary(msgspec.Struct):
+    """The values that a schema allows, with `$ref`s resolved and null separated."""
 
     types: frozenset[str]
     null: bool = False
-    words: frozenset[str] | None = None
+    enum_values: frozenset[str] | None = None
     properties: dict[str, Any] = {}
     required: frozenset[str] = frozenset()
     items: Any = None
-    values: Any = None
-    """What the members are that have no name here."""
-    variants: list[Any] = []
+    additional: Any = None
+    """The schema of members without a name here."""
+    alternatives: list[Any] = []
 
 
 class _Comparison:
     def __init__(self, left: TypeDescription, right: TypeDescription) -> None:
         self._left = left
         self._right = right
-        self._met: set[tuple[int, int]] = set()
+        self._visited: set[tuple[int, int]] = set()
 
-    def walk(self, path: str, left: Any, right: Any, depth: int) -> Iterator[str]:
-        one, other = follow(left, self._left.root), follow(right, self._right.root)
-        met = id(one), id(other)
-        if met in self._met or depth > _MOST_DEPTH:
-            # A type that speaks of itself.
+    def compare(self, path: str, left: Any, right: Any, depth: int) -> Iterator[str]:
+        left_schema, right_schema = (
+            resolve_ref(left, self._left.root),
+            resolve_ref(right, self._right.root),
+        )
+        pair = id(left_schema), id(right_schema)
+        if pair in self._visited or depth > _MAX_DEPTH:
+            # A recursive type.
             return
-        self._met.add(met)
-        yield from self._compare(path, see(one, self._left), see(other, self._right), depth)
+        self._visited.add(pair)
+        yield from self._compare(
+            path, summarize(left_schema, self._left), summarize(right_schema, self._right), depth
+        )
 
-    def _compare(self, path: str, left: _Seen, right: _Seen, depth: int) -> Iterator[str]:
-        here = path or "it"
+    def _compare(
+        self, path: str, left: _SchemaSummary, right: _SchemaSummary, depth: int
+    ) -> Iterator[str]:
+        label = path or "it"
         if left.types != right.types:
             yield (
-                f"{here} is {_of(left.types)} in {self._left.where} and {_of(right.types)} in "
-                f"{self._right.where}"
+                f"{label} is {_format_types(left.types)} in {self._left.location} and "
+                f"{_format_types(right.types)} in {self._right.location}"
             )
             return
         if left.null != right.null:
-            yield f"{here} may be null in {self._where(left.null)} only"
-        if left.words != right.words:
-            yield from self._words(here, left.words, right.words)
-        yield from self._members(path, left, right, depth)
-        for of, one, other in (
+            yield f"{label} may be null in {self._location(left.null)} only"
+        if left.enum_values != right.enum_values:
+            yield from self._compare_enums(label, left.enum_values, right.enum_values)
+        yield from self._compare_members(path, left, right, depth)
+        for suffix, left_child, right_child in (
             ("[]", left.items, right.items),
-            ("{}", left.values, right.values),
+            ("{}", left.additional, right.additional),
         ):
-            if one is not None and other is not None:
-                yield from self.walk(f"{path}{of}", one, other, depth + 1)
-        if len(left.variants) != len(right.variants):
+            if left_child is not None and right_child is not None:
+                yield from self.compare(f"{path}{suffix}", left_child, right_child, depth + 1)
+        if len(left.alternatives) != len(right.alternatives):
             yield (
-                f"{here} is one of {len(left.variants)} in {self._left.where} and of "
-                f"{len(right.variants)} in {self._right.where}"
+                f"{label} has {len(left.alternatives)} alternatives in {self._left.location} and "
+                f"{len(right.alternatives)} in {self._right.location}"
             )
             return
-        for number, (one, other) in enumerate(zip(left.variants, right.variants, strict=True)):
-            yield from self.walk(f"{path}|{number}", one, other, depth + 1)
+        for number, (left_child, right_child) in enumerate(
+            zip(left.alternatives, right.alternatives, strict=True)
+        ):
+            yield from self.compare(f"{path}|{number}", left_child, right_child, depth + 1)
 
-    def _members(self, path: str, left: _Seen, right: _Seen, depth: int) -> Iterator[str]:
+    def _compare_members(
+        self, path: str, left: _SchemaSummary, right: _SchemaSummary, depth: int
+    ) -> Iterator[str]:
         for name in dict.fromkeys([*left.properties, *right.properties]):
-            below = f"{path}.{name}" if path else name
+            member_path = f"{path}.{name}" if path else name
             in_left, in_right = name in left.properties, name in right.properties
             if in_left and in_right:
                 if name in left.required ^ right.required:
-                    yield f"{below} is required in {self._where(name in left.required)} only"
-                one, other = left.properties[name], right.properties[name]
-                yield from self.walk(below, one, other, depth + 1)
+                    location = self._location(name in left.required)
+                    yield f"{member_path} is required in {location} only"
+                left_child, right_child = left.properties[name], right.properties[name]
+                yield from self.compare(member_path, left_child, right_child, depth + 1)
             else:
-                yield f"{below} is in {self._where(in_left)} only"
+                yield f"{member_path} is in {self._location(in_left)} only"
 
-    def _words(
-        self, here: str, left: frozenset[str] | None, right: frozenset[str] | None
+    def _compare_enums(
+        self, label: str, left: frozenset[str] | None, right: frozenset[str] | None
     ) -> Iterator[str]:
         if left is None or right is None:
-            yield f"{here} is limited to certain words in {self._where(left is not None)} only"
+            yield f"{label} is limited to certain values in {self._location(left is not None)} only"
             return
-        for word in sorted(left ^ right):
-            yield f"{here} may be {word} in {self._where(word in left)} only"
+        for value in sorted(left ^ right):
+            yield f"{label} may be {value} in {self._location(value in left)} only"
 
-    def _where(self, left: bool) -> str:
-        return self._left.where if left else self._right.where
+    def _location(self, left: bool) -> str:
+        return self._left.location if left else self._right.location
 
 
-def follow(schema: Any, root: Schema) -> Any:
-    """A schema with its `$ref` followed, as far as that leads inside its own document."""
-    met: set[str] = set()
+def resolve_ref(schema: Any, root: Schema) -> Any:
+    """Resolve the `$ref` of a schema, as long as it points into its own document."""
+    visited: set[str] = set()
     while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
         ref = schema["$ref"]
-        if ref in met or not ref.startswith("#"):
+        if ref in visited or not ref.startswith("#"):
             break
-        met.add(ref)
-        found = resolve_pointer(root, ref[1:])
-        if found is None:
+        visited.add(ref)
+        target = resolve_pointer(root, ref[1:])
+        if target is None:
             break
-        schema = found
+        schema = target
     return schema
 
 
-def see(schema: Any, side: TypeDescription) -> _Seen:
-    """What a schema says, whichever way it is said."""
+def summarize(schema: Any, description: TypeDescription) -> _SchemaSummary:
+    """Return what a schema allows."""
     if not isinstance(schema, dict):
-        return _Seen(_TYPES, null=True)
-    schema = merged(schema, side.root)
-    # Something or null, said as a choice.
+        return _SchemaSummary(_TYPES, null=True)
+    schema = merge_all_of(schema, description.root)
+    # A value or null, as a choice.
     for keyword in ("anyOf", "oneOf"):
         options = schema.get(keyword)
         if not isinstance(options, list):
             continue
-        others = [one for one in options if follow(one, side.root) != {"type": "null"}]
+        others = [
+            option
+            for option in options
+            if resolve_ref(option, description.root) != {"type": "null"}
+        ]
         null = len(others) < len(options)
         if len(others) == 1:
-            seen = see(follow(others[0], side.root), side)
-            seen.null = seen.null or null
-            return seen
-        return _Seen(frozenset(), null=null, variants=others)
-    return _plain(schema)
+            summary = summarize(resolve_ref(others[0], description.root), description)
+            summary.null = summary.null or null
+            return summary
+        return _SchemaSummary(frozenset(), null=null, alternatives=others)
+    return _summarize_keywords(schema)
 
 
-def _plain(schema: Schema) -> _Seen:
-    said = schema.get("type")
-    types = {said} if isinstance(said, str) else set(said) if isinstance(said, list) else set()
-    words = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    seen = _Seen(frozenset(types) - {"null"}, null="null" in types)
-    if isinstance(words, list):
-        seen.null = seen.null or None in words
-        seen.words = frozenset(
-            msgspec.json.encode(one).decode() for one in words if one is not None
+def _summarize_keywords(schema: Schema) -> _SchemaSummary:
+    declared = schema.get("type")
+    types = (
+        {declared}
+        if isinstance(declared, str)
+        else set(declared)
+        if isinstance(declared, list)
+        else set()
+    )
+    enum_values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    summary = _SchemaSummary(frozenset(types) - {"null"}, null="null" in types)
+    if isinstance(enum_values, list):
+        summary.null = summary.null or None in enum_values
+        summary.enum_values = frozenset(
+            msgspec.json.encode(value).decode() for value in enum_values if value is not None
         )
         if not types:
-            seen.types = frozenset(_type_of(one) for one in words if one is not None)
+            summary.types = frozenset(
+                _json_type(value) for value in enum_values if value is not None
+            )
     elif not types:
-        seen.types, seen.null = _implied(schema)
+        summary.types, summary.null = _infer_types(schema)
     properties = schema.get("properties")
-    seen.properties = properties if isinstance(properties, dict) else {}
+    summary.properties = properties if isinstance(properties, dict) else {}
     required = schema.get("required")
-    seen.required = frozenset(required if isinstance(required, list) else ())
-    seen.items = schema.get("items")
-    values = schema.get("additionalProperties")
-    seen.values = values if isinstance(values, dict) else None
-    return seen
+    summary.required = frozenset(required if isinstance(required, list) else ())
+    summary.items = schema.get("items")
+    additional = schema.get("additionalProperties")
+    summary.additional = additional if isinstance(additional, dict) else None
+    return summary
 
 
-def _implied(schema: Schema) -> tuple[frozenset[str], bool]:
-    """The types of a schema that does not say any."""
+def _infer_types(schema: Schema) -> tuple[frozenset[str], bool]:
+    """Return the types of a schema without `type`, and whether null is allowed."""
     if "properties" in schema:
         return frozenset({"object"}), False
     if "items" in schema:
@@ -193,35 +219,35 @@ def _implied(schema: Schema) -> tuple[frozenset[str], bool]:
     return _TYPES, True
 
 
-def merged(schema: Schema, root: Schema, depth: int = 0) -> Schema:
-    """A schema with its `allOf` in it, as far as that is a matter of members."""
+def merge_all_of(schema: Schema, root: Schema, depth: int = 0) -> Schema:
+    """Merge the members of `allOf` into a schema."""
     parts = schema.get("allOf")
-    if not isinstance(parts, list) or depth > _MOST_DEPTH:
+    if not isinstance(parts, list) or depth > _MAX_DEPTH:
         return schema
-    whole = {key: value for key, value in schema.items() if key != "allOf"}
+    merged = {key: value for key, value in schema.items() if key != "allOf"}
     for part in parts:
-        one = follow(part, root)
-        if not isinstance(one, dict):
+        resolved = resolve_ref(part, root)
+        if not isinstance(resolved, dict):
             continue
-        one = merged(one, root, depth + 1)
-        for key, value in one.items():
+        resolved = merge_all_of(resolved, root, depth + 1)
+        for key, value in resolved.items():
             if key == "properties" and isinstance(value, dict):
-                whole[key] = {**whole.get(key, {}), **value}
+                merged[key] = {**merged.get(key, {}), **value}
             elif key == "required" and isinstance(value, list):
-                whole[key] = [*whole.get(key, []), *value]
+                merged[key] = [*merged.get(key, []), *value]
             else:
-                whole.setdefault(key, value)
-    return whole
+                merged.setdefault(key, value)
+    return merged
 
 
-def _type_of(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
     return kinds.get(type(value), "null")
 
 
-def _of(types: frozenset[str]) -> str:
+def _format_types(types: frozenset[str]) -> str:
     if types == _TYPES:
         return "anything"
     return " or ".join(sorted(types)) or "a choice"

@@ -1,7 +1,7 @@
-"""Messages of Protobuf as JSON Schema (2020-12). Pure.
+"""Protobuf messages as JSON Schema (2020-12). Pure.
 
-Two styles: that of ProtoJSON, which every Protobuf library writes, and the plain one of a file that
-says so (`interlock/schema/options.proto`).
+Two styles: ProtoJSON, which every Protobuf library writes, and the plain style of files that
+declare it (`interlock/schema/options.proto`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from interlock.contracts.schemas.proto import (
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SECRET: Final = "password"
-"""The format of what nobody shows."""
+"""The format of values that must not be displayed."""
 Schema = dict[str, Any]
 ReferenceMaker = Callable[[str], str]
-"""From the full name of a type to the `$ref` that leads to it."""
+"""Returns the `$ref` to a type, given its full name."""
 
-_WIDE: Final = {
+_INTEGERS_64_BIT: Final = {
     **dict.fromkeys(("int64", "sint64", "sfixed64"), (r"^-?[0-9]+$", "int64")),
     **dict.fromkeys(("uint64", "fixed64"), (r"^[0-9]+$", "uint64")),
 }
@@ -38,8 +38,8 @@ _SCALARS: Final[dict[str, Schema]] = {
     "double": {"type": "number"},
     "float": {"type": "number"},
 }
-_SIGNED: Final = ("int32", "sint32", "sfixed32")
-_KNOWN: Final[dict[str, Schema]] = {
+_SIGNED_32_BIT: Final = ("int32", "sint32", "sfixed32")
+_WELL_KNOWN_TYPES: Final[dict[str, Schema]] = {
     "Any": {"type": "object", "properties": {"@type": {"type": "string"}}, "required": ["@type"]},
     "Duration": {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]{1,9})?s$"},
     "Empty": {"type": "object", "maxProperties": 0},
@@ -50,52 +50,60 @@ _KNOWN: Final[dict[str, Schema]] = {
     "Timestamp": {"type": "string", "format": "date-time"},
     "Value": {},
 }
-_WRAPPED: Final = {
+_WRAPPER_TYPES: Final = {
     f"{kind}Value": kind.lower()
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
-_GOOGLE: Final = "google.protobuf."
+_GOOGLE_PREFIX: Final = "google.protobuf."
 
 
-def schema_of(protos: ProtoFiles, message: MessageDeclaration) -> Schema:
-    """A message as a schema that needs no other: what it speaks of stands in its `$defs`."""
+def message_schema(protos: ProtoFiles, message: MessageDeclaration) -> Schema:
+    """Return a self-contained schema of a message: the types that it refers to are in its
+    `$defs`."""
 
     def refer(full_name: str) -> str:
         return f"#/$defs/{local_name(full_name, message.package)}"
 
-    schema = {"$schema": DIALECT, "title": message.name, **definition(protos, message, refer)}
-    others = closure(protos, [message.full_name])
-    if message.full_name not in _used_by(protos, others):
-        others.remove(message.full_name)
-    if others:
+    schema = {
+        "$schema": DIALECT,
+        "title": message.name,
+        **message_definition(protos, message, refer),
+    }
+    referenced = referenced_types(protos, [message.full_name])
+    if message.full_name not in _field_types(protos, referenced):
+        referenced.remove(message.full_name)
+    if referenced:
         schema["$defs"] = {
-            local_name(one, message.package): define(protos, one, refer) for one in sorted(others)
+            local_name(full_name, message.package): type_definition(protos, full_name, refer)
+            for full_name in sorted(referenced)
         }
     return schema
 
 
-def define(protos: ProtoFiles, full_name: str, refer: ReferenceMaker) -> Schema:
-    """A message or an enum, by its full name."""
+def type_definition(protos: ProtoFiles, full_name: str, refer: ReferenceMaker) -> Schema:
+    """Return the schema of a message or an enum, by its full name."""
     if full_name in protos.enums:
         return enum_schema(protos.enums[full_name])
-    return definition(protos, protos.messages[full_name], refer)
+    return message_definition(protos, protos.messages[full_name], refer)
 
 
-def definition(protos: ProtoFiles, message: MessageDeclaration, refer: ReferenceMaker) -> Schema:
-    """A message, without what it speaks of."""
-    about: Schema = {"description": message.about} if message.about else {}
+def message_definition(
+    protos: ProtoFiles, message: MessageDeclaration, refer: ReferenceMaker
+) -> Schema:
+    """Return the schema of a message without the types that it refers to."""
+    annotations: Schema = {"description": message.description} if message.description else {}
     if message.deprecated:
-        about["deprecated"] = True
+        annotations["deprecated"] = True
     if message.inline:
-        refs = [type_schema(protos, one, refer, plain=message.plain) for one in message.fields]
-        return {**about, "anyOf": refs}
-    schema: Schema = {"type": "object", **about}
+        refs = [type_schema(protos, field, refer, plain=message.plain) for field in message.fields]
+        return {**annotations, "anyOf": refs}
+    schema: Schema = {"type": "object", **annotations}
     if message.fields:
         schema["properties"] = {
-            one.json_name: field_schema(protos, one, refer, plain=message.plain)
-            for one in message.fields
+            field.json_name: field_schema(protos, field, refer, plain=message.plain)
+            for field in message.fields
         }
-    required = [one.json_name for one in message.fields if is_required(one, message)]
+    required = [field.json_name for field in message.fields if is_required(field, message)]
     if required:
         schema["required"] = required
     if message.closed:
@@ -104,7 +112,7 @@ def definition(protos: ProtoFiles, message: MessageDeclaration, refer: Reference
 
 
 def is_required(field: FieldDeclaration, message: MessageDeclaration) -> bool:
-    """Whether it is always there. Of a `oneof` only one is."""
+    """Return whether a field is always present. A field of a `oneof` is not."""
     if REQUIRED in field.behaviors:
         return True
     return message.plain and OPTIONAL not in field.behaviors and not field.oneof
@@ -113,7 +121,7 @@ def is_required(field: FieldDeclaration, message: MessageDeclaration) -> bool:
 def field_schema(
     protos: ProtoFiles, field: FieldDeclaration, refer: ReferenceMaker, *, plain: bool
 ) -> Schema:
-    """A field with everything about it."""
+    """Return the schema of a field."""
     schema = type_schema(protos, field, refer, plain=plain)
     if field.key:
         schema = {"type": "object", "additionalProperties": schema}
@@ -124,11 +132,11 @@ def field_schema(
     elif field.repeated:
         schema = {"type": "array", "items": schema}
     if field.optional:
-        schema = or_null(schema)
+        schema = make_nullable(schema)
     if field.secret and field.kind == "string":
         schema["format"] = SECRET
-    if field.about:
-        schema["description"] = field.about
+    if field.description:
+        schema["description"] = field.description
     if field.deprecated:
         schema["deprecated"] = True
     return schema
@@ -137,15 +145,15 @@ def field_schema(
 def type_schema(
     protos: ProtoFiles, field: FieldDeclaration, refer: ReferenceMaker, *, plain: bool
 ) -> Schema:
-    """One value of a field."""
+    """Return the schema of one value of a field."""
     if field.kind in ("message", "enum"):
-        known = _well_known(field.type, plain=plain)
-        return known if known is not None else {"$ref": refer(field.type)}
+        well_known = _well_known(field.type, plain=plain)
+        return well_known if well_known is not None else {"$ref": refer(field.type)}
     return _scalar(field.kind, plain=plain)
 
 
-def or_null(schema: Schema) -> Schema:
-    """The same, or null."""
+def make_nullable(schema: Schema) -> Schema:
+    """Return a schema that also allows null."""
     if not schema:
         return {}
     kind = schema.get("type")
@@ -157,73 +165,74 @@ def or_null(schema: Schema) -> Schema:
 
 
 def enum_schema(enum: EnumType) -> Schema:
-    """An enum, as the words that are written for its values."""
-    schema: Schema = {"type": "string", "enum": words_of(enum)}
-    if enum.about:
-        schema["description"] = enum.about
+    """Return the schema of an enum, with the JSON values of its members."""
+    schema: Schema = {"type": "string", "enum": enum_values(enum)}
+    if enum.description:
+        schema["description"] = enum.description
     return schema
 
 
-def words_of(enum: EnumType) -> list[str]:
-    """The words of an enum. Plainly written, that nothing was said (0) is no word."""
+def enum_values(enum: EnumType) -> list[str]:
+    """Return the JSON values of an enum. In the plain style, the value 0 ("unspecified") has
+    none."""
     if not enum.plain:
-        return list(dict.fromkeys(one.word or one.name for one in enum.values))
+        return list(dict.fromkeys(value.json_value or value.name for value in enum.values))
     prefix = _upper_snake(enum.full_name.rpartition(".")[2]) + "_"
     return list(
         dict.fromkeys(
-            one.word or one.name.removeprefix(prefix).lower()
-            for one in enum.values
-            if one.number != 0
+            value.json_value or value.name.removeprefix(prefix).lower()
+            for value in enum.values
+            if value.number != 0
         )
     )
 
 
-def closure(protos: ProtoFiles, names: list[str]) -> set[str]:
-    """These types and everything that they speak of; Protobuf's own are not among it."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in found or name.startswith(_GOOGLE):
+def referenced_types(protos: ProtoFiles, names: list[str]) -> set[str]:
+    """Return these types and all types that they refer to, without the types of Protobuf itself."""
+    types: set[str] = set()
+    unvisited = list(names)
+    while unvisited:
+        name = unvisited.pop()
+        if name in types or name.startswith(_GOOGLE_PREFIX):
             continue
-        found.add(name)
+        types.add(name)
         message = protos.messages.get(name)
         if message is not None:
-            waiting += [one.type for one in message.fields if one.type]
-    return found
+            unvisited += [field.type for field in message.fields if field.type]
+    return types
 
 
-def _used_by(protos: ProtoFiles, names: set[str]) -> set[str]:
-    """The types that fields of these messages are of."""
-    messages = [protos.messages[one] for one in names if one in protos.messages]
-    return {one.type for message in messages for one in message.fields}
+def _field_types(protos: ProtoFiles, names: set[str]) -> set[str]:
+    """Return the types of the fields of these messages."""
+    messages = [protos.messages[name] for name in names if name in protos.messages]
+    return {field.type for message in messages for field in message.fields}
 
 
 def _scalar(kind: str, *, plain: bool) -> Schema:
-    if kind in _WIDE:
-        pattern, format = _WIDE[kind]
+    if kind in _INTEGERS_64_BIT:
+        pattern, format = _INTEGERS_64_BIT[kind]
         if not plain:
             return {"type": ["string", "integer"], "format": format, "pattern": pattern}
-        least = {"minimum": 0} if format == "uint64" else {}
-        return {"type": "integer", "format": format, **least}
+        minimum = {"minimum": 0} if format == "uint64" else {}
+        return {"type": "integer", "format": format, **minimum}
     if kind in _SCALARS:
         return dict(_SCALARS[kind])
-    if kind in _SIGNED:
+    if kind in _SIGNED_32_BIT:
         return {"type": "integer", "format": "int32"}
     return {"type": "integer", "format": "uint32", "minimum": 0}
 
 
 def _well_known(full_name: str, *, plain: bool) -> Schema | None:
-    if not full_name.startswith(_GOOGLE):
+    if not full_name.startswith(_GOOGLE_PREFIX):
         return None
-    name = full_name.removeprefix(_GOOGLE)
-    if name in _WRAPPED:
-        return or_null(_scalar(_WRAPPED[name], plain=plain))
-    # A type of Protobuf that has no form of its own in JSON is any object.
-    return dict(_KNOWN.get(name, {"type": "object"}))
+    name = full_name.removeprefix(_GOOGLE_PREFIX)
+    if name in _WRAPPER_TYPES:
+        return make_nullable(_scalar(_WRAPPER_TYPES[name], plain=plain))
+    # A Protobuf type without a JSON form of its own is any object.
+    return dict(_WELL_KNOWN_TYPES.get(name, {"type": "object"}))
 
 
 def _upper_snake(name: str) -> str:
     """`TreeState` → `TREE_STATE`."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return parted.upper()
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return separated.upper()

@@ -1,7 +1,7 @@
-"""Services of Protobuf as one OpenAPI 3.1 document for each package. Pure.
+"""OpenAPI 3.1 documents: generates one per Protobuf package, and validates documents. Pure.
 
-Where a method is found is said by `google.api.http`, as everywhere; a method without it is not
-reached over HTTP and is not in the document.
+The HTTP route of a method is declared by `google.api.http`. A method without it is not in the
+document.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import jsonschema_rs
 from interlock.contracts.schemas.json_schema import (
     DIALECT,
     Schema,
-    closure,
-    define,
     field_schema,
     is_required,
+    referenced_types,
+    type_definition,
 )
 from interlock.contracts.schemas.proto import (
     OPTIONAL,
@@ -35,44 +35,44 @@ from interlock.protocol.json_pointer import resolve_pointer
 
 VERSION: Final = "3.1.0"
 REQUEST_TYPE: Final = "x-request-type"
-"""On an operation: the message whose fields its parameters and its body are."""
+"""On an operation: the message whose fields are its parameters and its body."""
 EVENT: Final = "x-event"
-"""On an answer that is a stream: what the data of each event is."""
+"""On a streaming response: the schema of the data of each event."""
 TOKEN, SESSION = "token", "session"
 _EMPTY: Final = "google.protobuf.Empty"
-_IN_PATH: Final = re.compile(r"\{([^}=]+)(?:=[^}]*)?\}")
+_PATH_VARIABLE: Final = re.compile(r"\{([^}=]+)(?:=[^}]*)?\}")
 _JSON: Final = "application/json"
-_EVENTS: Final = "text/event-stream"
+_EVENT_STREAM: Final = "text/event-stream"
 
 
-class _Way(NamedTuple):
+class _Route(NamedTuple):
     service: ServiceDeclaration
     method: MethodDeclaration
     rule: HttpRule
     number: int
-    """Which of the ways to this method it is."""
+    """The index of the route among the routes of the method."""
 
 
 def has_api(protos: ProtoFiles, package: str) -> bool:
-    """Whether anything of a package is reached over HTTP."""
-    return next(_ways(protos, package), None) is not None
+    """Return whether a package has a method with an HTTP route."""
+    return next(_routes(protos, package), None) is not None
 
 
 def document(protos: ProtoFiles, package: str) -> Schema:
-    """The document of a package. Raises SchemaError for what cannot be said over HTTP."""
-    return _Document(protos, package).made()
+    """Return the document of a package. Raises SchemaError for methods that HTTP cannot express."""
+    return _DocumentBuilder(protos, package).build()
 
 
-def _ways(protos: ProtoFiles, package: str) -> Iterator[_Way]:
-    for file in protos.of_package(package):
+def _routes(protos: ProtoFiles, package: str) -> Iterator[_Route]:
+    for file in protos.package_files(package):
         for service in file.services:
             for method in service.methods:
                 for number, rule in enumerate(method.http):
-                    yield _Way(service, method, rule, number)
+                    yield _Route(service, method, rule, number)
 
 
-class _Document:
-    """One document, while it is made."""
+class _DocumentBuilder:
+    """A builder for one document."""
 
     def __init__(self, protos: ProtoFiles, package: str) -> None:
         self._protos = protos
@@ -81,50 +81,57 @@ class _Document:
         self._problems: list[SchemaProblem] = []
         self._used: set[str] = set()
 
-    def made(self) -> Schema:
+    def build(self) -> Schema:
         paths: dict[str, Any] = {}
         services: dict[str, ServiceDeclaration] = {}
         if self._api.error:
-            self._use(self._api.error, self._protos.of_package(self._package)[0].name)
-        for way in _ways(self._protos, self._package):
-            services[way.service.name] = way.service
-            path = _IN_PATH.sub(r"{\1}", way.rule.path)
-            operations = paths.setdefault(path, {})
-            if way.rule.method in operations:
-                self._wrong(way, f"{way.rule.method.upper()} {path} is taken by another method")
+            self._use_type(self._api.error, self._protos.package_files(self._package)[0].name)
+        for route in _routes(self._protos, self._package):
+            services[route.service.name] = route.service
+            path = _PATH_VARIABLE.sub(r"{\1}", route.rule.path)
+            list_operations = paths.setdefault(path, {})
+            if route.rule.method in list_operations:
+                self._add_problem(
+                    route, f"another method has the route {route.rule.method.upper()} {path}"
+                )
                 continue
-            operations[way.rule.method] = self._operation(way)
+            list_operations[route.rule.method] = self._operation(route)
         if self._problems:
             raise SchemaError(self._problems)
-        about = next((one.about for one in self._files() if one.api is not None and one.about), "")
+        files = self._files()
+        description = next(
+            (file.description for file in files if file.api and file.description), ""
+        )
         info: Schema = {"title": self._api.title or self._package, "version": self._api.version}
-        if about:
-            info["description"] = about
+        if description:
+            info["description"] = description
         return {
             "openapi": VERSION,
             "info": info,
             "jsonSchemaDialect": DIALECT,
-            "tags": [_tag(one) for one in services.values()],
+            "tags": [_tag(service) for service in services.values()],
             "paths": paths,
             "components": self._components(),
         }
 
     def _files(self) -> Any:
-        return self._protos.of_package(self._package)
+        return self._protos.package_files(self._package)
 
     def _components(self) -> Schema:
-        names = sorted(closure(self._protos, sorted(self._used)))
+        names = sorted(referenced_types(self._protos, sorted(self._used)))
         components: Schema = {
             "schemas": {
-                local_name(one, self._package): define(self._protos, one, self._refer)
-                for one in names
+                local_name(name, self._package): type_definition(
+                    self._protos, name, self._reference
+                )
+                for name in names
             }
         }
         if self._api.error:
-            schema = {"$ref": self._refer(self._api.error)}
+            schema = {"$ref": self._reference(self._api.error)}
             components["responses"] = {
-                "Refused": {
-                    "description": "It was refused, or went wrong.",
+                "Error": {
+                    "description": "The request was rejected, or failed.",
                     "content": {_JSON: {"schema": schema}},
                 }
             }
@@ -140,83 +147,93 @@ class _Document:
 
     # -- one operation
 
-    def _operation(self, way: _Way) -> Schema:
-        method = way.method
-        message = self._message(method.input, way)
+    def _operation(self, route: _Route) -> Schema:
+        method = route.method
+        message = self._message(method.input, route)
         name = method.name[:1].lower() + method.name[1:]
-        summary, _, rest = method.about.partition(". ")
+        summary, _, description = method.description.partition(". ")
         operation: Schema = {
-            "operationId": name if way.number == 0 else f"{name}{way.number + 1}",
-            "tags": [way.service.name],
+            "operationId": name if route.number == 0 else f"{name}{route.number + 1}",
+            "tags": [route.service.name],
         }
         if summary:
             operation["summary"] = summary.rstrip(".")
-        if rest:
-            operation["description"] = method.about
+        if description:
+            operation["description"] = method.description
         if method.deprecated:
             operation["deprecated"] = True
         if message is not None:
             operation[REQUEST_TYPE] = message.full_name
-            operation.update(self._asked(message, way))
-        operation["responses"] = {"200": self._answer(way)}
+            operation.update(self._request(message, route))
+        operation["responses"] = {"200": self._response(route)}
         if self._api.error:
-            operation["responses"]["default"] = {"$ref": "#/components/responses/Refused"}
+            operation["responses"]["default"] = {"$ref": "#/components/responses/Error"}
         if self._api.title:
             operation["security"] = self._security(method.access)
         return operation
 
-    def _asked(self, message: MessageDeclaration, way: _Way) -> Schema:
-        """The parameters and the body of a request."""
-        rule = way.rule
-        in_path = _IN_PATH.findall(rule.path)
+    def _request(self, message: MessageDeclaration, route: _Route) -> Schema:
+        """Return the parameters and the body of a request."""
+        rule = route.rule
+        in_path = _PATH_VARIABLE.findall(rule.path)
         for name in in_path:
             if message.field(name) is None:
-                self._wrong(way, f"{{{name}}} in the path is no field of {message.full_name}")
-        asked: Schema = {}
+                self._add_problem(
+                    route, f"{{{name}}} in the path is not a field of {message.full_name}"
+                )
+        request: Schema = {}
         parameters = []
-        left = []
+        other_fields = []
         for field in message.fields:
             if field.name in in_path:
                 parameters.append(self._parameter(field, message, "path"))
             else:
-                left.append(field)
+                other_fields.append(field)
         if rule.body == "*":
-            asked["requestBody"] = self._body(message, left, way)
+            request["requestBody"] = self._body(message, other_fields, route)
         else:
-            body = [one for one in left if one.name == rule.body]
+            body = [field for field in other_fields if field.name == rule.body]
             if rule.body and not body:
-                self._wrong(way, f"the body {rule.body} is no field of {message.full_name}")
+                self._add_problem(
+                    route, f"the body {rule.body} is not a field of {message.full_name}"
+                )
             if body:
-                asked["requestBody"] = self._field_as_body(body[0], message)
-            for field in left:
+                request["requestBody"] = self._field_as_body(body[0], message)
+            for field in other_fields:
                 if field in body:
                     continue
                 if field.key or (field.kind == "message" and not _is_text(field.type)):
-                    self._wrong(way, f"{field.name} is no text: it cannot be a query parameter")
+                    self._add_problem(
+                        route, f"{field.name} cannot be a query parameter: it has no text form"
+                    )
                 parameters.append(self._parameter(field, message, "query"))
-        return {"parameters": parameters, **asked} if parameters else asked
+        return {"parameters": parameters, **request} if parameters else request
 
     def _parameter(
-        self, field: FieldDeclaration, message: MessageDeclaration, place: str
+        self, field: FieldDeclaration, message: MessageDeclaration, location: str
     ) -> Schema:
         schema = self._field_schema(field, message)
-        about = schema.pop("description", "")
-        parameter: Schema = {"name": field.json_name, "in": place}
-        if about:
-            parameter["description"] = about
-        if place == "path" or is_required(field, message):
+        description = schema.pop("description", "")
+        parameter: Schema = {"name": field.json_name, "in": location}
+        if description:
+            parameter["description"] = description
+        if location == "path" or is_required(field, message):
             parameter["required"] = True
         return {**parameter, "schema": schema}
 
-    def _body(self, message: MessageDeclaration, left: list[FieldDeclaration], way: _Way) -> Schema:
-        if len(left) == len(message.fields):
-            self._use(message.full_name, way.service.file)
-            schema: Schema = {"$ref": self._refer(message.full_name)}
+    def _body(
+        self, message: MessageDeclaration, fields: list[FieldDeclaration], route: _Route
+    ) -> Schema:
+        if len(fields) == len(message.fields):
+            self._use_type(message.full_name, route.service.file)
+            schema: Schema = {"$ref": self._reference(message.full_name)}
         else:
-            required = [one.json_name for one in left if is_required(one, message)]
+            required = [field.json_name for field in fields if is_required(field, message)]
             schema = {
                 "type": "object",
-                "properties": {one.json_name: self._field_schema(one, message) for one in left},
+                "properties": {
+                    field.json_name: self._field_schema(field, message) for field in fields
+                },
                 **({"required": required} if required else {}),
                 **({"additionalProperties": False} if message.closed else {}),
             }
@@ -224,33 +241,35 @@ class _Document:
 
     def _field_as_body(self, field: FieldDeclaration, message: MessageDeclaration) -> Schema:
         schema = self._field_schema(field, message)
-        about = schema.pop("description", "")
+        description = schema.pop("description", "")
         return {
-            **({"description": about} if about else {}),
+            **({"description": description} if description else {}),
             "required": OPTIONAL not in field.behaviors,
             "content": {_JSON: {"schema": schema}},
         }
 
-    def _answer(self, way: _Way) -> Schema:
-        method = way.method
-        message = self._message(method.output, way)
+    def _response(self, route: _Route) -> Schema:
+        method = route.method
+        message = self._message(method.output, route)
         if message is None:
-            return {"description": "It was done."}
-        about = message.about.partition(". ")[0].rstrip(".") + "." if message.about else "Done."
-        schema = self._answer_schema(message, way)
+            return {"description": "Success."}
+        description = "Success."
+        if message.description:
+            description = message.description.partition(". ")[0].rstrip(".") + "."
+        schema = self._response_schema(message, route)
         if method.streams:
             media: Schema = {"schema": {"type": "string"}, EVENT: schema}
-            return {"description": about, "content": {_EVENTS: media}}
-        return {"description": about, "content": {_JSON: {"schema": schema}}}
+            return {"description": description, "content": {_EVENT_STREAM: media}}
+        return {"description": description, "content": {_JSON: {"schema": schema}}}
 
-    def _answer_schema(self, message: MessageDeclaration, way: _Way) -> Schema:
-        name = way.rule.response_body
+    def _response_schema(self, message: MessageDeclaration, route: _Route) -> Schema:
+        name = route.rule.response_body
         if not name:
-            self._use(message.full_name, way.service.file)
-            return {"$ref": self._refer(message.full_name)}
+            self._use_type(message.full_name, route.service.file)
+            return {"$ref": self._reference(message.full_name)}
         field = message.field(name)
         if field is None:
-            self._wrong(way, f"the body {name} is no field of {message.full_name}")
+            self._add_problem(route, f"the body {name} is not a field of {message.full_name}")
             return {}
         schema = self._field_schema(field, message)
         schema.pop("description", None)
@@ -264,65 +283,72 @@ class _Document:
             return signed_in
         if access == "operator":
             return [{TOKEN: []}, *signed_in]
-        # Where no token is demanded, none is needed.
+        # The empty requirement is for servers that do not demand a token.
         return [{TOKEN: []}, {}]
 
     # -- types
 
     def _field_schema(self, field: FieldDeclaration, message: MessageDeclaration) -> Schema:
         if field.type in self._protos.messages or field.type in self._protos.enums:
-            self._use(field.type, message.file)
-        return field_schema(self._protos, field, self._refer, plain=message.plain)
+            self._use_type(field.type, message.file)
+        return field_schema(self._protos, field, self._reference, plain=message.plain)
 
-    def _message(self, full_name: str, way: _Way) -> MessageDeclaration | None:
+    def _message(self, full_name: str, route: _Route) -> MessageDeclaration | None:
         if full_name == _EMPTY:
             return None
         message = self._protos.messages.get(full_name)
         if message is None:
-            self._wrong(way, f"{full_name} is not known")
+            self._add_problem(route, f"unknown type {full_name}")
         return message
 
-    def _use(self, full_name: str, file: str) -> None:
-        known = full_name in self._protos.messages or full_name in self._protos.enums
-        if not known:
-            self._problems.append(SchemaProblem(f"proto/{file}", f"{full_name} is not known"))
+    def _use_type(self, full_name: str, file: str) -> None:
+        is_known = full_name in self._protos.messages or full_name in self._protos.enums
+        if not is_known:
+            self._problems.append(SchemaProblem(f"proto/{file}", f"unknown type {full_name}"))
         elif not full_name.startswith("google.protobuf."):
             self._used.add(full_name)
 
-    def _refer(self, full_name: str) -> str:
+    def _reference(self, full_name: str) -> str:
         return f"#/components/schemas/{local_name(full_name, self._package)}"
 
-    def _wrong(self, way: _Way, message: str) -> None:
-        where = f"{way.service.name}.{way.method.name}"
-        self._problems.append(SchemaProblem(f"proto/{way.service.file}", f"{where}: {message}"))
+    def _add_problem(self, route: _Route, message: str) -> None:
+        method_name = f"{route.service.name}.{route.method.name}"
+        self._problems.append(
+            SchemaProblem(f"proto/{route.service.file}", f"{method_name}: {message}")
+        )
 
 
 def _tag(service: ServiceDeclaration) -> Schema:
-    return {"name": service.name, **({"description": service.about} if service.about else {})}
+    return {
+        "name": service.name,
+        **({"description": service.description} if service.description else {}),
+    }
 
 
 def _is_text(full_name: str) -> bool:
-    """Whether a message of Protobuf's own is written as text or a number."""
+    """Return whether a type of Protobuf is written as text or a number in JSON."""
     name = full_name.removeprefix("google.protobuf.")
-    plain = name in ("Timestamp", "Duration", "FieldMask")
-    return name != full_name and (plain or (name.endswith("Value") and name not in _COMPOUND))
+    is_text_type = name in ("Timestamp", "Duration", "FieldMask")
+    return name != full_name and (
+        is_text_type or (name.endswith("Value") and name not in _COMPOUND_TYPES)
+    )
 
 
-_COMPOUND: Final = ("Value", "ListValue", "NullValue")
+_COMPOUND_TYPES: Final = ("Value", "ListValue", "NullValue")
 
 
-# -- Is this an OpenAPI 3.1 document? What is wrong with it, and where in it. Pure.
+# -- Validation of OpenAPI 3.1 documents. Pure.
 #
-# Not every rule of the specification: those without which a document misleads whoever reads it, or
-# breaks what is generated from it.
+# Not every rule of the specification: those whose violation misleads readers of a document, or
+# breaks the code that is generated from it.
 
 METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _VERSION: Final = re.compile(r"3\.1\.\d+")
 _STATUS: Final = re.compile(r"default|[1-5](?:XX|\d\d)")
-_COMPONENT: Final = re.compile(r"[A-Za-z0-9._-]+")
-_PARAMETER: Final = re.compile(r"\{([^}]+)\}")
-_PLACES: Final = ("path", "query", "header", "cookie")
-_KNOWN: Final = frozenset(
+_COMPONENT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_PATH_PARAMETER: Final = re.compile(r"\{([^}]+)\}")
+_PARAMETER_LOCATIONS: Final = ("path", "query", "header", "cookie")
+_MEMBERS: Final = frozenset(
     [
         "openapi",
         "info",
@@ -336,16 +362,16 @@ _KNOWN: Final = frozenset(
         "externalDocs",
     ]
 )
-_SECURITY: Final = ("apiKey", "http", "mutualTLS", "oauth2", "openIdConnect")
+_SECURITY_TYPES: Final = ("apiKey", "http", "mutualTLS", "oauth2", "openIdConnect")
 
 
-def faults(document: Schema) -> list[str]:
-    """Everything that is wrong, each with its place; empty: it is one."""
-    return list(_Look(document).all())
+def find_problems(document: Schema) -> list[str]:
+    """Return all problems of a document, each with its location. Empty: the document is valid."""
+    return list(_DocumentChecker(document).check())
 
 
 def resolve(document: Schema, value: Any) -> Any:
-    """A part of a document, with its `$ref` followed as far as it leads inside it."""
+    """Resolve the `$ref` of a part of a document, as long as it points into the document."""
     for _ in range(20):
         ref = value.get("$ref") if isinstance(value, dict) else None
         if not isinstance(ref, str) or not ref.startswith("#/"):
@@ -354,204 +380,205 @@ def resolve(document: Schema, value: Any) -> Any:
     return None
 
 
-class _Look:
+class _DocumentChecker:
     def __init__(self, document: Schema) -> None:
         self._document = document
         self._ids: dict[str, str] = {}
         components = document.get("components")
         self._components = components if isinstance(components, dict) else {}
 
-    def all(self) -> Iterator[str]:
-        yield from self._head()
+    def check(self) -> Iterator[str]:
+        yield from self._check_header()
         if not any(key in self._document for key in ("paths", "components", "webhooks")):
-            yield "one of paths, components and webhooks must be there"
+            yield "one of paths, components and webhooks is required"
         yield from self._paths()
-        yield from self._parts()
-        yield from self._refs("", self._document)
+        yield from self._check_components()
+        yield from self._check_refs("", self._document)
 
-    def _head(self) -> Iterator[str]:
+    def _check_header(self) -> Iterator[str]:
         document = self._document
         version = document.get("openapi")
         if not isinstance(version, str) or _VERSION.fullmatch(version) is None:
-            yield f"openapi: {version!r} is no 3.1 (write 3.1.0)"
+            yield f"openapi: the version must be 3.1, such as 3.1.0. Found {version!r}"
         for key in document:
-            if key not in _KNOWN and not key.startswith("x-"):
-                yield f"{key}: there is no such member"
+            if key not in _MEMBERS and not key.startswith("x-"):
+                yield f"{key}: unknown member"
         info = document.get("info")
         if not isinstance(info, dict):
-            yield "info: it must be there"
+            yield "info: required"
             return
         for name in ("title", "version"):
             if not isinstance(info.get(name), str) or not info[name]:
-                yield f"info.{name}: it must be there, as text"
+                yield f"info.{name}: required, as text"
 
     # -- paths
 
     def _paths(self) -> Iterator[str]:
         paths = self._document.get("paths", {})
         if not isinstance(paths, dict):
-            yield "paths: an object is expected"
+            yield "paths: must be an object"
             return
         shapes: dict[str, str] = {}
         for path, item in paths.items():
             if path.startswith("x-"):
                 continue
             if not path.startswith("/"):
-                yield f"paths.{path}: a path begins with /"
-            shape = _PARAMETER.sub("{}", path)
+                yield f"paths.{path}: a path must begin with /"
+            shape = _PATH_PARAMETER.sub("{}", path)
             if shape in shapes:
-                yield f"paths.{path}: it is the same path as {shapes[shape]}"
+                yield f"paths.{path}: same path as {shapes[shape]}"
             shapes.setdefault(shape, path)
-            found = resolve(self._document, item)
-            if not isinstance(found, dict):
-                yield f"paths.{path}: an object is expected"
+            path_item = resolve(self._document, item)
+            if not isinstance(path_item, dict):
+                yield f"paths.{path}: must be an object"
                 continue
             for method in METHODS:
-                if method in found:
-                    yield from self._operation(path, method, found[method], found)
+                if method in path_item:
+                    yield from self._operation(path, method, path_item[method], path_item)
 
     def _operation(self, path: str, method: str, operation: Any, item: Schema) -> Iterator[str]:
-        where = f"{method.upper()} {path}"
+        location = f"{method.upper()} {path}"
         if not isinstance(operation, dict):
-            yield f"{where}: an object is expected"
+            yield f"{location}: must be an object"
             return
         id = operation.get("operationId")
         if id is not None:
             if not isinstance(id, str) or not id:
-                yield f"{where}: operationId is text"
+                yield f"{location}: operationId must be text"
             elif id in self._ids:
-                yield f"{where}: the operationId {id} is that of {self._ids[id]} too"
+                yield f"{location}: {self._ids[id]} also has the operationId {id}"
             else:
-                self._ids[id] = where
-        yield from self._parameters(where, path, [item, operation])
+                self._ids[id] = location
+        yield from self._parameters(location, path, [item, operation])
         body = resolve(self._document, operation.get("requestBody", {"content": {}}))
         if not isinstance(body, dict) or not isinstance(body.get("content"), dict):
-            yield f"{where}: requestBody needs content"
+            yield f"{location}: requestBody needs content"
         else:
-            yield from self._content(f"{where}: requestBody", body["content"])
-        answers = operation.get("responses")
-        if not isinstance(answers, dict) or not answers:
-            yield f"{where}: responses must be there, with at least one"
+            yield from self._content(f"{location}: requestBody", body["content"])
+        responses = operation.get("responses")
+        if not isinstance(responses, dict) or not responses:
+            yield f"{location}: responses must have at least one member"
             return
-        for status, answer in answers.items():
+        for status, response in responses.items():
             if status.startswith("x-"):
                 continue
             if _STATUS.fullmatch(status) is None:
-                yield f"{where}: {status!r} is no status (200, 4XX, default)"
-            found = resolve(self._document, answer)
-            if not isinstance(found, dict) or not isinstance(found.get("description"), str):
-                yield f"{where}: the answer {status} needs a description"
-            elif isinstance(found.get("content"), dict):
-                yield from self._content(f"{where}: the answer {status}", found["content"])
+                yield f"{location}: invalid status {status!r} (use 200, 4XX or default)"
+            resolved = resolve(self._document, response)
+            if not isinstance(resolved, dict) or not isinstance(resolved.get("description"), str):
+                yield f"{location}: the response {status} needs a description"
+            elif isinstance(resolved.get("content"), dict):
+                yield from self._content(f"{location}: the response {status}", resolved["content"])
 
-    def _parameters(self, where: str, path: str, holders: list[Schema]) -> Iterator[str]:
-        in_path = _PARAMETER.findall(path)
-        known: set[tuple[str, str]] = set()
+    def _parameters(self, location: str, path: str, holders: list[Schema]) -> Iterator[str]:
+        in_path = _PATH_PARAMETER.findall(path)
+        all_names: set[tuple[str, str]] = set()
         for holder in holders:
-            said = holder.get("parameters", [])
-            here: set[tuple[str, str]] = set()
-            for number, one in enumerate(said if isinstance(said, list) else ()):
-                found = resolve(self._document, one)
-                if not isinstance(found, dict):
-                    yield f"{where}: the parameter {number} is not there"
+            parameters = holder.get("parameters", [])
+            names: set[tuple[str, str]] = set()
+            for number, parameter in enumerate(parameters if isinstance(parameters, list) else ()):
+                resolved = resolve(self._document, parameter)
+                if not isinstance(resolved, dict):
+                    yield f"{location}: the parameter {number} does not exist"
                     continue
-                name, place = str(found.get("name", "")), str(found.get("in", ""))
-                if not name or place not in _PLACES:
-                    places = ", ".join(_PLACES)
-                    yield f"{where}: the parameter {name or number} needs a name, and in: {places}"
+                name, placement = str(resolved.get("name", "")), str(resolved.get("in", ""))
+                if not name or placement not in _PARAMETER_LOCATIONS:
+                    allowed = ", ".join(_PARAMETER_LOCATIONS)
+                    label = name or number
+                    yield f"{location}: the parameter {label} needs a name, and `in`: {allowed}"
                     continue
-                if (name, place) in here:
-                    yield f"{where}: the parameter {name} stands twice"
-                here.add((name, place))
-                if ("schema" in found) == ("content" in found):
-                    yield f"{where}: the parameter {name} needs a schema"
-                elif "schema" in found:
-                    yield from self._schema(f"{where}: the parameter {name}", found["schema"])
-                if place == "path" and found.get("required") is not True:
-                    yield f"{where}: the parameter {name} stands in the path: required is true"
-                if place == "path" and name not in in_path:
-                    yield f"{where}: the parameter {name} is not in the path"
-            known |= here
+                if (name, placement) in names:
+                    yield f"{location}: duplicate parameter {name}"
+                names.add((name, placement))
+                if ("schema" in resolved) == ("content" in resolved):
+                    yield f"{location}: the parameter {name} needs a schema"
+                elif "schema" in resolved:
+                    yield from self._schema(f"{location}: the parameter {name}", resolved["schema"])
+                if placement == "path" and resolved.get("required") is not True:
+                    yield f"{location}: the path parameter {name} must have required: true"
+                if placement == "path" and name not in in_path:
+                    yield f"{location}: the path parameter {name} is not in the path"
+            all_names |= names
         for name in in_path:
-            if (name, "path") not in known:
-                yield f"{where}: {{{name}}} is in the path, and no parameter"
+            if (name, "path") not in all_names:
+                yield f"{location}: {{{name}}} is in the path, but not declared as a parameter"
 
-    def _content(self, where: str, content: Schema) -> Iterator[str]:
+    def _content(self, location: str, content: Schema) -> Iterator[str]:
         for kind, media in content.items():
             if "/" not in kind or not isinstance(media, dict):
-                yield f"{where}: {kind!r} is no media type"
+                yield f"{location}: {kind!r} is not a media type"
             elif "schema" in media:
-                yield from self._schema(f"{where} ({kind})", media["schema"])
+                yield from self._schema(f"{location} ({kind})", media["schema"])
 
-    # -- parts
+    # -- components
 
-    def _parts(self) -> Iterator[str]:
-        for kind, parts in self._components.items():
-            if not isinstance(parts, dict):
+    def _check_components(self) -> Iterator[str]:
+        for kind, components in self._components.items():
+            if not isinstance(components, dict):
                 if not kind.startswith("x-"):
-                    yield f"components.{kind}: an object is expected"
+                    yield f"components.{kind}: must be an object"
                 continue
-            for name, part in parts.items():
-                where = f"components.{kind}.{name}"
-                if _COMPONENT.fullmatch(name) is None:
-                    yield f"{where}: a name has letters, digits, dot, _ and - only"
+            for name, component in components.items():
+                location = f"components.{kind}.{name}"
+                if _COMPONENT_NAME.fullmatch(name) is None:
+                    yield f"{location}: a name may contain letters, digits, dot, _ and - only"
                 if kind == "schemas":
-                    yield from self._schema(where, part)
+                    yield from self._schema(location, component)
                 if kind == "securitySchemes" and (
-                    not isinstance(part, dict) or part.get("type") not in _SECURITY
+                    not isinstance(component, dict) or component.get("type") not in _SECURITY_TYPES
                 ):
-                    yield f"{where}: type must be one of {', '.join(_SECURITY)}"
-        known = self._components.get("securitySchemes", {})
-        for where, name in _security_used(self._document):
-            if name not in known:
-                yield f"{where}: there is no security scheme {name}"
+                    yield f"{location}: type must be one of {', '.join(_SECURITY_TYPES)}"
+        schemes = self._components.get("securitySchemes", {})
+        for location, name in _security_references(self._document):
+            if name not in schemes:
+                yield f"{location}: there is no security scheme {name}"
 
-    def _schema(self, where: str, schema: Any) -> Iterator[str]:
+    def _schema(self, location: str, schema: Any) -> Iterator[str]:
         try:
             jsonschema_rs.meta.validate(_with_dialect(schema))
-        except jsonschema_rs.ValidationError as wrong:
-            below = ".".join(str(one) for one in wrong.instance_path)
-            yield f"{where}{'.' if below else ''}{below}: {wrong.message}"
-        except (ValueError, jsonschema_rs.ReferencingError) as wrong:
-            yield f"{where}: {wrong}"
+        except jsonschema_rs.ValidationError as error:
+            member_path = ".".join(str(step) for step in error.instance_path)
+            yield f"{location}{'.' if member_path else ''}{member_path}: {error.message}"
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            yield f"{location}: {error}"
 
-    def _refs(self, where: str, value: Any) -> Iterator[str]:
-        waiting: list[tuple[str, Any]] = [(where, value)]
-        while waiting:
-            here, one = waiting.pop()
-            if isinstance(one, list):
-                waiting += [(f"{here}[{number}]", part) for number, part in enumerate(one)]
-            elif isinstance(one, dict):
-                ref = one.get("$ref")
+    def _check_refs(self, location: str, value: Any) -> Iterator[str]:
+        unvisited: list[tuple[str, Any]] = [(location, value)]
+        while unvisited:
+            path, node = unvisited.pop()
+            if isinstance(node, list):
+                unvisited += [(f"{path}[{number}]", child) for number, child in enumerate(node)]
+            elif isinstance(node, dict):
+                ref = node.get("$ref")
                 if isinstance(ref, str) and not ref.startswith("#"):
-                    yield f"{here}: {ref} is in another file, and only this one is read"
+                    yield f"{path}: {ref} is in another file, which is not read"
                 elif isinstance(ref, str) and resolve_pointer(self._document, ref[1:]) is None:
-                    yield f"{here}: {ref} leads nowhere"
-                waiting += [(f"{here}.{key}".lstrip("."), part) for key, part in one.items()]
+                    yield f"{path}: {ref} does not exist"
+                unvisited += [(f"{path}.{key}".lstrip("."), child) for key, child in node.items()]
 
 
 def _with_dialect(schema: Any) -> Any:
     return schema if not isinstance(schema, dict) else {**schema, "$schema": DIALECT}
 
 
-def _security_used(document: Schema) -> Iterator[tuple[str, str]]:
-    for where, said in _security_said(document):
-        for one in said if isinstance(said, list) else ():
-            for name in one if isinstance(one, dict) else ():
-                yield where, name
+def _security_references(document: Schema) -> Iterator[tuple[str, str]]:
+    for location, requirements in _security_requirements(document):
+        for requirement in requirements if isinstance(requirements, list) else ():
+            for name in requirement if isinstance(requirement, dict) else ():
+                yield location, name
 
 
-def _security_said(document: Schema) -> Iterator[tuple[str, Any]]:
+def _security_requirements(document: Schema) -> Iterator[tuple[str, Any]]:
     yield "security", document.get("security", [])
-    for where, operation in operations(document):
-        yield where, operation.get("security", [])
+    for location, operation in list_operations(document):
+        yield location, operation.get("security", [])
 
 
-def operations(document: Schema) -> Iterator[tuple[str, Schema]]:
-    """Every operation, with `GET /path` before it."""
+def list_operations(document: Schema) -> Iterator[tuple[str, Schema]]:
+    """Yield every operation, with its label `GET /path`."""
     paths = document.get("paths", {})
     for path, item in paths.items() if isinstance(paths, dict) else ():
-        found = resolve(document, item)
-        for method in METHODS if isinstance(found, dict) else ():
-            if isinstance(found.get(method), dict):
-                yield f"{method.upper()} {path}", found[method]
+        path_item = resolve(document, item)
+        for method in METHODS if isinstance(path_item, dict) else ():
+            if isinstance(path_item.get(method), dict):
+                yield f"{method.upper()} {path}", path_item[method]

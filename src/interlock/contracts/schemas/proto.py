@@ -1,4 +1,4 @@
-"""Protobuf files as data: what the generators read, without Protobuf itself."""
+"""Protobuf files as plain data: the input of the generators, without the Protobuf library."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ class FieldDeclaration(msgspec.Struct, frozen=True):
     json_name: str
     number: int
     kind: str
-    """`string`, `int64`, `message`, `enum`, … as Protobuf calls it."""
+    """The type by its Protobuf name: `string`, `int64`, `message`, `enum`, …"""
     type: str = ""
-    """The full name of its message or enum."""
+    """The full name of the message or enum."""
     repeated: bool = False
     optional: bool = False
-    """Whether it says `optional`."""
+    """True if the field is declared `optional`."""
     behaviors: tuple[str, ...] = ()
     oneof: str = ""
-    about: str = ""
+    description: str = ""
     deprecated: bool = False
     secret: bool = False
-    """Whether it says `debug_redact`: nobody shows it."""
+    """True if the field is declared `debug_redact`: its value must not be displayed."""
     key: str = ""
-    """Of a map: the kind of its keys; the rest is about its values."""
+    """For a map: the kind of its keys; the other attributes describe its values."""
 
 
 class MessageDeclaration(msgspec.Struct, frozen=True):
-    """One message. Messages inside others stand beside them, by their full name."""
+    """One message. Nested messages are separate entries, by their full name."""
 
     full_name: str
     file: str
     package: str
     fields: tuple[FieldDeclaration, ...] = ()
-    about: str = ""
+    description: str = ""
     plain: bool = False
-    """Written as the style PLAIN says."""
+    """True if the file declares the style PLAIN."""
     closed: bool = False
     inline: bool = False
     deprecated: bool = False
 
     @property
     def name(self) -> str:
-        """Without the package."""
+        """The name without the package."""
         return local_name(self.full_name, self.package)
 
     def field(self, name: str) -> FieldDeclaration | None:
-        return next((one for one in self.fields if one.name == name), None)
+        return next((field for field in self.fields if field.name == name), None)
 
 
 class EnumValue(msgspec.Struct, frozen=True):
     name: str
     number: int
-    about: str = ""
-    word: str = ""
-    """What is written for it, where that is said."""
+    description: str = ""
+    json_value: str = ""
+    """The JSON value, if one is declared."""
 
 
 class EnumType(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class EnumType(msgspec.Struct, frozen=True):
     file: str
     package: str
     values: tuple[EnumValue, ...] = ()
-    about: str = ""
+    description: str = ""
     plain: bool = False
 
     @property
@@ -81,7 +81,7 @@ class EnumType(msgspec.Struct, frozen=True):
 
 
 class HttpRule(msgspec.Struct, frozen=True):
-    """One way by which a method is reached over HTTP."""
+    """A route of a method over HTTP."""
 
     method: str
     path: str
@@ -97,9 +97,9 @@ class MethodDeclaration(msgspec.Struct, frozen=True):
     output: str
     http: tuple[HttpRule, ...] = ()
     streams: bool = False
-    """Whether the answer comes piece by piece."""
+    """True if the method streams its response."""
     access: str = ""
-    about: str = ""
+    description: str = ""
     deprecated: bool = False
 
 
@@ -107,7 +107,7 @@ class ServiceDeclaration(msgspec.Struct, frozen=True):
     full_name: str
     file: str
     methods: tuple[MethodDeclaration, ...] = ()
-    about: str = ""
+    description: str = ""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class ServiceDeclaration(msgspec.Struct, frozen=True):
 
 
 class ApiInfo(msgspec.Struct, frozen=True):
-    """What holds for an API as a whole."""
+    """The metadata of an API."""
 
     title: str = ""
     version: str = ""
@@ -124,49 +124,55 @@ class ApiInfo(msgspec.Struct, frozen=True):
 
 
 class ProtoFile(msgspec.Struct, frozen=True):
-    """One file."""
+    """One `.proto` file."""
 
     name: str
-    """As others import it."""
+    """The name by which other files import it."""
     package: str
     imports: tuple[str, ...] = ()
     messages: tuple[MessageDeclaration, ...] = ()
     enums: tuple[EnumType, ...] = ()
     services: tuple[ServiceDeclaration, ...] = ()
     api: ApiInfo | None = None
-    about: str = ""
+    description: str = ""
 
 
 class ProtoFiles:
-    """Files that belong together, and what is in them by name."""
+    """A set of files, with their declarations by name."""
 
     def __init__(self, files: Iterable[ProtoFile], imported: Iterable[ProtoFile] = ()) -> None:
-        """`imported`: files of others, from which nothing is generated."""
-        self.files = {one.name: one for one in files}
+        """Create the set.
+
+        Args:
+            imported: Files from which nothing is generated.
+        """
+        self.files = {file.name: file for file in files}
         self._imported = list(imported)
-        everything = [*self.files.values(), *self._imported]
-        self.messages = {one.full_name: one for file in everything for one in file.messages}
-        self.enums = {one.full_name: one for file in everything for one in file.enums}
+        all_files = [*self.files.values(), *self._imported]
+        self.messages = {
+            message.full_name: message for file in all_files for message in file.messages
+        }
+        self.enums = {enum.full_name: enum for file in all_files for enum in file.enums}
 
     def only(self, names: Container[str]) -> ProtoFiles:
-        """The same, with nothing generated from other files than these."""
+        """Return a set that generates from these files only."""
         files = [*self.files.values(), *self._imported]
         return ProtoFiles(
-            [one for one in files if one.name in names],
-            [one for one in files if one.name not in names],
+            [file for file in files if file.name in names],
+            [file for file in files if file.name not in names],
         )
 
     def packages(self) -> list[str]:
-        return sorted({one.package for one in self.files.values()})
+        return sorted({file.package for file in self.files.values()})
 
-    def of_package(self, package: str) -> list[ProtoFile]:
-        return [one for one in self.files.values() if one.package == package]
+    def package_files(self, package: str) -> list[ProtoFile]:
+        return [file for file in self.files.values() if file.package == package]
 
     def api(self, package: str) -> ApiInfo:
-        """What is said of the API of a package; its version is that of the package's name, if
-        nobody says another."""
-        said = (one.api for one in self.of_package(package) if one.api is not None)
-        api = next(said, ApiInfo())
+        """Return the metadata of the API of a package. The default version is from the name of
+        the package."""
+        declared = (file.api for file in self.package_files(package) if file.api is not None)
+        api = next(declared, ApiInfo())
         if api.version:
             return api
         last = package.rpartition(".")[2]
@@ -175,5 +181,5 @@ class ProtoFiles:
 
 
 def local_name(full_name: str, package: str) -> str:
-    """A name as it is written inside a package."""
+    """Return the name of a type inside its package."""
     return full_name.removeprefix(f"{package}.") if package else full_name

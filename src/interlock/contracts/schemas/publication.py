@@ -1,5 +1,5 @@
-"""What of a run goes into a registry of contracts: each description under the name of its type.
-Pure."""
+"""The contracts that a build publishes in a registry: each description under the name of its
+type. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from interlock.contracts.schemas.build import BuildResult
 from interlock.contracts.schemas.json_schema import Schema
 from interlock.contracts.schemas.proto import local_name
 
-VERSION = "x-version"
-"""In a JSON Schema that somebody wrote: its version."""
-_ELSEWHERE = "schemas"
-"""The domain of what lies in no folder of its own."""
+VERSION_KEY = "x-version"
+"""The member with the version of a JSON Schema that was written by hand."""
+_DEFAULT_DOMAIN = "schemas"
+"""The domain of schemas that are in no subfolder."""
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -29,21 +29,22 @@ class Publication(msgspec.Struct, frozen=True):
     document: bytes
     source: str
     version: str = ""
-    """Empty: its author said none, and it gets the one that its change asks for."""
+    """Empty: the source declares no version. The registry then assigns the version that the
+    change requires."""
 
 
-def publications(built: BuildResult) -> list[Publication]:
-    """Every type and API of a run, whichever language describes it."""
-    return [*_protobuf(built), *_generated(built), *_written(built)]
+def list_publications(result: BuildResult) -> list[Publication]:
+    """Return every type and API of a build, in each language that describes it."""
+    return [*_protobuf(result), *_generated(result), *_handwritten(result)]
 
 
-def _protobuf(built: BuildResult) -> Iterator[Publication]:
-    for name, text in built.sources.protos.items():
-        file = built.protos.files[name]
-        api = built.protos.api(file.package)
+def _protobuf(result: BuildResult) -> Iterator[Publication]:
+    for name, text in result.sources.protos.items():
+        file = result.protos.files[name]
+        api = result.protos.api(file.package)
         yield Publication(
             name=name,
-            domain=file.package or _ELSEWHERE,
+            domain=file.package or _DEFAULT_DOMAIN,
             protocol="protobuf",
             document=text.encode(),
             source=f"proto/{name}",
@@ -51,50 +52,60 @@ def _protobuf(built: BuildResult) -> Iterator[Publication]:
         )
 
 
-def _generated(built: BuildResult) -> Iterator[Publication]:
-    for one in built.artefacts:
-        if one.document is None:
+def _generated(result: BuildResult) -> Iterator[Publication]:
+    for artefact in result.artefacts:
+        if artefact.document is None:
             continue
-        message = built.protos.messages.get(one.type)
-        package = one.type if one.kind == "openapi" else "" if message is None else message.package
-        said = bool(built.protos.api(package).title) if package else bool(one.version)
+        message = result.protos.messages.get(artefact.type)
+        package = (
+            artefact.type
+            if artefact.kind == "openapi"
+            else ""
+            if message is None
+            else message.package
+        )
+        declares_version = (
+            bool(result.protos.api(package).title) if package else bool(artefact.version)
+        )
         yield Publication(
-            name=local_name(one.type, package) if one.kind == "json" else one.type or "api",
-            domain=package or _ELSEWHERE,
-            protocol="json-schema" if one.kind == "json" else "openapi",
-            document=_encoded(one.document),
-            source=one.source,
-            version=one.version if said else "",
+            name=local_name(artefact.type, package)
+            if artefact.kind == "json"
+            else artefact.type or "api",
+            domain=package or _DEFAULT_DOMAIN,
+            protocol="json-schema" if artefact.kind == "json" else "openapi",
+            document=_encode(artefact.document),
+            source=artefact.source,
+            version=artefact.version if declares_version else "",
         )
 
 
-def _written(built: BuildResult) -> Iterator[Publication]:
-    for type in built.sources.types:
-        version = type.schema.get(VERSION)
+def _handwritten(result: BuildResult) -> Iterator[Publication]:
+    for type in result.sources.types:
+        version = type.schema.get(VERSION_KEY)
         yield Publication(
             name=type.name,
             domain=_folder(type.file),
             protocol="json-schema",
-            document=_encoded(type.schema),
+            document=_encode(type.schema),
             source=type.file,
             version=version if isinstance(version, str) else "",
         )
-    for api in built.sources.apis:
+    for api in result.sources.apis:
         info = api.document["info"]
         yield Publication(
             name=info["title"],
             domain=_folder(api.file),
             protocol="openapi",
-            document=_encoded(api.document),
+            document=_encode(api.document),
             source=api.file,
             version=info["version"],
         )
 
 
 def _folder(file: str) -> str:
-    """`json/tools/search.schema.json` → `tools`."""
-    return ".".join(PurePosixPath(file).parent.parts[1:]) or _ELSEWHERE
+    """Return the domain of a file: `json/tools/search.schema.json` → `tools`."""
+    return ".".join(PurePosixPath(file).parent.parts[1:]) or _DEFAULT_DOMAIN
 
 
-def _encoded(document: Schema) -> bytes:
+def _encode(document: Schema) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode()

@@ -1,7 +1,8 @@
-"""An OpenAPI document as a typed client: a module of Python that needs nothing but `msgspec`. Pure.
+"""A generator of typed Python clients from OpenAPI documents. A client needs no library but
+`msgspec`. Pure.
 
-Every operation is a method; its parameters are arguments, its answer is a struct. Answers that are
-streams of events are iterators.
+Every operation is a method; its parameters are arguments, and its response is a struct. Streaming
+responses are iterators over events.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from interlock.contracts.schemas.drift import merged
+from interlock.contracts.schemas.drift import merge_all_of
 from interlock.contracts.schemas.json_schema import SECRET, Schema
 from interlock.contracts.schemas.openapi import EVENT, METHODS, resolve
-from interlock.contracts.schemas.wrappers import camel, operation_name
+from interlock.contracts.schemas.wrappers import operation_name, to_camel_case
 
-# -- Schemas of an OpenAPI document as types of Python: `msgspec` structs, literals and aliases.
-# Pure.
+# -- Schemas of an OpenAPI document as Python types: `msgspec` structs, literals and aliases. Pure.
 #
-# The text is in the form that formatters leave alone.
+# The text has the layout of code formatters, so that they do not change it.
 
 WIDTH: Final = 100
 _SCALARS: Final = {
@@ -32,145 +32,163 @@ _SCALARS: Final = {
     "boolean": "bool",
     "null": "None",
 }
-_MOST_DEPTH: Final = 8
-"""An object so deep in others, none of which has a name, is any object."""
-_IN_USE: Final = frozenset({"bool", "dict", "float", "int", "list", "msgspec", "self", "str"})
-"""Names without which a type could not be written."""
-_TAKEN: Final = frozenset({"Any", "Client", "Iterator", "Literal", "Refused"})
+_MAX_INLINE_DEPTH: Final = 8
+"""An object that is nested deeper in unnamed objects becomes a plain dictionary."""
+_RESERVED_ATTRIBUTES: Final = frozenset(
+    {"bool", "dict", "float", "int", "list", "msgspec", "self", "str"}
+)
+"""Names that annotations use."""
+_RESERVED_TYPES: Final = frozenset({"Any", "Client", "Iterator", "Literal", "ResponseError"})
 
 
-class Types:
-    """The types of one document. Inline objects get names when they are met."""
+class TypeGenerator:
+    """The Python types of one document. Inline objects get names."""
 
     def __init__(self, document: Schema) -> None:
         self._document = document
         self._depth = 0
-        """How many objects without a name are around the one that is looked at."""
+        """The number of unnamed objects around the current schema."""
         components = {
-            name: merged(one, document) if isinstance(one, dict) else one
-            for name, one in document.get("components", {}).get("schemas", {}).items()
+            name: merge_all_of(schema, document) if isinstance(schema, dict) else schema
+            for name, schema in document.get("components", {}).get("schemas", {}).items()
         }
         self._schemas: dict[str, Any] = dict(components)
-        self._names = {one: self._named(one) for one in components}
+        self._names = {name: self._type_name(name) for name in components}
         self._structs: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
-        self._unions = {name for name, one in components.items() if _is_union(one)}
+        self._unions = {name for name, schema in components.items() if _is_union(schema)}
         for name, schema in components.items():
-            self._add(self._names[name], schema)
+            self._add_type(self._names[name], schema)
 
     def text(self) -> str:
-        """All of them: words first, then structs, then what is made of both."""
-        words = [one for one in self._aliases.values() if " = Literal[" in one]
-        others = [one for one in self._aliases.values() if " = Literal[" not in one]
-        parts = ["".join(words), *self._structs.values(), "".join(others)]
-        return "\n\n".join(one for one in parts if one)
+        """Return the code of all types: literals first, then structs, then aliases of both."""
+        literals = [alias for alias in self._aliases.values() if " = Literal[" in alias]
+        others = [alias for alias in self._aliases.values() if " = Literal[" not in alias]
+        parts = ["".join(literals), *self._structs.values(), "".join(others)]
+        return "\n\n".join(part for part in parts if part)
 
-    def of(self, schema: Any, hint: str = "Value") -> str:
-        """The type of a schema, as an annotation. `hint`: what is called so that has no name."""
+    def annotation(self, schema: Any, hint: str = "Value") -> str:
+        """Return the annotation for a schema.
+
+        Args:
+            hint: The name for an unnamed object.
+        """
         if not isinstance(schema, dict) or not schema:
             return "Any"
         parts = schema.get("allOf")
         if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict):
-            # How a reference is given a description of its own.
-            schema = {**parts[0], **{key: one for key, one in schema.items() if key != "allOf"}}
+            # A reference with a description of its own.
+            schema = {**parts[0], **{key: value for key, value in schema.items() if key != "allOf"}}
         elif isinstance(parts, list):
-            schema = merged(schema, self._document)
+            schema = merge_all_of(schema, self._document)
         ref = schema.get("$ref")
         if isinstance(ref, str):
             name = ref.rpartition("/")[2]
-            # Nobody can tell the members of a union of structs apart inside another one.
+            # msgspec cannot tell the members of a union of structs apart inside another union.
             return "Any" if name in self._unions else self._names.get(name, "Any")
         for keyword_ in ("anyOf", "oneOf"):
             if isinstance(schema.get(keyword_), list):
-                return self._choice(schema[keyword_], hint)
+                return self._union_annotation(schema[keyword_], hint)
         if isinstance(schema.get("enum"), list):
-            return literal(schema["enum"])
+            return format_literal(schema["enum"])
         if "const" in schema:
-            return literal([schema["const"]])
-        kinds = schema.get("type")
-        if isinstance(kinds, list):
-            return _union(self._of_kind({**schema, "type": one}, one, hint) for one in kinds)
-        return self._of_kind(schema, kinds, hint)
+            return format_literal([schema["const"]])
+        types = schema.get("type")
+        if isinstance(types, list):
+            return _union(
+                self._kind_annotation({**schema, "type": type}, type, hint) for type in types
+            )
+        return self._kind_annotation(schema, types, hint)
 
-    def whole(self, schema: Any, hint: str) -> list[str]:
-        """The types that an answer can be of, the first that fits being meant."""
+    def response_types(self, schema: Any, hint: str) -> list[str]:
+        """Return the types that a response may have. The client uses the first that fits."""
         name = str(schema.get("$ref", "")).rpartition("/")[2] if isinstance(schema, dict) else ""
         if name in self._unions:
-            return [self.of(one, hint) for one in self._schemas[name]["anyOf"]]
-        return [self.of(schema, hint)]
+            return [self.annotation(option, hint) for option in self._schemas[name]["anyOf"]]
+        return [self.annotation(schema, hint)]
 
     # -- making
 
-    def _of_kind(self, schema: Schema, kind: Any, hint: str) -> str:
+    def _kind_annotation(self, schema: Schema, kind: Any, hint: str) -> str:
         if kind == "array":
-            return f"list[{self.of(schema.get('items'), hint)}]"
+            return f"list[{self.annotation(schema.get('items'), hint)}]"
         if kind == "object" or "properties" in schema:
-            if schema.get("properties") and self._depth < _MOST_DEPTH:
-                name = self._free(camel(hint))
+            if schema.get("properties") and self._depth < _MAX_INLINE_DEPTH:
+                name = self._free_name(to_camel_case(hint))
                 self._depth += 1
-                self._add(name, schema)
+                self._add_type(name, schema)
                 self._depth -= 1
                 return name
-            return f"dict[str, {self.of(schema.get('additionalProperties'), hint)}]"
+            return f"dict[str, {self.annotation(schema.get('additionalProperties'), hint)}]"
         return _SCALARS.get(kind, "Any")
 
-    def _choice(self, options: list[Any], hint: str) -> str:
-        kinds = [self.of(one, hint) for one in options]
-        structs = [one for one in kinds if one in self._structs or one in self._names.values()]
-        # msgspec decodes at most one of a kind.
-        return "Any" if len(structs) > 1 else _union(kinds)
+    def _union_annotation(self, options: list[Any], hint: str) -> str:
+        annotations = [self.annotation(option, hint) for option in options]
+        structs = [
+            annotation
+            for annotation in annotations
+            if annotation in self._structs or annotation in self._names.values()
+        ]
+        # msgspec can decode a union with at most one struct.
+        return "Any" if len(structs) > 1 else _union(annotations)
 
-    def _add(self, name: str, schema: Any) -> None:
+    def _add_type(self, name: str, schema: Any) -> None:
         if isinstance(schema, dict) and schema.get("properties") is not None:
             self._structs[name] = ""
             self._structs[name] = self._struct(name, schema)
             return
         if _is_union(schema):
-            kinds = [
-                self._names.get(one["$ref"].rpartition("/")[2], "Any") for one in schema["anyOf"]
+            annotations = [
+                self._names.get(option["$ref"].rpartition("/")[2], "Any")
+                for option in schema["anyOf"]
             ]
-            text = " | ".join(kinds)
+            text = " | ".join(annotations)
         else:
-            text = self.of(schema, name)
-        about = docstring(_about(schema), "") if _about(schema) else ""
-        self._aliases[name] = f"{_assigned(name, text)}{about}"
+            text = self.annotation(schema, name)
+        description = format_docstring(_description(schema), "") if _description(schema) else ""
+        self._aliases[name] = f"{_format_alias(name, text)}{description}"
 
     def _struct(self, name: str, schema: Schema) -> str:
         required = schema.get("required", [])
         lines = [f"class {name}(msgspec.Struct, kw_only=True, omit_defaults=True):\n"]
-        about = _about(schema)
-        if about:
-            lines.append(docstring(about, "    "))
+        description = _description(schema)
+        if description:
+            lines.append(format_docstring(description, "    "))
         fields = []
-        taken: set[str] = set()
+        attributes: set[str] = set()
         properties = schema["properties"]
-        for member, one in properties.items():
+        for member, member_schema in properties.items():
             attribute = attribute_name(member)
-            while attribute in taken:
+            while attribute in attributes:
                 attribute += "_"
-            taken.add(attribute)
-            kind = self.of(one, f"{name}{camel(member)}")
-            given = _default(member, attribute, kind, required=member in required)
-            if member not in required and kind != "Any" and "None" not in kind.split(" | "):
-                kind = f"{kind} | None"
-            fields.append(_annotated(attribute, kind, given))
-            if isinstance(one, dict) and one.get("description"):
-                fields.append(docstring(one["description"], "    "))
-        if about and fields:
+            attributes.add(attribute)
+            annotation = self.annotation(member_schema, f"{name}{to_camel_case(member)}")
+            default = _default_value(member, attribute, annotation, required=member in required)
+            if (
+                member not in required
+                and annotation != "Any"
+                and "None" not in annotation.split(" | ")
+            ):
+                annotation = f"{annotation} | None"
+            fields.append(_format_field(attribute, annotation, default))
+            if isinstance(member_schema, dict) and member_schema.get("description"):
+                fields.append(format_docstring(member_schema["description"], "    "))
+        if description and fields:
             lines.append("\n")
         if any(
-            isinstance(one, dict) and one.get("format") == SECRET for one in properties.values()
+            isinstance(member_schema, dict) and member_schema.get("format") == SECRET
+            for member_schema in properties.values()
         ):
             fields.append(f'\n    def __repr__(self) -> str:\n        return "{name}(…)"\n')
-        return "".join(lines + fields) if about or fields else f"{lines[0]}    pass\n"
+        return "".join(lines + fields) if description or fields else f"{lines[0]}    pass\n"
 
     # -- names
 
-    def _named(self, component: str) -> str:
-        name = camel(component.replace(".", " ")) or "Type"
-        return f"{name}Type" if name in _TAKEN or hasattr(builtins, name) else name
+    def _type_name(self, component: str) -> str:
+        name = to_camel_case(component.replace(".", " ")) or "Type"
+        return f"{name}Type" if name in _RESERVED_TYPES or hasattr(builtins, name) else name
 
-    def _free(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         number, free = 2, name
         while free in self._structs or free in self._names.values():
             free, number = f"{name}{number}", number + 1
@@ -178,107 +196,115 @@ class Types:
 
 
 def _is_union(schema: Any) -> bool:
-    """A choice between things that have names."""
+    """Return whether a schema is a choice between named types."""
     options = schema.get("anyOf") if isinstance(schema, dict) else None
     return (
         isinstance(options, list)
         and len(options) > 1
-        and all(isinstance(one, dict) and isinstance(one.get("$ref"), str) for one in options)
+        and all(
+            isinstance(option, dict) and isinstance(option.get("$ref"), str) for option in options
+        )
     )
 
 
-def _about(schema: Any) -> str:
+def _description(schema: Any) -> str:
     return str(schema.get("description") or "") if isinstance(schema, dict) else ""
 
 
-def _default(member: str, attribute: str, kind: str, *, required: bool) -> str:
-    """What stands behind `=`."""
+def _default_value(member: str, attribute: str, kind: str, *, required: bool) -> str:
+    """Return the default value of a field, as code."""
     if attribute == member:
         return "" if required else "None"
-    name = quoted(member)
+    name = quote_text(member)
     return (
         f"msgspec.field(name={name})" if required else f"msgspec.field(name={name}, default=None)"
     )
 
 
-def _annotated(attribute: str, kind: str, given: str) -> str:
-    line = f"    {attribute}: {kind}" + (f" = {given}" if given else "")
+def _format_field(attribute: str, annotation: str, default: str) -> str:
+    line = f"    {attribute}: {annotation}" + (f" = {default}" if default else "")
     if len(line) <= WIDTH:
         return f"{line}\n"
-    if kind.startswith("Literal["):
-        return f"    {attribute}: {_exploded(kind, '    ')}{f' = {given}' if given else ''}\n"
-    return f"    {attribute}: {kind} = (\n        {given}\n    )\n" if given else f"{line}\n"
+    if annotation.startswith("Literal["):
+        return (
+            f"    {attribute}: "
+            f"{_format_long_literal(annotation, '    ')}{f' = {default}' if default else ''}\n"
+        )
+    return (
+        f"    {attribute}: {annotation} = (\n        {default}\n    )\n" if default else f"{line}\n"
+    )
 
 
-def _assigned(name: str, text: str) -> str:
+def _format_alias(name: str, text: str) -> str:
     line = f"{name} = {text}\n"
     if len(line) <= WIDTH + 1 or not text.startswith("Literal["):
         return line
-    return f"{name} = {_exploded(text, '')}\n"
+    return f"{name} = {_format_long_literal(text, '')}\n"
 
 
-def _exploded(text: str, indent: str) -> str:
-    """`Literal["a", "b"]` with a line for each word."""
-    words = re.findall(r'"(?:[^"\\]|\\.)*"|[^,\[\]\s]+', text[len("Literal[") : -1])
-    return "Literal[\n" + "".join(f"{indent}    {one},\n" for one in words) + f"{indent}]"
+def _format_long_literal(text: str, indent: str) -> str:
+    """Return `Literal["a", "b"]` with one line per value."""
+    values = re.findall(r'"(?:[^"\\]|\\.)*"|[^,\[\]\s]+', text[len("Literal[") : -1])
+    return "Literal[\n" + "".join(f"{indent}    {value},\n" for value in values) + f"{indent}]"
 
 
-def literal(words: Iterable[Any]) -> str:
-    """The words of an enum as a type."""
-    known = [one for one in words if isinstance(one, str | int | bool) or one is None]
-    shown = [quoted(one) if isinstance(one, str) else repr(one) for one in known]
-    return f"Literal[{', '.join(shown)}]" if shown else "Any"
+def format_literal(values: Iterable[Any]) -> str:
+    """Return the type of an enum."""
+    allowed = [value for value in values if isinstance(value, str | int | bool) or value is None]
+    texts = [quote_text(value) if isinstance(value, str) else repr(value) for value in allowed]
+    return f"Literal[{', '.join(texts)}]" if texts else "Any"
 
 
-def _union(kinds: Iterable[str]) -> str:
-    found = list(dict.fromkeys(kinds))
-    if "Any" in found:
+def _union(annotations: Iterable[str]) -> str:
+    unique = list(dict.fromkeys(annotations))
+    if "Any" in unique:
         return "Any"
     return " | ".join(
-        [one for one in found if one != "None"] + [one for one in found if one == "None"]
+        [annotation for annotation in unique if annotation != "None"]
+        + [annotation for annotation in unique if annotation == "None"]
     )
 
 
 def attribute_name(member: str) -> str:
-    """The name of a member as Python has it: `participantId` → `participant_id`."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", member)
-    name = re.sub(r"\W+", "_", parted).strip("_").lower() or "value"
+    """Return the Python name of a member: `participantId` → `participant_id`."""
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", member)
+    name = re.sub(r"\W+", "_", separated).strip("_").lower() or "value"
     if name[0].isdigit():
         name = f"n{name}"
-    return f"{name}_" if keyword.iskeyword(name) or name in _IN_USE else name
+    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED_ATTRIBUTES else name
 
 
-def quoted(text: str) -> str:
-    """A text as Python has it, in double quotes unless that needs more escapes."""
-    # repr chooses its quotes itself; with both kinds in the text it takes single ones.
-    inside = repr(text + "'\"")[1:-4].replace("\\'", "'")
+def quote_text(text: str) -> str:
+    """Return a string literal, in double quotes unless single quotes need fewer escapes."""
+    # repr selects single quotes for a text with both kinds of quotes.
+    escaped = repr(text + "'\"")[1:-4].replace("\\'", "'")
     if text.count('"') > text.count("'"):
-        return "'" + inside.replace("'", "\\'") + "'"
-    return '"' + inside.replace('"', '\\"') + '"'
+        return "'" + escaped.replace("'", "\\'") + "'"
+    return '"' + escaped.replace('"', '\\"') + '"'
 
 
-def docstring(text: str, indent: str) -> str:
-    """A text as a docstring, in lines that fit."""
-    plain = " ".join(text.split()).replace("\\", "\\\\").replace('"""', "'''")
-    if plain.endswith('"'):
-        plain = plain[:-1] + '\\"'
+def format_docstring(text: str, indent: str) -> str:
+    """Return a text as a docstring with wrapped lines."""
+    escaped = " ".join(text.split()).replace("\\", "\\\\").replace('"""', "'''")
+    if escaped.endswith('"'):
+        escaped = escaped[:-1] + '\\"'
     lines = textwrap.wrap(
-        f'"""{plain}', WIDTH - len(indent) - 3, break_long_words=False, break_on_hyphens=False
+        f'"""{escaped}', WIDTH - len(indent) - 3, break_long_words=False, break_on_hyphens=False
     )
     if len(lines) > 1:
         lines = textwrap.wrap(
-            f'"""{plain}', WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
+            f'"""{escaped}', WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
         )
-        return "".join(f"{indent}{one}\n" for one in lines) + f'{indent}"""\n'
+        return "".join(f"{indent}{line}\n" for line in lines) + f'{indent}"""\n'
     return f'{indent}{lines[0]}"""\n'
 
 
 _JSON: Final = "application/json"
-_EVENTS: Final = "text/event-stream"
-_LONG: Final = 490
-_OWN: Final = frozenset({"close", "headers", "timeout", "url"})
+_EVENT_STREAM: Final = "text/event-stream"
+_MAX_LINES: Final = 490
+_RESERVED_METHODS: Final = frozenset({"close", "headers", "timeout", "url"})
 
-_HEAD: Final = """
+_HEAD_TEMPLATE: Final = """
 from __future__ import annotations
 
 import http.client
@@ -291,10 +317,10 @@ import msgspec
 _JSON = "application/json"
 {events}"""
 
-_REFUSED: Final = '''
+_CLASS_TEMPLATE: Final = '''
 
-class Refused(Exception):
-    """The server answered with something else than what was asked for."""
+class ResponseError(Exception):
+    """A response with an error status."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status}: {body[:500].decode('utf-8', 'replace')}")
@@ -302,8 +328,8 @@ class Refused(Exception):
         self.body = body
 
     @property
-    def said(self) -> Any:
-        """What the server said, if it is JSON."""
+    def data(self) -> Any:
+        """The decoded body. None: the body is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -311,7 +337,7 @@ class Refused(Exception):
 
 
 class Client:
-    """%(about)s"""
+    """%(description)s"""
 
     def __init__(
         self,
@@ -322,10 +348,10 @@ class Client:
         timeout: float = 30.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """`url`: where the server is, without a path of an operation. `token`: sent as bearer."""
+        """`url`: the server, without the path of an operation. `token`: the bearer token."""
         self._parts = urlsplit(url)
         if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
-            raise ValueError(f"{url!r} is no http or https address")
+            raise ValueError(f"{url!r} is not an http or https URL")
         self.headers = dict(headers or {})
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
@@ -336,15 +362,15 @@ class Client:
         return f"Client({self._parts.scheme}://{self._parts.netloc})"
 '''
 
-_ASKING: Final = '''
-    # -- asking
+_REQUEST_TEMPLATE: Final = '''
+    # -- requests
 
     def _open(
         self,
         method: str,
         path: str,
         query: Mapping[str, Any],
-        sent: Any,
+        payload: Any,
         accept: str,
         fields: Mapping[str, Any] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
@@ -358,77 +384,77 @@ _ASKING: Final = '''
             connection = http.client.HTTPConnection(
                 parts.hostname or "", parts.port, timeout=self.timeout
             )
-        asked = [(name, _text(one)) for name, many in query.items() for one in _each(many)]
-        target = parts.path.rstrip("/") + path + (f"?{urlencode(asked)}" if asked else "")
+        pairs = [(name, _text(item)) for name, value in query.items() for item in _each(value)]
+        target = parts.path.rstrip("/") + path + (f"?{urlencode(pairs)}" if pairs else "")
         headers = {**self.headers, "Accept": accept}
         for name, value in (fields or {}).items():
             if value is not None:
                 headers[name] = _text(value)
         body = None
-        if sent is not msgspec.UNSET:
-            body = msgspec.json.encode(sent)
+        if payload is not msgspec.UNSET:
+            body = msgspec.json.encode(payload)
             headers["Content-Type"] = _JSON
         try:
             connection.request(method, target, body, headers)
-            answer = connection.getresponse()
-            if not 200 <= answer.status < 300:
-                raise Refused(answer.status, answer.read())
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise ResponseError(response.status, response.read())
         except BaseException:
             connection.close()
             raise
-        return connection, answer
+        return connection, response
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
-        kinds: tuple[Any, ...],
+        types: tuple[Any, ...],
         query: Mapping[str, Any],
-        sent: Any,
+        payload: Any,
         fields: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The answer, as the first of these types that it fits. Without any it is not read."""
-        accept = "*/*" if kinds == (bytes,) else _JSON
-        connection, answer = self._open(method, path, query, sent, accept, fields)
+        """Return the response as the first type that fits. Without types it is not read."""
+        accept = "*/*" if types == (bytes,) else _JSON
+        connection, response = self._open(method, path, query, payload, accept, fields)
         try:
-            body = answer.read()
+            body = response.read()
         finally:
             connection.close()
-        return body if kinds == (bytes,) else _decoded(body, kinds) if kinds else None
+        return body if types == (bytes,) else _decode(body, types) if types else None
 '''
 
-_FOLLOWING: Final = '''
-    def _follow(
+_STREAM_TEMPLATE: Final = '''
+    def _stream(
         self,
         path: str,
-        kinds: tuple[Any, ...],
+        types: tuple[Any, ...],
         query: Mapping[str, Any],
         fields: Mapping[str, Any] | None = None,
     ) -> Iterator[Any]:
-        """What each event tells, until the server ends the stream or nobody listens any more."""
-        connection, answer = self._open("GET", path, query, msgspec.UNSET, _EVENTS, fields)
+        """Yield the data of each event until the server or the caller ends the stream."""
+        connection, response = self._open("GET", path, query, msgspec.UNSET, _EVENTS, fields)
         try:
             data: list[bytes] = []
-            for line in answer:
-                said = line.rstrip(b"\\r\\n")
-                if said.startswith(b"data:"):
-                    data.append(said[5:].removeprefix(b" "))
-                elif not said and data:
-                    yield _decoded(b"\\n".join(data), kinds)
+            for raw_line in response:
+                line = raw_line.rstrip(b"\\r\\n")
+                if line.startswith(b"data:"):
+                    data.append(line[5:].removeprefix(b" "))
+                elif not line and data:
+                    yield _decode(b"\\n".join(data), types)
                     data = []
         finally:
             connection.close()
 '''
 
-_FUNCTIONS: Final = """
+_FUNCTION_TEMPLATE: Final = """
 
-def _decoded(body: bytes, kinds: tuple[Any, ...]) -> Any:
-    for kind in kinds[:-1]:
+def _decode(body: bytes, types: tuple[Any, ...]) -> Any:
+    for type in types[:-1]:
         try:
-            return msgspec.json.decode(body, type=kind)
+            return msgspec.json.decode(body, type=type)
         except msgspec.ValidationError:
             continue
-    return msgspec.json.decode(body, type=kinds[-1])
+    return msgspec.json.decode(body, type=types[-1])
 
 
 def _each(value: Any) -> list[Any]:
@@ -441,7 +467,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 """
 
-_PATH: Final = """
+_PATH_TEMPLATE: Final = """
 
 def _path(value: Any) -> str:
     return quote(_text(value), safe="")
@@ -449,162 +475,181 @@ def _path(value: Any) -> str:
 
 
 def module_name(file: str) -> str:
-    """`openapi/interlock.v1.yaml` → `interlock_v1_client`."""
+    """Return the name of the module of a document: `openapi/interlock.v1.yaml` →
+    `interlock_v1_client`."""
     stem = PurePosixPath(file).name.removesuffix(".yaml")
     return f"{attribute_name(stem)}_client"
 
 
-def module(document: Schema) -> tuple[str, str]:
-    """The docstring of the module, and the rest of it."""
+def make_module(document: Schema) -> tuple[str, str]:
+    """Return the docstring of the module, and the code after it."""
     info = document["info"]
-    rest = _body(document)
-    long = " Longer than 500 lines because it is generated." if rest.count("\n") > _LONG else ""
-    return docstring(f"A typed client of {info['title']} {info['version']}.{long}", ""), rest
+    body = _module_body(document)
+    is_long = body.count("\n") > _MAX_LINES
+    size_note = " Longer than 500 lines because it is generated." if is_long else ""
+    return format_docstring(
+        f"A typed client of {info['title']} {info['version']}.{size_note}", ""
+    ), body
 
 
-def _body(document: Schema) -> str:
-    methods = _Methods(document)
-    made = "".join(methods.made())
-    types = methods.types.text()
-    about = str(document["info"].get("description") or document["info"]["title"])
-    shown = docstring(about, "    ").strip()[3:-3]
-    streams = methods.streams
-    typing = ["Any", *(["Literal"] if "Literal[" in types or "Literal[" in made else [])]
-    parse = [*(["quote"] if methods.in_path else []), "urlencode", "urlsplit"]
+def _module_body(document: Schema) -> str:
+    generator = _MethodGenerator(document)
+    methods = "".join(generator.generate())
+    types = generator.types.text()
+    description = str(document["info"].get("description") or document["info"]["title"])
+    docstring_text = format_docstring(description, "    ").strip()[3:-3]
+    has_streams = generator.has_streams
+    typing = ["Any", *(["Literal"] if "Literal[" in types or "Literal[" in methods else [])]
+    parse = [*(["quote"] if generator.has_path_parameters else []), "urlencode", "urlsplit"]
     return "".join(
         (
-            _HEAD.format(
+            _HEAD_TEMPLATE.format(
                 ssl="import ssl\n",
-                abc=", ".join([*(["Iterator"] if streams else []), "Mapping"]),
+                abc=", ".join([*(["Iterator"] if has_streams else []), "Mapping"]),
                 typing=", ".join(typing),
                 parse=", ".join(parse),
-                events='_EVENTS = "text/event-stream"\n' if streams else "",
+                events='_EVENTS = "text/event-stream"\n' if has_streams else "",
             ),
             f"\n\n{types}" if types.startswith("class") else f"\n{types}" if types else "",
-            _REFUSED % {"about": shown},
-            made,
-            _ASKING,
-            _FOLLOWING if streams else "",
-            _FUNCTIONS,
-            _PATH if methods.in_path else "",
+            _CLASS_TEMPLATE % {"description": docstring_text},
+            methods,
+            _REQUEST_TEMPLATE,
+            _STREAM_TEMPLATE if has_streams else "",
+            _FUNCTION_TEMPLATE,
+            _PATH_TEMPLATE if generator.has_path_parameters else "",
         )
     )
 
 
-class _Methods:
+class _MethodGenerator:
     def __init__(self, document: Schema) -> None:
         self._document = document
-        self.types = Types(document)
-        self.streams = False
-        self.in_path = False
-        self._names: set[str] = set(_OWN)
+        self.types = TypeGenerator(document)
+        self.has_streams = False
+        self.has_path_parameters = False
+        self._names: set[str] = set(_RESERVED_METHODS)
 
-    def made(self) -> list[str]:
+    def generate(self) -> list[str]:
         texts = []
         for path, item in self._document.get("paths", {}).items():
-            found = resolve(self._document, item)
-            for method in METHODS if isinstance(found, dict) else ():
-                operation = found.get(method)
+            path_item = resolve(self._document, item)
+            for method in METHODS if isinstance(path_item, dict) else ():
+                operation = path_item.get(method)
                 if not isinstance(operation, dict):
                     continue
-                if self._takes_json(operation):
-                    texts.append(self._method(path, method, operation, found))
+                if self._accepts_json(operation):
+                    texts.append(self._method(path, method, operation, path_item))
                 else:
                     texts.append(
-                        f"\n    # {method.upper()} {path} takes no JSON: it is left out.\n"
+                        f"\n    # {method.upper()} {path} is omitted: its body is not JSON.\n"
                     )
         return texts
 
-    def _method(self, path: str, verb: str, operation: Schema, item: Schema) -> str:
-        title = operation_name(operation, path, verb)
-        name = self._free(attribute_name(title))
-        said = [*item.get("parameters", []), *operation.get("parameters", [])]
-        parameters = [resolve(self._document, one) for one in said]
+    def _method(self, path: str, http_method: str, operation: Schema, item: Schema) -> str:
+        title = operation_name(operation, path, http_method)
+        name = self._free_name(attribute_name(title))
+        references = [*item.get("parameters", []), *operation.get("parameters", [])]
+        parameters = [resolve(self._document, reference) for reference in references]
         required, optional = [], []
         query: list[str] = []
         fields: list[str] = []
         target = path
-        for one in parameters:
-            argument = attribute_name(one["name"])
-            kind = self.types.of(one.get("schema"), f"{title}{one['name'].capitalize()}")
-            if one["in"] == "path":
-                self.in_path = True
-                target = target.replace(f"{{{one['name']}}}", f"{{_path({argument})}}")
+        for parameter in parameters:
+            argument = attribute_name(parameter["name"])
+            kind = self.types.annotation(
+                parameter.get("schema"), f"{title}{parameter['name'].capitalize()}"
+            )
+            if parameter["in"] == "path":
+                self.has_path_parameters = True
+                target = target.replace(f"{{{parameter['name']}}}", f"{{_path({argument})}}")
                 required.append(f"{argument}: {kind}")
-            elif one["in"] in ("query", "header"):
-                wanted = query if one["in"] == "query" else fields
-                wanted.append(f"{quoted(one['name'])}: {argument}")
-                if one.get("required") is True:
+            elif parameter["in"] in ("query", "header"):
+                values = query if parameter["in"] == "query" else fields
+                values.append(f"{quote_text(parameter['name'])}: {argument}")
+                if parameter.get("required") is True:
                     required.append(f"{argument}: {kind}")
                 else:
                     optional.append(
-                        f"{argument}: {kind if kind == 'Any' else _or_none(kind)} = None"
+                        f"{argument}: {kind if kind == 'Any' else _make_optional(kind)} = None"
                     )
-        sent = self._sent(operation, title, required, optional)
-        kinds, stream = self._answer(operation, title)
-        shown = " | ".join(kinds) or "None"
+        payload = self._body_argument(operation, title, required, optional)
+        kinds, stream = self._response(operation, title)
+        annotation = " | ".join(kinds) or "None"
         if stream:
-            self.streams = True
+            self.has_streams = True
         arguments = ["self", *required, *(["*", *optional] if optional else [])]
-        answer = f"Iterator[{shown}]" if stream else shown
-        address = f'f"{target}"' if "{_path(" in target else quoted(target)
-        asked = "{" + ", ".join(query) + "}"
-        tuple_ = f"({', '.join(kinds)}{',' if len(kinds) == 1 else ''})"
-        about = operation.get("description") or operation.get("summary") or f"{verb.upper()} {path}"
-        called = (
-            ["self._follow", address, tuple_, asked]
+        return_type = f"Iterator[{annotation}]" if stream else annotation
+        address = f'f"{target}"' if "{_path(" in target else quote_text(target)
+        query_text = "{" + ", ".join(query) + "}"
+        types_text = f"({', '.join(kinds)}{',' if len(kinds) == 1 else ''})"
+        description = (
+            operation.get("description")
+            or operation.get("summary")
+            or f"{http_method.upper()} {path}"
+        )
+        call = (
+            ["self._stream", address, types_text, query_text]
             if stream
-            else ["self._ask", quoted(verb.upper()), address, tuple_, asked, sent]
+            else [
+                "self._request",
+                quote_text(http_method.upper()),
+                address,
+                types_text,
+                query_text,
+                payload,
+            ]
         )
         if fields:
-            called.append("{" + ", ".join(fields) + "}")
+            call.append("{" + ", ".join(fields) + "}")
         return (
             "\n"
-            + _call(f"    def {name}", arguments, f" -> {answer}:", "    ")
-            + docstring(_sentence(str(about)), "        ")
-            + _returned(called, shown, stream)
+            + _format_call(f"    def {name}", arguments, f" -> {return_type}:", "    ")
+            + format_docstring(_end_sentence(str(description)), "        ")
+            + _format_return(call, annotation, stream)
         )
 
-    def _takes_json(self, operation: Schema) -> bool:
+    def _accepts_json(self, operation: Schema) -> bool:
         body = resolve(self._document, operation.get("requestBody"))
         return not isinstance(body, dict) or _JSON in body["content"]
 
-    def _sent(self, operation: Schema, title: str, required: list[str], optional: list[str]) -> str:
-        """The argument that is the body, as it is written into the call."""
+    def _body_argument(
+        self, operation: Schema, title: str, required: list[str], optional: list[str]
+    ) -> str:
+        """Return the code of the body argument, and add the argument to the parameters."""
         body = resolve(self._document, operation.get("requestBody"))
         if not isinstance(body, dict):
             return "msgspec.UNSET"
         schema = body["content"].get(_JSON, {}).get("schema")
-        kind = self.types.of(schema, f"{title}Body")
+        kind = self.types.annotation(schema, f"{title}Body")
         name = attribute_name(kind) if re.fullmatch(r"[A-Z]\w*", kind) and kind != "Any" else "body"
-        taken = {one.partition(":")[0] for one in (*required, *optional)}
-        while name in taken:
+        names = {parameter.partition(":")[0] for parameter in (*required, *optional)}
+        while name in names:
             name += "_"
         if body.get("required") is True:
             required.append(f"{name}: {kind}")
         else:
-            optional.append(f"{name}: {_or_none(kind)} = None")
+            optional.append(f"{name}: {_make_optional(kind)} = None")
             return f"msgspec.UNSET if {name} is None else {name}"
         return name
 
-    def _answer(self, operation: Schema, title: str) -> tuple[list[str], bool]:
-        """What a good answer can be, and whether it is a stream."""
-        for status, one in operation["responses"].items():
+    def _response(self, operation: Schema, title: str) -> tuple[list[str], bool]:
+        """Return the types of a successful response, and whether it is a stream."""
+        for status, response in operation["responses"].items():
             if not status.startswith("2"):
                 continue
-            content = resolve(self._document, one).get("content", {})
+            content = resolve(self._document, response).get("content", {})
             if _JSON in content:
-                return self._kinds(content[_JSON].get("schema"), title), False
-            if _EVENTS in content:
-                return self._kinds(content[_EVENTS].get(EVENT), title), True
+                return self._response_types(content[_JSON].get("schema"), title), False
+            if _EVENT_STREAM in content:
+                return self._response_types(content[_EVENT_STREAM].get(EVENT), title), True
             if content:
                 return ["bytes"], False
         return [], False
 
-    def _kinds(self, schema: Any, title: str) -> list[str]:
-        return self.types.whole(schema, f"{title}Answer")
+    def _response_types(self, schema: Any, title: str) -> list[str]:
+        return self.types.response_types(schema, f"{title}Response")
 
-    def _free(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         free, number = name, 2
         while free in self._names:
             free, number = f"{name}_{number}", number + 1
@@ -612,39 +657,39 @@ class _Methods:
         return free
 
 
-def _or_none(kind: str) -> str:
+def _make_optional(kind: str) -> str:
     return kind if "None" in kind.split(" | ") else f"{kind} | None"
 
 
-def _sentence(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _returned(called: list[str], shown: str, stream: bool) -> str:
-    function, *arguments = called
+def _format_return(call: list[str], annotation: str, stream: bool) -> str:
+    function, *arguments = call
     if stream:
-        return _call(f"        return {function}", arguments, "", "        ")
-    if shown == "None":
-        return _call(f"        {function}", arguments, "", "        ")
-    annotated = f"        answer: {shown} = {function}"
-    return _call(annotated, arguments, "", "        ") + "        return answer\n"
+        return _format_call(f"        return {function}", arguments, "", "        ")
+    if annotation == "None":
+        return _format_call(f"        {function}", arguments, "", "        ")
+    assignment = f"        response: {annotation} = {function}"
+    return _format_call(assignment, arguments, "", "        ") + "        return response\n"
 
 
-def _call(start: str, arguments: list[str], end: str, indent: str) -> str:
-    """Something in parentheses: on one line if it fits, else as formatters break it."""
+def _format_call(start: str, arguments: list[str], end: str, indent: str) -> str:
+    """Return a call or signature: on one line if it fits, else broken like code formatters do."""
     line = f"{start}({', '.join(arguments)}){end}"
     if len(line) <= WIDTH:
         return f"{line}\n"
-    inside = f"{indent}    {', '.join(arguments)}"
-    if len(inside) <= WIDTH:
-        return f"{start}(\n{inside}\n{indent}){end}\n"
-    each = "".join(_argument(one, f"{indent}    ") for one in arguments)
-    return f"{start}(\n{each}{indent}){end}\n"
+    indented = f"{indent}    {', '.join(arguments)}"
+    if len(indented) <= WIDTH:
+        return f"{start}(\n{indented}\n{indent}){end}\n"
+    lines = "".join(_format_argument(argument, f"{indent}    ") for argument in arguments)
+    return f"{start}(\n{lines}{indent}){end}\n"
 
 
-def _argument(text: str, indent: str) -> str:
-    """One argument on a line of its own; of a mapping that is too long each member is."""
+def _format_argument(text: str, indent: str) -> str:
+    """Return an argument on a line of its own. A long mapping has one line per member."""
     if len(indent) + len(text) < WIDTH or not text.startswith("{"):
         return f"{indent}{text},\n"
-    members = "".join(f"{indent}    {one},\n" for one in text[1:-1].split(", "))
+    members = "".join(f"{indent}    {member},\n" for member in text[1:-1].split(", "))
     return f"{indent}{{\n{members}{indent}}},\n"

@@ -1,7 +1,7 @@
-"""The canonical schemas of a folder, read and checked: what all others are generated from. Pure.
+"""The canonical schemas of a folder, from which all other files are generated.
 
-A file that names no source is one. Protobuf is only compiled later, together with what is generated
-for it.
+A file that does not name a source is canonical. Protobuf is compiled later, together with the files
+that are generated for it. Only `discover` and `find_ignored_files` read the disk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from interlock.contracts.schemas.artefacts import ArtefactHeader, ArtefactKind, known
+from interlock.contracts.schemas.artefacts import ArtefactHeader, ArtefactKind, read_header
 from interlock.contracts.schemas.json_schema import DIALECT, Schema
-from interlock.contracts.schemas.openapi import faults
+from interlock.contracts.schemas.openapi import find_problems
 from interlock.contracts.schemas.reader import (
-    MOST_BYTES,
+    MAX_FILE_BYTES,
     SchemaError,
     SchemaProblem,
     read_json,
@@ -29,7 +29,7 @@ PROTO_ROOT = "proto/"
 
 
 class TypeSource(msgspec.Struct, frozen=True):
-    """A JSON Schema that somebody wrote."""
+    """A canonical JSON Schema."""
 
     file: str
     name: str
@@ -37,75 +37,76 @@ class TypeSource(msgspec.Struct, frozen=True):
 
 
 class ApiSource(msgspec.Struct, frozen=True):
-    """An OpenAPI document that somebody wrote."""
+    """A canonical OpenAPI document."""
 
     file: str
     document: Schema
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """All that is canonical."""
+    """All canonical schemas."""
 
     protos: dict[str, str]
-    """Texts, by the names by which they import each other."""
+    """The text of each `.proto` file, by its import name."""
     types: list[TypeSource]
     apis: list[ApiSource]
 
 
-def read_sources(found: Iterable[SchemaFile]) -> Sources:
-    """Raises SchemaError, with everything that is wrong."""
+def read_sources(files: Iterable[SchemaFile]) -> Sources:
+    """Read the canonical files. Raises SchemaError with all problems."""
     sources = Sources({}, [], [])
     problems: list[SchemaProblem] = []
-    for one in found:
-        if one.generated:
+    for file in files:
+        if file.is_generated:
             continue
         try:
-            if one.kind == "proto":
-                sources.protos[one.path.removeprefix(PROTO_ROOT)] = one.text
-            elif one.kind == "json":
-                schema = read_json(one.path, one.text)
-                problems += schema_problems(one.path, schema)
-                sources.types.append(TypeSource(one.path, type_name(schema, one.path), schema))
-            elif one.kind == "openapi":
-                document = read_yaml(one.path, one.text)
-                problems += [SchemaProblem(one.path, fault) for fault in faults(document)]
-                sources.apis.append(ApiSource(one.path, document))
-        except SchemaError as wrong:
-            problems += wrong.problems
+            if file.kind == "proto":
+                sources.protos[file.path.removeprefix(PROTO_ROOT)] = file.text
+            elif file.kind == "json":
+                schema = read_json(file.path, file.text)
+                problems += schema_problems(file.path, schema)
+                sources.types.append(TypeSource(file.path, type_name(schema, file.path), schema))
+            elif file.kind == "openapi":
+                document = read_yaml(file.path, file.text)
+                problems += [
+                    SchemaProblem(file.path, message) for message in find_problems(document)
+                ]
+                sources.apis.append(ApiSource(file.path, document))
+        except SchemaError as error:
+            problems += error.problems
     if problems:
         raise SchemaError(problems)
     return sources
 
 
 def schema_problems(file: str, schema: Schema) -> list[SchemaProblem]:
-    """What is wrong with a JSON Schema, by its meta-schema and by trying to use it."""
+    """Return the problems of a JSON Schema: check it against its meta-schema and compile it."""
     dialect = schema.get("$schema", DIALECT)
     if dialect != DIALECT:
-        return [
-            SchemaProblem(file, f"$schema: only {DIALECT} is generated from, and this is {dialect}")
-        ]
+        return [SchemaProblem(file, f"$schema must be {DIALECT}. Found {dialect}")]
     try:
         jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
-        # Also what no meta-schema says: a pattern that is none, a `$ref` that leads nowhere.
-        jsonschema_rs.Draft202012Validator(schema, retriever=_nothing)
-    except jsonschema_rs.ValidationError as wrong:
-        where = ".".join(str(one) for one in wrong.instance_path) or "the schema"
-        return [SchemaProblem(file, f"{where}: {_first_line(wrong.message)}")]
-    except (jsonschema_rs.ReferencingError, ValueError, RecursionError) as wrong:
-        return [SchemaProblem(file, _first_line(str(wrong)))]
+        # Compile it, too: no meta-schema checks patterns and the targets of `$ref`.
+        jsonschema_rs.Draft202012Validator(schema, retriever=_reject_retrieval)
+    except jsonschema_rs.ValidationError as error:
+        location = ".".join(str(step) for step in error.instance_path) or "the schema"
+        return [SchemaProblem(file, f"{location}: {_first_line(error.message)}")]
+    except (jsonschema_rs.ReferencingError, ValueError, RecursionError) as error:
+        return [SchemaProblem(file, _first_line(str(error)))]
     return []
 
 
-def _nothing(uri: str) -> Any:
-    raise ValueError(f"it refers to {uri}, and nothing is fetched: put it under $defs")
+def _reject_retrieval(uri: str) -> Any:
+    raise ValueError(
+        f"it refers to {uri}, and external schemas are not fetched: put it under $defs"
+    )
 
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0][:500]
 
 
-# -- Reads a folder of schemas: which files there are, and whose they are. The only code that looks
-# at a disk.
+# -- Discovery of schema files: the only code here that reads the disk.
 
 PATTERNS: Final[tuple[tuple[ArtefactKind, str], ...]] = (
     ("proto", "proto/**/*.proto"),
@@ -113,63 +114,64 @@ PATTERNS: Final[tuple[tuple[ArtefactKind, str], ...]] = (
     ("openapi", "openapi/**/*.yaml"),
     ("python", "python/**/*.py"),
 )
-"""What is looked for, below the folder."""
-_MOST_FILES: Final = 10_000
-_LOOKS_LIKE: Final = frozenset({".json", ".proto", ".yaml", ".yml"})
+"""The kind and the file name pattern of schemas, below the folder."""
+_MAX_FILES: Final = 10_000
+_SCHEMA_ENDINGS: Final = frozenset({".json", ".proto", ".yaml", ".yml"})
 
 
 class SchemaFile(msgspec.Struct, frozen=True):
-    """One file."""
+    """A schema file on disk."""
 
     path: str
-    """Relative to the folder."""
+    """The path, relative to the folder."""
     kind: ArtefactKind
     text: str
-    known: ArtefactHeader | None
-    """Where it comes from, if it is generated. None: it is a source."""
+    header: ArtefactHeader | None
+    """The header of a generated file. None: the file is a source."""
 
     @property
-    def generated(self) -> bool:
-        return self.known is not None
+    def is_generated(self) -> bool:
+        return self.header is not None
 
 
 def discover(folder: Path) -> list[SchemaFile]:
-    """Every schema of a folder, in the order of their paths. Raises SchemaError for what cannot be
-    read."""
+    """Return all schema files of a folder, sorted by path. Raises SchemaError for unreadable
+    files."""
     if not folder.is_dir():
         raise SchemaError(
             [
                 SchemaProblem(
-                    str(folder), "there is no such folder: it has proto/, json/ or openapi/ in it"
+                    str(folder),
+                    "the folder does not exist. Name a folder with proto/, json/ or openapi/",
                 )
             ]
         )
-    found, problems = [], []
+    files, problems = [], []
     for kind, path in _paths(folder):
         name = path.relative_to(folder).as_posix()
         try:
             text = _read(path, folder)
-        except ValueError as wrong:
-            problems.append(SchemaProblem(name, str(wrong)))
+        except ValueError as error:
+            problems.append(SchemaProblem(name, str(error)))
             continue
-        about = known(name, text)
-        if kind == "python" and about is None:
-            # Somebody's own program.
+        header = read_header(name, text)
+        if kind == "python" and header is None:
+            # A program that was not generated.
             continue
-        found.append(SchemaFile(name, kind, text, about))
+        files.append(SchemaFile(name, kind, text, header))
     if problems:
         raise SchemaError(problems)
-    return found
+    return files
 
 
-def passed_over(folder: Path) -> list[str]:
-    """Files that look like schemas and are not taken for any, because of their names."""
-    taken = {path for _, path in _paths(folder)}
+def find_ignored_files(folder: Path) -> list[str]:
+    """Return files that look like schemas but are ignored because of their names."""
+    schema_paths = {path for _, path in _paths(folder)}
     return sorted(
         path.relative_to(folder).as_posix()
         for kind, _ in PATTERNS
         for path in (folder / kind).rglob("*")
-        if path.suffix in _LOOKS_LIKE and kind != "python" and path not in taken
+        if path.suffix in _SCHEMA_ENDINGS and kind != "python" and path not in schema_paths
     )
 
 
@@ -180,22 +182,22 @@ def _paths(folder: Path) -> Iterator[tuple[ArtefactKind, Path]]:
             if not path.is_file() and not path.is_symlink():
                 continue
             count += 1
-            if count > _MOST_FILES:
+            if count > _MAX_FILES:
                 raise SchemaError(
-                    [SchemaProblem(str(folder), f"there are more than {_MOST_FILES} files in it")]
+                    [SchemaProblem(str(folder), f"the folder has more than {_MAX_FILES} files")]
                 )
             yield kind, path
 
 
 def _read(path: Path, folder: Path) -> str:
-    """Raises ValueError, with a sentence."""
+    """Read a file. Raises ValueError with a message for the user."""
     try:
         if not path.resolve(strict=True).is_relative_to(folder.resolve()):
-            raise ValueError("it leads out of the folder")
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES // 1024 // 1024} MB")
+            raise ValueError("the file is a link to a place outside the folder")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"the file has more than {MAX_FILE_BYTES // 1024 // 1024} MB")
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
+        raise ValueError("the file is not UTF-8 text") from None
     except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from None
+        raise ValueError(f"the file cannot be read: {error.strerror}") from None
