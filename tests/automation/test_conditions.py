@@ -45,7 +45,7 @@ VALUES = st.recursive(
 
 def holds(cel: str, args: dict[str, Any]) -> bool | None:
     try:
-        return compile_condition(cel).holds({"args": args})
+        return compile_condition(cel).matches({"args": args})
     except UndecidableError:
         return None
 

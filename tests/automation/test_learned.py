@@ -112,8 +112,8 @@ def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> Non
         {"caller": Caller("agent", parent_caller="somebody")},
         {"caller": Caller("agent", kind="parent")},
         {"caller": Caller("agent", kind="guest")},
-        {"approval": "a1"},
-        {"verb": "resources/read"},
+        {"approval_id": "a1"},
+        {"method": "resources/read"},
     ],
 )
 def test_calls_that_no_rule_answers(fields: dict[str, Any]) -> None:

@@ -133,7 +133,10 @@ def test_refusals_of_what_is_masked_are_exceptions(secret: str) -> None:
     assert (found.evidence.agreed, found.evidence.decided) == (36, 37)
     assert (found.evidence.unjudged, found.evidence.doubtful) == (1, 1)
     assert found.evidence.last_exception is not None
-    assert "too little is kept of 1 to judge, 1 of them decided otherwise" in found.rule.evidence
+    assert (
+        "1 cannot be judged from the stored arguments, 1 of them are exceptions"
+        in found.rule.evidence
+    )
     # What else was refused is about something else.
     elsewhere = decisions([{"content": secret, "force": True}] * 10, "refuse")
     assert [one.open for one in rules(said + elsewhere)] == [["content"]]
@@ -144,7 +147,7 @@ def test_approvals_of_what_is_masked_are_told_and_not_counted() -> None:
     [found] = suggest([*said, *decisions([{"content": SECRETS[0]}] * 2)], SETTINGS)
     assert (found.evidence.agreed, found.evidence.decided) == (36, 36)
     assert (found.evidence.unjudged, found.evidence.doubtful) == (2, 0)
-    assert found.rule.evidence.endswith("; too little is kept of 2 to judge")
+    assert found.rule.evidence.endswith("; 2 cannot be judged from the stored arguments")
 
 
 # -- what looks like a path
@@ -216,7 +219,7 @@ def test_letters_that_were_seen_often_may_be_there_again() -> None:
 def test_what_looks_like_a_path_is_plain(folder: str, rest: str) -> None:
     path = read_path(folder + rest)
     if path is not None:
-        assert path.start + "/".join(path.names) == folder + rest
+        assert path.prefix + "/".join(path.names) == folder + rest
         assert not {"", ".", ".."} & set(path.names)
         assert not set(folder + rest) & set(" \t\r\n\\%$`;|&<>?#*'\"(){}[]!^")
         assert all(path.text.startswith(one) and one.endswith("/") for one in path.folders())

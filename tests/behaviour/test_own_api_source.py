@@ -60,17 +60,17 @@ def test_each_of_the_three_validates_by_its_own_tool() -> None:
 def test_everything_is_described() -> None:
     protos = build_all(SCHEMAS).protos
     for file in protos.files.values():
-        assert file.about, file.name
+        assert file.description, file.name
         for message in file.messages:
-            assert message.about, message.full_name
-            assert all(one.about for one in message.fields), message.full_name
+            assert message.description, message.full_name
+            assert all(one.description for one in message.fields), message.full_name
         for enum in file.enums:
-            assert enum.about, enum.full_name
+            assert enum.description, enum.full_name
             assert enum.values[0].name.endswith("_UNSPECIFIED")
             assert enum.values[0].number == 0
-            assert all(one.about for one in enum.values), enum.full_name
+            assert all(one.description for one in enum.values), enum.full_name
         for service in file.services:
-            assert all(one.about for one in service.methods), service.full_name
+            assert all(one.description for one in service.methods), service.full_name
 
 
 WHOLE_STATUS = msgspec.defstruct(

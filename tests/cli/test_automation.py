@@ -156,7 +156,7 @@ def test_a_rule_that_was_taken_back_is_not_suggested_at_once(desk: Desk) -> None
     accept = ("accept", one["id"], "--yes", "--open", "content")
     desk(*accept)
     [rule] = desk.learned
-    revert = f"`interlock automation revert {rule.name}` takes it back"
+    revert = f"`interlock automation revert {rule.name}`"
     assert revert in desk("dismiss", rule.name, code=1)
     desk("revert", rule.name)
     now = desk.json()
@@ -187,8 +187,8 @@ def test_what_rules_answer_for_is_said(desk: Desk) -> None:
     desk("accept", one["id"], "--yes", "--open", "content")
     desk.remember(decisions(notes(3), tool="files.move"))
     assert (
-        "no rule is suggested: 15 decisions are remembered, the rules in force answer for 12 of "
-        "them, and of the others it takes 8 alike." in flat(desk())
+        "no suggestions: 15 decisions are stored, the rules in force cover 12 of them, and a "
+        "suggestion requires 8 equal decisions among the others." in flat(desk())
     )
 
 
@@ -225,7 +225,7 @@ def test_nobody_accepts_without_being_asked(desk: Desk) -> None:
 def test_whoever_is_asked_may_say_no(desk: Desk) -> None:
     desk.remember(decisions(notes(9)))
     [one] = desk.json()["suggestions"]
-    asked = f"Accept {one['rule']['name']} as shown?"
+    asked = f"Accept {one['rule']['name']} as shown above?"
     command = ["automation", "accept", one["id"]]
     opened = "Allow calls with any value of content?"
     for answers in ({opened: "n\n"}, {opened: "y\n", asked: "n\n"}):
@@ -245,7 +245,7 @@ def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
     file.write_text(rule_text(rule), encoding="utf-8")
     told = desk("replay", str(file), code=1)
     assert "mine agrees with 9 of 12 decisions." in told
-    assert told.count("refused by clerk: files.write of agent with") == 3
+    assert told.count("rejected by clerk: files.write of agent with") == 3
     [row] = desk.json("replay", str(file), code=1)
     assert (row["rule"], row["covered"], row["same"], row["other"]) == ("mine", 12, 9, 3)
     narrower = msgspec.structs.replace(
@@ -307,5 +307,5 @@ def test_an_option_before_a_command_changes_nothing(desk: Desk, option: str) -> 
     assert desk.config.read_text() == before
     named = "--config" if option == "-c" else option
     words = " ".join(told.replace("│", " ").split())
-    assert f"{named} stands before revert" in words
+    assert f"{named} must come after revert" in words
     assert f"interlock automation revert {named}" in words

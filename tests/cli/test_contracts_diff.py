@@ -57,7 +57,7 @@ def test_the_side_from_which_a_schema_is_seen(world: World) -> None:
     assert (sent.returncode, read.returncode) == (1, 0)
     strict = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "sideways")
     assert strict.returncode == 2
-    assert "sideways is none of input, output, both" in strict.stderr
+    assert "Must be one of input, output, both. Found 'sideways'" in strict.stderr
 
 
 def test_fields_that_nobody_named(world: World) -> None:

@@ -74,7 +74,7 @@ def test_a_contract_that_broke_since_a_node_accepted_it(world: World) -> None:
     config = parse_config("state_dir: state\n")
     accepted = load_contract(path).value
     assert accepted is not None
-    AcceptedContractStore.of(config, os.environ, world.cwd).accept(accepted)
+    AcceptedContractStore.from_config(config, os.environ, world.cwd).accept(accepted)
     assert found(world, "drivers", "check") == (0, "[]")
     contract(world, inputs={**PATH_INPUT, "required": ["path", "mode"]})
     code, told = found(world, "drivers", "check")

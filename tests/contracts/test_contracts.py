@@ -170,7 +170,7 @@ def test_what_makes_no_sense(shelf: Shelf) -> None:
     async def scene(ask: Ask, server: RegistryServer) -> None:
         for path, word in (
             ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
-            ("/contracts?name=a&name=b", "stands twice"),
+            ("/contracts?name=a&name=b", "occurs twice"),
             ("/contracts?name=%FF", "cannot be read"),
             ("/contracts?protocol=xml", "json-schema, protobuf"),
             ("/contracts?since=soon", "ISO 8601"),

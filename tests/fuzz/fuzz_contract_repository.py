@@ -64,7 +64,7 @@ def TestOneInput(data: bytes) -> None:
         assert one.path == layout.document_path(one.domain, one.name, one.version, one.protocol)
         assert index.document(one.path) in (content, note)
     reason, contracts = layout.read_message(data.decode(errors="replace"))
-    assert layout.read_message(layout.message_of(reason, contracts))[1] == contracts
+    assert layout.read_message(layout.format_message(reason, contracts))[1] == contracts
     (_PATH / "HEAD").write_bytes(name)
     (_PATH / "packed-refs").write_bytes(rest)
     try:

@@ -15,7 +15,7 @@ from interlock.core.config.conditions import Condition, UndecidableError, compil
 from interlock.core.redaction import is_secret_key
 from interlock.trust.policy.attributes import DEEPEST
 
-_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
 _STRING_LITERAL: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _MACRO_CALL: Final = r"\bargs\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\("
 _ARGUMENT_REFERENCE: Final = re.compile(
@@ -123,7 +123,7 @@ class CompiledRule:
         if self._condition is None:
             return True
         try:
-            return self._condition.holds(context)
+            return self._condition.matches(context)
         except UndecidableError:
             return None
 

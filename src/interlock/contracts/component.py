@@ -322,7 +322,7 @@ class Contracts(FeatureComponent):
         compared it.
         """
         assert self._watch is not None
-        definition = contract(tool)
+        definition = encode_contract(tool)
         accepted = (
             self._watch.accepted_definition(tool.canonical)
             if len(definition) <= _MAX_INLINE_BYTES
@@ -381,7 +381,7 @@ class Contracts(FeatureComponent):
             has_deleted_tools = None in report.states.values()
             for offering in self._catalog.offerings:
                 if has_deleted_tools or offering.upstream in concerned:
-                    self._catalog.withhold(offering.upstream, self.review(offering))
+                    self._catalog.hide_tools(offering.upstream, self.review(offering))
             for event in report.events:
                 if event.kind == BREAKING:
                     self._record_held(event.record.tool)
@@ -464,8 +464,8 @@ class Contracts(FeatureComponent):
             self._registry_service,
             guard=self._guard,
             challenges=self._challenges,
-            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
-            on_rejection=self._pipeline.refused,
+            authenticate=lambda credentials: self._pipeline.admission.authenticate(credentials),
+            on_rejection=self._pipeline.record_rejection,
             audit=self._audit,
             max_payload_bytes=lambda: self._config.limits.body_bytes,
         )

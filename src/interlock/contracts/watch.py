@@ -341,7 +341,7 @@ class ContractWatch:
             if record is None or record.upstream != offering.upstream:
                 continue
             upstream_name = _own_name(record)
-            if upstream_name not in listed_names and offering.lets_through(upstream_name):
+            if upstream_name not in listed_names and offering.allows_name(upstream_name):
                 yield record
 
     def _add_event(self, report: WatchReport, event: ContractEvent | None) -> None:
@@ -455,7 +455,7 @@ def _reads_alike(tool: Tool, other: Tool) -> bool:
     return (
         bool(tool.digest)
         and tool.listed == other.listed
-        and tool.own_words == other.own_words
+        and tool.upstream_members == other.upstream_members
         and tool.upstream_name == other.upstream_name
     )
 

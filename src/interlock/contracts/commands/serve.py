@@ -50,8 +50,8 @@ def serve(
     loaded, base_dir = config_source.load_or_default(source)
     address = config_source.read_listen_address(listen) or listen
     server_config: Config = replace(loaded, listen=address)
-    refuse_exposure(server_config)
-    refuse_weak_tokens(server_config, environ=os.environ, base_dir=base_dir)
+    check_exposure(server_config)
+    check_token_strength(server_config, environ=os.environ, base_dir=base_dir)
     run(_serve(server_config, folder, base_dir))
 
 

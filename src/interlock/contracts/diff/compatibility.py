@@ -20,7 +20,7 @@ class Bump(StrEnum):
 
 
 class Compatibility(StrEnum):
-    """The level of compatibility of a client with a server that has another version of the contract."""
+    """The compatibility of a client and a server with different versions of a contract."""
 
     FULL = "full"
     """The server has everything up to the client's version."""

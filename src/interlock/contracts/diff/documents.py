@@ -446,7 +446,7 @@ class SchemaDocument:
         validator = self._validators.get(id(node), self)
         if validator is self:
             validator = self._validators[id(node)] = self._compile(node)
-        if validator is None or not self._estimate_work(node).allows_at(node.value, value):
+        if validator is None or not self._estimate_work(node).can_validate_part(node.value, value):
             return None
         try:
             return bool(validator.is_valid(value))
@@ -470,7 +470,7 @@ class SchemaDocument:
         if node.size > _MAX_COMPILED_SIZE:
             return None
         is_placed = self._nodes.get(node.path) is node
-        if self._estimate_work(node).excessive:
+        if self._estimate_work(node).compile_problem:
             return None
         if not is_placed and self.draft != 2020:
             # The restricted schema has keywords that its draft may not define.
@@ -515,7 +515,7 @@ class SchemaDocument:
         validator = self._patterns.get(pattern, self)
         if validator is self:
             schema = {"pattern": pattern}
-            excessive = SchemaWork(schema).excessive
+            excessive = SchemaWork(schema).compile_problem
             validator = None if excessive else self._validator(schema)
             self._patterns[pattern] = validator
         if validator is None:

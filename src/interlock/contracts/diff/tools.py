@@ -126,7 +126,7 @@ def _diff_effects(old: dict[str, bool | None], new: dict[str, bool | None]) -> l
         raised = before is promise
         message = f"It {'no longer promises' if raised else 'now promises'} that it {promise_text}"
         message += (
-            f": its effect changed from {old_level.word} to {new_level.word}."
+            f": its effect changed from {old_level.label} to {new_level.label}."
             if old_level is not new_level
             else "."
         )
@@ -144,7 +144,7 @@ def _effect_change(
 ) -> SchemaChange:
     raised = new_level > old_level
     reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
-    message = f"The effect changed from {old_level.word} to {new_level.word}."
+    message = f"The effect changed from {old_level.label} to {new_level.label}."
     return SchemaChange(reason, f"/annotations/{name}", raised, message, before, after)
 
 

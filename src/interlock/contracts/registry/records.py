@@ -156,7 +156,7 @@ class RegistryMetrics(Struct, frozen=True):
 def compute_digest(document: bytes, protocol: str) -> str:
     """Return the SHA-256 of a document in its canonical form. Equal digests mean equal
     documents."""
-    canonical_bytes = document if protocol == "protobuf" else canonical(document)
+    canonical_bytes = document if protocol == "protobuf" else canonicalize(document)
     return hashlib.sha256(canonical_bytes).hexdigest()
 
 

@@ -36,7 +36,7 @@ class ValidatorCache:
         validator, work = self._validator(key, schema)
         if work.problem:
             raise invalid_request(f"This JSON Schema cannot validate payloads: {work.problem}.")
-        if not work.allows_unwritten(payload):
+        if not work.can_validate_value(payload):
             raise invalid_request(
                 "Validating this payload by its JSON Schema would take too long. Simplify the "
                 "schema."
@@ -59,7 +59,7 @@ class ValidatorCache:
 
     def _validator(self, key: str, schema: Any) -> tuple[Any, SchemaWork]:
         with self._lock:
-            validator = self._validators.use(key)
+            validator = self._validators.touch(key)
             if validator is not None:
                 return validator
         validator = compile_schema(schema), SchemaWork(schema, any_size=True)
@@ -72,7 +72,7 @@ def compile_schema(schema: Any) -> Any:
     """Return the validator of a schema. Raises InterlockError for an invalid schema."""
     if not isinstance(schema, dict | bool):
         raise invalid_request("A JSON Schema must be an object, true or false.")
-    excessive = SchemaWork(schema, any_size=True).excessive
+    excessive = SchemaWork(schema, any_size=True).compile_problem
     if excessive:
         raise invalid_request(f"Using this JSON Schema would take too long: {excessive}.")
     try:
