@@ -130,7 +130,7 @@ class ContractAcceptance:
         self._config = config
         self._audit = audit
         self._accepted = AcceptedContractStore.from_config(config, environ, base_dir)
-        self._mark: object = None
+        self._acceptance_fingerprint: object = None
         self._broken: dict[str, BrokenContract] = {}
         """Incompatible contracts, by key."""
 
@@ -147,15 +147,15 @@ class ContractAcceptance:
         new_breaks: list[BrokenContract] = []
         self._broken = {}
         if self._config.section(ContractsConfig).watch:
-            self._broken, fresh = self._accepted.update(served)
-        self._mark = self._accepted.file_version()
-        for one in fresh:
-            found = " ".join(breaking_reasons(one.changes))
-            self._audit.record_change("contracts", one.contract.id, "breaking", found)
+            self._broken, new_breaks = self._accepted.update(served)
+        self._acceptance_fingerprint = self._accepted.file_version()
+        for broken in new_breaks:
+            kinds = " ".join(breaking_reasons(broken.changes))
+            self._audit.record_change("contracts", broken.contract.id, "breaking", kinds)
 
     def is_out_of_date(self) -> bool:
-        """Somebody else has accepted something since."""
-        return self._accepted.file_version() != self._mark
+        """Return whether another process has accepted contracts since."""
+        return self._accepted.file_version() != self._acceptance_fingerprint
 
     def fingerprint(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
         """Return a fingerprint of the acceptance of contracts: their incompatible changes, and
@@ -166,7 +166,7 @@ class ContractAcceptance:
         """
         keys = sorted(self._broken.keys() & set(contracts))
         broken = tuple(self._broken[key].message for key in keys)
-        return broken, bool(broken) and self._holds
+        return broken, bool(broken) and self._is_holding
 
     def apply_to(self, driver: Driver) -> None:
         """Add the incompatible changes to the warnings of a new driver, and disable contracts that
@@ -178,14 +178,15 @@ class ContractAcceptance:
                 driver.bindings[key].file_problems += (sentence,)
 
     def sentences(self) -> dict[str, str]:
-        """By the keys of contracts."""
-        return {key: one.message for key, one in self._broken.items()}
+        """Return the incompatible changes as sentences, by contract key."""
+        return {key: broken.message for key, broken in self._broken.items()}
 
     def list_changes(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
         """Return the incompatible contracts that are served, for operators."""
         return [
-            one.to_tool_change(
-                held=self._holds, drivers=[driver.manifest.id for driver in served[key].drivers]
+            broken.to_tool_change(
+                held=self._is_holding,
+                drivers=[driver.manifest.id for driver in served[key].drivers],
             )
             for key, broken in self._broken.items()
             if key in served

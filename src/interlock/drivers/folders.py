@@ -67,9 +67,9 @@ class DriverFolders(FeatureComponent):
         self._breakers = breakers
         self._contracts = contracts
         contracts.extra_changes = self._broken_contracts
-        self._on_voices = on_voices
-        self._made: Drivers | None = None
-        self._begun = False
+        self._on_capabilities_changed = on_capabilities_changed
+        self._drivers: Drivers | None = None
+        self._started = False
         self._url: str | None = None
         self._poll_task: asyncio.Task[None] | None = None
 
@@ -103,9 +103,10 @@ class DriverFolders(FeatureComponent):
             deprecations=lambda served: registered_deprecations(served, contracts.deprecations),
             on_capabilities_changed=self._on_capabilities_changed,
         )
-        # A real cycle: contracts exist before drivers do, and drivers read their deprecations.
-        contracts.on_deprecations = made.refresh
-        return made
+        # The references are mutual: contracts exist before drivers, and drivers read the
+        # deprecations of contracts.
+        contracts.on_deprecations = drivers.refresh
+        return drivers
 
     def on_listening(self, url: str) -> None:
         """Set the node's own URL, which no driver may reach."""

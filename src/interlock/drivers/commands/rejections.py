@@ -24,11 +24,11 @@ _DEFAULTS: Final = DriversConfig()
 def find_rejections(project: DriverProject) -> Iterator[ManifestRejection]:
     """Yield drivers and contracts that a node of this config would reject."""
     for manifest in project.workspace.drivers.values():
-        why = refusal(manifest, project.config, project.base_dir)
-        if why:
-            yield str(manifest.file), why, "", manifest.id
-    for one in broken_contracts(project.config, project.base_dir, project.workspace).values():
-        yield str(one.contract.file), one.message, "", ""
+        reason = refusal(manifest, project.config, project.base_dir)
+        if reason:
+            yield str(manifest.file), reason, "", manifest.id
+    for broken in broken_contracts(project.config, project.base_dir, project.workspace).values():
+        yield str(broken.contract.file), broken.message, "", ""
 
 
 def find_unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
