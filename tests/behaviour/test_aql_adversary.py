@@ -161,8 +161,8 @@ def test_nothing_unreported_is_done_by_any_door(node: Keep) -> None:
     node.begin(model)
     for which in BY_MODEL_FACES:
         with door(node, which) as face:
-            assert is_refused(face.call({}, name="vault.look"), "not reported"), which
-            assert is_refused(face.call(fresh()), "not reported"), which
+            assert is_refused(face.call({}, name="vault.look"), "Not reported"), which
+            assert is_refused(face.call(fresh()), "Not reported"), which
     for view in ("aql", "aql-single", "aql-all", "auto", "semantic"):
         other = View(node, view)
         for endpoint, operation in [
@@ -308,7 +308,7 @@ def test_a_pause_is_not_confirmed_by_whoever_paused(node: Keep) -> None:
     node.must_be_intact()
     # And the report was for one call.
     with HttpSession(node, "2025-11-25") as plain:
-        assert is_refused(plain.call(fresh()), "not reported")
+        assert is_refused(plain.call(fresh()), "Not reported")
 
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.8.2-3")

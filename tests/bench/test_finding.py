@@ -66,7 +66,7 @@ def test_shares_are_counted_by_kind_and_without_each_server() -> None:
 
 
 def test_a_small_catalog_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "installed", lambda: None)
+    monkeypatch.setattr(finding, "find_model_loader", lambda: None)
     tasks = [
         task("make a folder", "disk.*"),
         task("get rid of that letter", "post.delete_mail", kind="agent", held_out=True),

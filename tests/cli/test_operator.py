@@ -148,7 +148,7 @@ def test_an_operator_unblocks_by_key(terminal: Terminal) -> None:
     # The signature is made by the node's clock, which stands still here.
     done = terminal.says("unblock", "ada", "--yes")
     assert done.exit_code == 0, done.output
-    assert "may act again" in done.output
+    assert "is unblocked" in done.output
     assert terminal.do(lambda: len(node.loop.blocks)) == 0
     assert "unblocked" in node.words("ada")
 
