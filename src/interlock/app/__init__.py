@@ -1,6 +1,6 @@
 """The composition root: the only package that imports all the others.
 
-`Node` takes a moment to import, so it is imported when it is first used.
+`Node` is imported on first use, because the import takes time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The features of this build, one line each, in the order in which a node creates them."""
+"""The features of this build, in the order in which a node creates them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ FEATURES: Final = (
 
 @functools.cache
 def load_features() -> tuple[Feature, ...]:
-    """What every feature contributes, and register their sections of the config and their reports.
-    Imports only their small `feature` modules."""
+    """Import the `feature` module of every feature, and register their config sections and reports.
+
+    The other modules of a feature are not imported.
+    """
     features = tuple(
         importlib.import_module(f"interlock.{name}.feature").FEATURE for name in FEATURES
     )
@@ -36,7 +38,7 @@ def load_features() -> tuple[Feature, ...]:
 
 
 def create_components(context: NodeContext) -> Iterator[tuple[str, FeatureComponent]]:
-    """Create the component of each feature, one after the other, with its name."""
+    """Create the components of all features in order. Yields their names and components."""
     for feature in load_features():
         if feature.component:
             yield feature.name, load_object(feature.component)(context)

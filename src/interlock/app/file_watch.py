@@ -1,6 +1,7 @@
-"""Noticing that a file has changed, by looking at it now and then.
+"""Detection of changes of a file by polling.
 
-Looking costs a microsecond, needs no library, and works on every disk, network ones included.
+Polling costs a microsecond, needs no library, and works on every file system, including network
+ones.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Final, NamedTuple
 
 LOOK_EVERY: Final = 0.5
 SETTLE: Final = 0.1
-"""How long a changed file must stay the same before it is believed to be written to its end."""
+"""Seconds for which a changed file must stay the same before it counts as completely written."""
 
 
 class Fingerprint(NamedTuple):
-    """What of a file changes when its content does: an editor may rewrite or replace it."""
+    """The attributes of a file that change with its content: editors rewrite or replace files."""
 
     inode: int
     size: int
@@ -25,7 +26,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(path: Path) -> Fingerprint | None:
-    """The file's fingerprint; None when it is not there."""
+    """Return the fingerprint of a file, or None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -34,7 +35,7 @@ def fingerprint(path: Path) -> Fingerprint | None:
 
 
 class FileWatch:
-    """Watches one file, from the moment this is made."""
+    """Watches one file, from construction on."""
 
     def __init__(
         self,
@@ -44,7 +45,10 @@ class FileWatch:
         look: Callable[[Path], Fingerprint | None] = fingerprint,
         gone: Callable[[], None] = lambda: None,
     ) -> None:
-        """`gone` is called once when the file has been missing for two looks in a row."""
+        """
+        Args:
+            gone: called once when the file is missing for two checks in a row.
+        """
         self._path = path
         self._sleep = sleep
         self._look = look
@@ -52,7 +56,8 @@ class FileWatch:
         self._gone = gone
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yields once after each change. A file that is gone is waited for: editors replace."""
+        """Yield once after each change. A missing file is waited for, because editors replace
+        files."""
         missed = 0
         while True:
             await self._sleep(LOOK_EVERY)
@@ -62,7 +67,7 @@ class FileWatch:
                 self._gone()
             if found is None or found == self._seen:
                 continue
-            # Half a config is a config too, and an empty one ends every upstream.
+            # A half-written config may be valid, and an empty one would end every upstream.
             while True:
                 await self._sleep(SETTLE)
                 again = self._look(self._path)

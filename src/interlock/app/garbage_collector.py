@@ -1,10 +1,10 @@
-"""When the garbage collector of a node runs.
+"""Scheduling of the garbage collector of a node.
 
-What a call makes is freed by its reference counts. Little is left for the collector, so it is kept
-from walking over the whole node again and again: what is there after the start is frozen, and the
-thresholds are high. But what dies in a cycle holds its buffers until somebody collects it, and
-calls alone would never reach the thresholds. So young objects are collected by the clock, and all
-of them when the process has grown.
+Reference counts free almost everything that a call creates. So the collector should not traverse
+the whole node repeatedly: objects that exist after the start are frozen, and the thresholds are
+high. But objects in a cycle keep their buffers until a collection, and calls alone would never
+reach the thresholds. So young objects are collected by a timer, and all objects when the process
+has grown.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 EVERY: Final = 60.0
-"""Seconds between two collections of young objects. One takes less than a millisecond."""
+"""Seconds between two collections of young objects. A collection takes less than a millisecond."""
 GROWTH: Final = 64 * 1024 * 1024
-"""Bytes by which the process has to grow before everything is collected."""
+"""The growth of the process in bytes that triggers a full collection."""
 _THRESHOLDS: Final = (20_000, 50, 100)
 _STATM: Final = Path("/proc/self/statm")
 
 
 def memory_in_use() -> int:
-    """The bytes of this process that are in memory; where the system does not tell, the most that
-    ever were."""
+    """Return the resident memory of this process in bytes; its maximum if the system does not
+    tell."""
     try:
         return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
     except OSError:
@@ -35,7 +35,7 @@ def memory_in_use() -> int:
 
 
 class GarbageCollector:
-    """Collects by the clock."""
+    """Runs collections by a timer."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GarbageCollector:
         self._timer: Any = None
 
     def start(self) -> None:
-        """Freeze what is there, and collect what comes and goes from now on."""
+        """Freeze existing objects and start the timer."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
@@ -64,7 +64,7 @@ class GarbageCollector:
         memory = self._memory()
         if memory - self._before >= GROWTH:
             gc.collect()
-            # What is still in use counts as before: only further growth is another reason.
+            # The memory still in use is the new baseline: only further growth triggers again.
             self._before = self._memory()
         else:
             gc.collect(1)

@@ -1,4 +1,4 @@
-"""Applies a config to the components of a node, all or nothing, and stops them one by one."""
+"""Applies a config to all components of a node or to none, and stops the components."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlock.core.feature import Component
 _log: Final = logging.getLogger("interlock.node")
 
 StopStep = tuple[str, Callable[[], Awaitable[None] | None]]
-"""What is stopped, and how."""
+"""The name and the function of a step."""
 
 
 class Lifecycle:
@@ -31,7 +31,7 @@ class Lifecycle:
     async def apply(self, old: Config, new: Config) -> None:
         """Switch every component from `old` to `new`, or none.
 
-        Raises what a component raised, after all that were reached have `old` again.
+        Raises the error of a component after all components that were reached have `old` again.
         """
         async with self._reload:
             self.check(new)
@@ -55,7 +55,7 @@ class Lifecycle:
 
 
 async def stop_each(steps: Iterable[StopStep]) -> None:
-    """Run every step in order. A step that fails is logged and does not prevent the others."""
+    """Run all steps in order. A step that fails is logged and does not prevent the others."""
     for name, stop in steps:
         try:
             pending = stop()

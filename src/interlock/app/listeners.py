@@ -1,7 +1,7 @@
 """The listeners of a node: the HTTP server and the Unix socket that callers connect to.
 
-The HTTP listener serves both generations of MCP, the legacy event stream, and the routes that other
-parts of the node contribute.
+The HTTP listener serves both protocol generations, the legacy event stream, and the routes that
+other parts of the node contribute.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class NodeListeners(Component):
         challenges: Challenges,
         views: Views | None = None,
     ) -> None:
-        """Args:
-        routes: the paths beside the MCP endpoint.
-        guard: checks hosts and origins; it learns here where the node listens.
+        """
+        Args:
+            routes: the paths beside the MCP endpoint.
+            guard: checks hosts and origins; it is told here where the node listens.
         """
         self.url: str | None = None
         self.origin: str | None = None
@@ -119,7 +120,7 @@ class NodeListeners(Component):
     # -- open
 
     async def listen(self) -> str:
-        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        """Open the HTTP listener and return its URL. Raises InterlockError if that fails."""
         config = self._config
         address = config.address
         secure = None
@@ -137,7 +138,7 @@ class NodeListeners(Component):
     async def listen_locally(self) -> Path:
         """Open the Unix socket by which this user's other programs find the node.
 
-        Raises OSError when it cannot be, also when another node has it.
+        Raises OSError if that fails, also when another node has the socket.
         """
         path = socket_path(self._config, self._environ, self._base_dir)
         make_private(path.parent)
@@ -152,7 +153,7 @@ class NodeListeners(Component):
         return path
 
     def stream(self, write: Any) -> McpStream:
-        """The face for one client that speaks lines."""
+        """Return the server side of a stream for one client that sends lines."""
         return McpStream(
             pipeline=self._pipeline,
             hello=self._hello,
@@ -165,7 +166,8 @@ class NodeListeners(Component):
     # -- change
 
     async def apply(self, old: Config, new: Config) -> None:
-        """Apply what may change while they are open. A new `listen` or `path` waits for a start."""
+        """Apply the settings that may change at run time. A new `listen` or `path` needs a
+        restart."""
         self._config = config = new
         self.views.configure(config)
         self._guard.configure(config.allowed_hosts, config.allowed_origins)
@@ -173,7 +175,7 @@ class NodeListeners(Component):
         self._lane.limits = config.limits
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more: open streams of others end."""
+        """Close the open streams of all other callers."""
         self._legacy.retain_only(callers)
 
     # -- close
@@ -184,11 +186,11 @@ class NodeListeners(Component):
             self._http.stop_listening()
         if self._unix is not None and self._unix_path is not None:
             self._unix.close()
-            # The one that was opened: the config may name another by now.
+            # The path that was opened: the config may name another one by now.
             self._unix_path.unlink(missing_ok=True)
 
     async def stop(self) -> None:
-        """Everything asked has been answered: those who are still there are let go."""
+        """Close the remaining connections. All requests have their responses by now."""
         for client in list(self._local_clients):
             client.stop()
         self._legacy.close()

@@ -1,4 +1,4 @@
-"""A node: everything put together, started, changed while it runs, and stopped."""
+"""A node: its components, their start, reload and stop."""
 
 from __future__ import annotations
 
@@ -59,15 +59,14 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.sign_in import Browser
 
 
-# -- How a node introduces itself: what its upstreams say of themselves, as one. Whoever is shown
-# as itself is chosen here, and who has been introduced already hears when that would be said
-# otherwise.
+# -- The server info of a node: merged from its upstreams. A transparent upstream is chosen here.
+# Clients that already have the server info are told when it changes.
 
 OWN_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
 
 
 class NodeIntroduction:
-    """What a node says of itself, to clients and to its parent."""
+    """The server info of a node, for clients and for its parent."""
 
     def __init__(
         self,
@@ -93,13 +92,13 @@ class NodeIntroduction:
         )
 
     def refresh(self) -> None:
-        """What the node can say of itself may be another now."""
+        """Update the server info of the node, and tell the features."""
         self.hello.refresh()
         for feature in self._features:
             feature.on_introduction_change()
 
     def choose_transparent(self) -> None:
-        """By the config: which upstream is shown as itself, if one is."""
+        """Set the upstream that is shown transparently, if the config names one."""
         shown_as_itself = [
             key
             for key, one in self._upstreams.supervisors.items()
@@ -109,18 +108,18 @@ class NodeIntroduction:
         self.refresh()
 
     def shown(self, supervisor: Supervisor) -> None:
-        """The lists of an upstream were read."""
+        """Handle new lists of an upstream."""
         if supervisor.key == self._pipeline.transparent_upstream:
-            # Whoever sees it as itself hears what it announces, even if its list reads as before.
+            # Clients of a transparent upstream get its announcements, even without a change.
             self._change_listeners.changed(supervisor.announced)
 
 
 LAST_CALLS: Final = 2.0
-"""How long calls under way may still take when the node stops."""
+"""Seconds that calls under way may still take when the node stops."""
 
 
 class _Settings(Component):
-    """Settings of the parts that have no life of their own."""
+    """Applies settings to the parts that are not components."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -140,7 +139,7 @@ class _Settings(Component):
 
 
 class _Transparency(Component):
-    """Chooses the upstream that is shown as itself, once the upstreams have the new config."""
+    """Chooses the transparent upstream after the upstreams have the new config."""
 
     def __init__(self, introduction: NodeIntroduction) -> None:
         self._introduction = introduction
@@ -150,7 +149,7 @@ class _Transparency(Component):
 
 
 class Node:
-    """A running Interlock. `start` brings up the upstreams, `listen` opens the faces."""
+    """A running Interlock. `start` connects the upstreams, `listen` opens the listeners."""
 
     def __init__(
         self,
@@ -161,9 +160,13 @@ class Node:
         browser: Browser | None = None,
         leaf: bool = False,
     ) -> None:
-        """With a `browser` the node signs in to upstreams by itself; without one it says when
-        somebody has to run `interlock login`. A `leaf` stands for its one server in the tree of
-        somebody else, and nobody registers with it."""
+        """
+        Args:
+            browser: signs in to upstreams. Without one, the node reports that `interlock login` is
+                needed.
+            leaf: True for a node that represents its one server in the tree of another; no node
+                registers with it.
+        """
         loop = asyncio.get_running_loop()
         load_features()
         config = apply_environment(config, environ)
@@ -172,8 +175,8 @@ class Node:
         self.environ = environ
         self._started = time.monotonic()
         self._restored = False
-        self.node_info = encode_value(OWN_INFO)
-        # Before anything of it is read.
+        self.own_info = encode_value(OWN_INFO)
+        # Before any state is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
         self._bearer_registry = BearerRegistry(tokens, browser=browser)
@@ -231,7 +234,7 @@ class Node:
             breakers=self.breakers,
             upstreams=self.upstreams.upstreams,
             audit=self.audit,
-            # uvloop's own clock stands still between two turns of the loop; durations need better.
+            # uvloop's clock stands still during a turn of the loop. Durations need a better one.
             clock=time.monotonic,
             call_later=loop.call_later,
             call_soon=loop.call_soon if config.wakeful and can_busy_poll() else None,
@@ -335,7 +338,7 @@ class Node:
             pipeline=self.pipeline,
         )
         first = {key for key, one in named.items() if one.takes_config_before_upstreams}
-        # In this order a new config is applied.
+        # A new config is applied in this order.
         self._lifecycle = Lifecycle(
             {
                 "listeners": self.listeners,
@@ -348,10 +351,10 @@ class Node:
             }
         )
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Begin to connect to every upstream, each on its own."""
+        """Begin to connect every upstream."""
         self._restore()
         self.tokens.start()
         for key, server in self.config.servers.items():
@@ -361,7 +364,7 @@ class Node:
         self.introduction.choose_transparent()
 
     def _restore(self) -> None:
-        """Take up what an earlier run left. Once, whoever begins."""
+        """Restore the state of an earlier run. Does nothing when called again."""
         if not self._restored:
             self._restored = True
             self.trust.start()
@@ -369,12 +372,13 @@ class Node:
                 feature.restore_state()
 
     def settled(self) -> None:
-        """Say that every upstream was tried once: from now on others may be told of the node."""
+        """Tell the features that every upstream was tried once: the node may now register
+        elsewhere."""
         for feature in self._features.values():
             feature.on_upstreams_tried()
 
     async def listen(self) -> str:
-        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        """Open the HTTP listener and return its URL. Raises InterlockError if that fails."""
         self._restore()
         url = await self.listeners.listen()
         self.revocation.sweep()
@@ -388,7 +392,7 @@ class Node:
     async def listen_locally(self) -> Path:
         """Open the Unix sockets by which this user's other programs find the node.
 
-        Raises OSError when they cannot be, also when another node has them.
+        Raises OSError if that fails, also when another node has them.
         """
         path = await self.listeners.listen_locally()
         for feature in self._features.values():
@@ -398,28 +402,29 @@ class Node:
         return path
 
     async def listen_for_people(self) -> None:
-        """Open only the socket by which this user answers calls that wait. Raises OSError."""
+        """Open only the socket for approvals by this user. Raises OSError."""
         if self.trust.approving is not None:
             path = socket_path(self.config, self.environ, self.base_dir)
             await self.trust.approving.listen_locally(path)
 
     @property
     def url(self) -> str | None:
-        """Where the MCP face answers. None: it is not open."""
+        """The URL of the MCP endpoint. None: it is not open."""
         return self.listeners.url
 
     def stream(self, write: Any) -> McpStream:
-        """The face for one client that speaks lines."""
+        """Return the server side of a stream for one client that sends lines."""
         return self.listeners.stream(write)
 
     async def until_settled(self, seconds: float) -> None:
-        """Wait until every upstream has been tried once, but no longer than this."""
-        await self.upstreams.wait_for_first_attempt(seconds)
+        """Wait until every upstream was tried once, at most this many seconds."""
+        await self.upstreams.until_settled(seconds)
 
     async def stop(self) -> None:
-        """Stop every component, those that accept callers first. A failure stops no other."""
+        """Stop every component, those that accept callers first. A failure does not prevent the
+        others."""
         features = [(type(one).__name__.lower(), one) for one in reversed(self._features.values())]
-        # Nobody new from here on; then those who wait are told.
+        # Accept no new callers, then tell those that wait.
         await stop_each(
             (
                 *((f"{name} before the end", one.announce_shutdown) for name, one in features),
@@ -447,13 +452,13 @@ class Node:
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
 
-    # -- change while running
+    # -- reload
 
     async def apply(self, config: Config) -> ConfigChange:
-        """Run by a new config. Only what changed is touched.
+        """Apply a new config. Only what changed is touched.
 
-        Raises InterlockError when the new config cannot be used. After any failure every component
-        runs by the previous config again.
+        Raises InterlockError if the new config cannot be used. After a failure every component has
+        the previous config again.
         """
         old, new = self.config, apply_environment(config, self.environ)
         try:
@@ -462,22 +467,22 @@ class Node:
         except BaseException:
             self.config = old
             raise
-        # Only now, because it cannot be undone: whoever is no longer known hears nothing more.
+        # Last, because it cannot be undone: end the sessions of callers that are no longer known.
         self.revocation.all_but(self.trust.identity)
         return diff(old, new)
 
     # -- parts
 
     def component(self, kind: type[Kind]) -> Kind:
-        """The component of a feature by its class. Raises KeyError: the node has none."""
+        """Return the component of a feature by its class. Raises KeyError if the node has none."""
         found = self._features[kind]
         assert isinstance(found, kind)
         return found
 
-    # -- how it fares
+    # -- status
 
     def status(self) -> NodeStatus:
-        """The node's own fields of its status."""
+        """Return the node's own fields of its status."""
         problems = self.trust.problems()
         for feature in self._features.values():
             problems += feature.problems()
@@ -502,7 +507,7 @@ class Node:
         )
 
     def report(self) -> StatusReport:
-        """The status of the node and of its features."""
+        """Return the status of the node and of its features."""
         parts = (feature.status() for feature in self._features.values())
         return StatusReport(self.status(), {type(one): one for one in parts if one is not None})
 

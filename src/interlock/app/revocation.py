@@ -1,5 +1,5 @@
-"""Ends what callers have open in a node that goes on: those whose tokens do not count any more, and
-sessions that nobody uses."""
+"""Ends the sessions and streams of callers: after revocation, after expiry of a token, and when
+idle."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.identity.component import CallerComplement
 
 SWEEP: Final = 60.0
-"""How often quiet sessions are looked for."""
+"""Seconds between two searches for idle sessions."""
 
 
 class Revocation:
-    """Ends what callers have open."""
+    """Ends the sessions, streams and calls of callers."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Revocation:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def sweep(self) -> None:
-        """End the sessions that have been quiet for too long, now and from now on."""
+        """End idle sessions, now and periodically."""
         self._sessions.sweep()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self.sweep)
 
@@ -51,12 +51,12 @@ class Revocation:
             self._sweeper.cancel()
 
     def all_but(self, callers: Container[str]) -> None:
-        """Only these are known: sessions and open streams of others end."""
+        """End the sessions and open streams of all other callers."""
         self._sessions.retain_only(callers)
         self._end_listening(callers)
 
     def revoked(self, names: RevokedCallers) -> None:
-        """Their tokens do not count any more: everything of theirs ends now."""
+        """End everything of callers whose tokens were revoked."""
         self.all_but(CallerComplement(names))
         for feature in self._features:
             feature.on_tokens_revoked(names)
@@ -65,7 +65,8 @@ class Revocation:
                 self._pipeline.cancel(call, "The caller's token was revoked.")
 
     def expired(self, names: frozenset[str]) -> None:
-        """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
+        """End the open streams of callers whose tokens expired. Their sessions wait for a new
+        token."""
         rest = CallerComplement(names)
         self._sessions.hang_up_on_all_but(rest)
         self._end_listening(rest)

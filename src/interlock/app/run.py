@@ -1,8 +1,9 @@
-"""A node under way: started from its config, kept by it, and ended by signals.
+"""One run of a node: start, reload of the config, and stop by signals.
 
-SIGTERM and SIGINT end it in order, and a second SIGINT at once. A changed file makes it read its
-config again: only what changed is touched, and a bad file changes nothing. SIGHUP does the same,
-unless the node was started from a terminal: then the terminal was closed, and that ends it.
+SIGTERM and SIGINT stop it in order; a second SIGINT stops it at once. A changed config file is
+reloaded: only what changed is touched, and an invalid file changes nothing. SIGHUP does the same,
+except for a node that was started from a terminal: then it means that the terminal was closed, and
+stops the node.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ _log = logging.getLogger("interlock.node")
 
 SETTLED_WITHIN: Final = 10.0
 REGISTERED_AFTER: Final = 3.0
-"""So long a node waits for its servers before it registers with a parent: else that would list
-nothing of it at first."""
+"""The maximum time to wait for upstreams before the node registers with a parent, which would
+otherwise list no tools of it at first."""
 CHECKED_AFTER: Final = 0.5
-"""Lists of tools change in bursts: names in the config are checked this long after a change."""
+"""The delay after a change of tools before names in the config are checked. Lists of tools change
+in bursts."""
 STOP_WITHIN: Final = 20.0
-"""Longer than any part of a node takes to end in order."""
+"""Longer than any part of a node takes to stop in order."""
 
 
 async def _register(node: Node) -> None:
@@ -57,30 +59,32 @@ class NodeRun:
         doubts: Callable[[Config], Iterable[Problem]] = lambda _: (),
         tool_doubts: Callable[[Config, Sequence[Offering]], Iterable[Problem]] = lambda *_: (),
     ) -> None:
-        """`load` reads the config anew; `watched` is the file that it comes from. `doubts` says
-        what may not be meant in a config that can be used, `tool_doubts` the same once servers
-        have listed their tools.
-
-        A node that is not `listening` has no HTTP and no socket: whoever runs it feeds it.
+        """
+        Args:
+            load: reads the config again.
+            watched: the file that the config comes from.
+            listening: False for a node without HTTP and sockets; its owner passes messages to it.
+            doubts: returns warnings about a valid config.
+            tool_doubts: the same, after upstreams have listed their tools.
         """
         self.config_problem: str | None = None
-        """Why the config as it stands now is not the one that runs; None when it is."""
+        """Why the current config file is not in use. None if it is."""
         self.stopping = asyncio.Event()
         self._load = load
         self._doubts = doubts
         self._doubted: frozenset[tuple[str, str]] = frozenset()
-        """What was told of the config as it is."""
+        """The warnings that were logged for the current config."""
         self._tool_doubts = tool_doubts
         self._tools_doubted: set[tuple[str, str]] = set()
         self._tools_changed = asyncio.Event()
         self._base_dir = base_dir
         self._listening = listening
-        # Watched before it is read: a change in between is then not missed.
+        # Watched before it is read, so that no change is missed.
         self._watch = None if watched is None else FileWatch(watched, gone=self._config_gone)
         self._node: Node | None = None
         self._started_with = Config()
         self._waiting: tuple[str, ...] = ()
-        """Fields that are not as the node was started with: they take a new start."""
+        """Fields that changed since the start and need a restart."""
         self._reload_asked = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,8 +100,8 @@ class NodeRun:
         return self._node
 
     async def start(self) -> Node:
-        """Open the faces and begin to connect. Raises InterlockError, with nothing left over."""
-        # First of all: a signal that comes while the node starts must end what was started.
+        """Open the listeners and begin to connect. Raises InterlockError, after cleaning up."""
+        # First, because a signal during the start must stop what was started.
         self._heed_signals()
         self._started_with = config = self._load()
         if self._listening:
@@ -123,7 +127,7 @@ class NodeRun:
         self._tell_doubts(self._doubts(config))
         loop = asyncio.get_running_loop()
         if self._listening:
-            # One that stands beside it, for a client on stdio, is not another child.
+            # A node that only serves one client on stdio does not register as another child.
             self._tasks.append(loop.create_task(_register(node), name="register"))
         self._tasks.append(loop.create_task(self._keep_config(), name="config"))
         node.catalog.on_change(lambda _: self._tools_changed.set())
@@ -134,17 +138,17 @@ class NodeRun:
         return node
 
     async def _calm_collector(self, node: Node) -> None:
-        """Keep the garbage collector from walking over the node, once everything is started."""
+        """Configure the garbage collector once everything is started."""
         await node.until_settled(SETTLED_WITHIN)
         self._collector = GarbageCollector(asyncio.get_running_loop().call_later)
         self._collector.start()
 
     async def stop(self) -> None:
-        """End everything. Returns when nothing of the node is left."""
+        """Stop everything. Returns when nothing of the node is left."""
         self.stopping.set()
         try:
             async with asyncio.timeout(STOP_WITHIN):
-                # A reload that is under way comes to its end: half of one would leave things over.
+                # Wait for a reload under way: half of one would leave resources open.
                 async with self._reloading:
                     for task in self._tasks:
                         task.cancel()
@@ -155,7 +159,7 @@ class NodeRun:
                 await self.node.stop()
                 self._unlock()
         except TimeoutError:
-            _log.error("the node did not stop within %g s; it is ended as it is", STOP_WITHIN)
+            _log.error("the node did not stop within %g s; exiting now", STOP_WITHIN)
             exit_now()
 
     def _unlock(self) -> None:
@@ -174,15 +178,17 @@ class NodeRun:
             path.chmod(0o600)
             self._status_path = path
         except (OSError, InterlockError) as error:
-            # The node is of use without it: only `interlock stdio` and its like do not find it.
-            _log.warning("no local socket, so other commands do not find this node: %s", error)
+            # The node works without it, but `interlock stdio` and similar commands do not find it.
+            _log.warning(
+                "local socket: cannot open, other commands do not find this node: %s", error
+            )
 
     @staticmethod
     async def _let_people_answer(node: Node) -> None:
         try:
             await node.listen_for_people()
         except (OSError, InterlockError) as error:
-            _log.warning("no local socket, so nobody can answer calls that wait: %s", error)
+            _log.warning("local socket: cannot open, pending calls cannot be approved: %s", error)
 
     def _stop_telling(self) -> None:
         if self._status is not None:
@@ -199,7 +205,7 @@ class NodeRun:
         if not on_terminal():
             loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            # The terminal was closed. Whoever started us with nohup does not want to know.
+            # The terminal was closed. With nohup, SIGHUP is ignored.
             loop.add_signal_handler(signal.SIGHUP, self.stopping.set)
 
     def _interrupted(self) -> None:
@@ -222,7 +228,7 @@ class NodeRun:
 
     async def _reload(self) -> None:
         try:
-            # A long file takes long to read, and calls are under way.
+            # In a thread: a long file must not delay calls.
             config = await asyncio.to_thread(self._load)
             change = await self.node.apply(config)
         except InterlockError as error:
@@ -230,7 +236,7 @@ class NodeRun:
             _log.error("invalid config; keeping the previous one: %s", error)
         except Exception as bug:
             self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
-            _log.exception("reloading failed inside the node")
+            _log.exception("config: reload failed with an internal error")
         else:
             _log.info("config reloaded: %s", describe(change))
             self._tell_doubts(await asyncio.to_thread(self._doubts, config))
@@ -242,7 +248,7 @@ class NodeRun:
             self._waiting = waiting
 
     def _tell_doubts(self, doubts: Iterable[Problem]) -> None:
-        """Each once, on whichever line it stands, and again only after it was gone."""
+        """Log each new warning once, whatever its line number, and again only after it was gone."""
         found = {(one.path, one.message): one for one in doubts}
         for key, one in found.items():
             if key not in self._doubted:
@@ -250,15 +256,15 @@ class NodeRun:
         self._doubted = frozenset(found)
 
     async def _check_tools(self, node: Node) -> None:
-        """Log names of the config that match no tool, whenever tools or the config change."""
+        """Log names in the config that match no tool, whenever tools or the config change."""
         checked = None
         while True:
             config, offerings = node.config, node.catalog.offerings
-            # A list may be long, and calls are under way.
+            # In a thread: a long list must not delay calls.
             found = await asyncio.to_thread(self._tool_doubts, config, offerings)
             listed = {(one.path, one.message): one for one in found}
             if config is not checked:
-                # What was corrected, and is wrong again, is logged again.
+                # A problem that was corrected and returns is logged again.
                 self._tools_doubted &= listed.keys()
                 checked = config
             for key, one in listed.items():
@@ -270,11 +276,12 @@ class NodeRun:
             self._tools_changed.clear()
 
     def _config_gone(self) -> None:
-        _log.warning("the config file is gone; keeping the previous config until it is back")
+        _log.warning("config: the file is gone; keeping the previous config until it returns")
 
 
 class _Telling(asyncio.Protocol):
-    """Tells whoever connects how the node fares, and hangs up. Only its own user can connect."""
+    """Sends the status of the node to a client and closes the connection. Only its own user can
+    connect."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -286,20 +293,20 @@ class _Telling(asyncio.Protocol):
 
 
 def on_terminal() -> bool:
-    """Whether this process was started from a terminal, and has it for its input or output."""
+    """Return whether this process has a controlling terminal as its input or output."""
     for fd in (0, 1):
         try:
             os.tcgetpgrp(fd)
         except OSError:
-            # It leads elsewhere, or to a terminal that is not ours.
+            # No terminal, or not our controlling terminal.
             continue
         return True
     return False
 
 
 def describe(change: ConfigChange) -> str:
-    """What a reload did, in one line."""
-    reconnect = change.reconnect
+    """Describe the effects of a reload in one line."""
+    relinked = change.relinked
     parts = {
         "started": change.added,
         "ended": change.removed,
@@ -315,4 +322,4 @@ def describe(change: ConfigChange) -> str:
 def _takes_a_new_start(fields: tuple[str, ...]) -> str | None:
     if not fields:
         return None
-    return f"{' and '.join(fields)} changed in the config: that takes a new start of the node"
+    return f"{' and '.join(fields)} changed in the config. Restart the node to apply this."

@@ -1,9 +1,8 @@
-"""What an administrator of topics does over HTTP: look which topics there are and who is in them,
-and change what one may say.
+"""The HTTP API for administrators of topics: list topics and participants, change capabilities.
 
-It is there only where the config names administrators; everywhere else its paths are unknown.
-Nobody changes its own capabilities. Every change is written down by the gateway, and here every
-refusal, and who looked.
+It exists only if the config names administrators; otherwise its paths are unknown. Nobody can
+change their own capabilities. The gateway records every change; this module records every rejection
+and every read access.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ _MOST_PATTERNS: Final = 200
 
 
 class CapabilityChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed."""
+    """The body of a request to change capabilities."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
 
 
 class AdminApp:
-    """/admin/topics, and everything under /admin/participants."""
+    """Serves /admin/topics and all paths under /admin/participants."""
 
     def __init__(
         self,
@@ -64,7 +63,11 @@ class AdminApp:
         audit: Audit,
         challenges: Challenges,
     ) -> None:
-        """`refused` records who was turned away, `audit` who looked."""
+        """
+        Args:
+            refused: records rejected requests.
+            audit: records read access.
+        """
         self._guard = guard
         self._challenges = challenges
         self._gateway = gateway
@@ -104,7 +107,7 @@ class AdminApp:
         id = path.removeprefix("/").removesuffix(_CAPABILITIES)
         if path and not (path.endswith(_CAPABILITIES) and id):
             return 404, words(
-                "not_found", f"There is nothing here but {BASE}, and below it ID{_CAPABILITIES}."
+                "not_found", f"This path does not exist. Use {BASE} or {BASE}/ID{_CAPABILITIES}."
             )
         if scope["method"] != ("POST" if path else "GET"):
             return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
@@ -127,17 +130,17 @@ class AdminApp:
         self, caller: Caller, id: str, asked: CapabilityChange, topic: str | None
     ) -> CapabilityUpdate:
         if not asked.add and not asked.remove:
-            raise InterlockError(INVALID_PARAMS, "Say what to `add` or to `remove`.")
+            raise InterlockError(INVALID_PARAMS, "The request needs `add` or `remove`.")
         if len(asked.add) + len(asked.remove) > _MOST_PATTERNS:
             raise InterlockError(
-                INVALID_PARAMS, f"At most {_MOST_PATTERNS} patterns are changed at once."
+                INVALID_PARAMS, f"A request can change at most {_MOST_PATTERNS} patterns."
             )
         return self._gateway.change(id, asked.add, asked.remove, by=caller.name, topic=topic)
 
-    # -- who may
+    # -- authorization
 
     async def _admin(self, call: Call) -> Caller:
-        """Raises InterlockError."""
+        """Authenticate the caller and check that it is an administrator. Raises InterlockError."""
         call.caller = caller = await caller_of(call, self._authenticate)
         check_administers(self._gateway.config, caller)
         return caller

@@ -1,7 +1,7 @@
-"""Who may come into a topic, what it is called there, and what it may say: from the config alone.
+"""Admission to topics by the config: who may join, under which id, and with which capabilities.
 
-Pure. A topic that is not there and one that is closed to the caller are refused in the same words,
-so that nobody learns names by asking.
+An unknown topic and a topic that is closed to the caller give the same error, so that nobody can
+probe for names. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from interlock.topics.config import (
 from interlock.topics.member import ParticipantProfile
 
 ADMIN: Final = "admin"
-"""What the token of an administrator must have among its scopes, if it has any."""
+"""The scope that the token of an administrator must have, if it has scopes."""
 RESTRICTED: Final = "restricted"
 PUBLIC: Final = "public"
 
@@ -37,20 +37,25 @@ _GLOB: Final = frozenset("*?[")
 def admit(
     config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = GUEST
 ) -> tuple[TopicConfig, ParticipantProfile]:
-    """Raises InterlockError. `caller`: None for one that showed no credential; it is called
-    `guest`, where it may come in at all."""
+    """Return the settings of a topic and the participant that a caller is in it. Raises
+    InterlockError.
+
+    Args:
+        caller: None if the client sent no credential.
+        guest: the id of such a client.
+    """
     if _TOPIC.fullmatch(topic) is None:
         raise InterlockError(
             INVALID_PARAMS,
-            "A topic is named by 1 to 128 letters, digits, dots, dashes and underscores: "
-            "write ?topic=NAME.",
+            "The topic name is invalid. Use 1 to 128 letters, digits, dots, dashes and "
+            "underscores: ?topic=NAME.",
         )
     settings = settings_of(config, topic)
     if caller is None:
         if settings is None or settings.access != PUBLIC:
             raise InterlockError(
                 UNAUTHENTICATED,
-                "This topic is not open to strangers. Send a bearer token in the Authorization "
+                "This topic requires authentication. Send a bearer token in the Authorization "
                 "header.",
             )
         return settings, ParticipantProfile(guest, PROFILES[settings.anonymous])
@@ -65,19 +70,19 @@ def admit(
     if not is_id(id) or _is_anothers(id, seat, settings):
         raise InterlockError(
             FORBIDDEN,
-            f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Give the seat an "
-            "`id` under topics.rooms in the config.",
+            f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Configure an `id` for "
+            "it under topics.rooms.",
         )
     return settings, ParticipantProfile(id, capabilities_of(seat, settings.profile), seat.routing)
 
 
 def check_administers(config: TopicsConfig, caller: Caller) -> None:
-    """Raises InterlockError unless it may see who is in topics, and change what they may say."""
+    """Raise InterlockError unless the caller may list topics and change capabilities."""
     if not any(fits(caller.name, glob) for glob in config.admins):
         raise InterlockError(
             FORBIDDEN,
-            f"{caller.name} does not administer topics: `topics.admins` in the node's config "
-            "says who does.",
+            f"{caller.name} is not an administrator of topics. Administrators are listed in "
+            "`topics.admins` of the node's config.",
         )
     if caller.scopes is not None and ADMIN not in caller.scopes:
         raise InterlockError(
@@ -88,48 +93,49 @@ def check_administers(config: TopicsConfig, caller: Caller) -> None:
 
 
 def settings_of(config: TopicsConfig, topic: str) -> TopicConfig | None:
-    """Those under its very name, else those of the first glob that fits."""
+    """Return the settings under exactly this name, else those of the first glob that matches."""
     entry = entry_of(config, topic)
     return None if entry is None else config.rooms[entry]
 
 
 def entry_of(config: TopicsConfig, topic: str) -> str | None:
-    """Under which name the config has a topic: its own, or a glob."""
+    """Return the name under which the config has a topic: its own name or a glob."""
     if topic in config.rooms:
         return topic if not is_glob(topic) else None
     return next((name for name in config.rooms if is_glob(name) and fits(topic, name)), None)
 
 
 def capabilities_of(seat: SeatConfig, profile: str = "initial") -> tuple[str, ...]:
-    """The patterns of its profile, or of `profile` where it names none, then its own; each once."""
+    """Return the patterns of the participant's profile (default: `profile`), then its own, each
+    once."""
     of_profile = PROFILES[seat.profile or profile]
     return tuple(dict.fromkeys((*of_profile, *seat.capabilities)))
 
 
 def is_glob(name: str) -> bool:
-    """Whether an entry of the config stands for several topics."""
+    """Return whether a config entry applies to several topics."""
     return not _GLOB.isdisjoint(name)
 
 
 def fits(name: str, glob: str) -> bool:
-    """Capitals count, on every system."""
+    """Return whether a name matches a glob. Case-sensitive on every system."""
     return fnmatchcase(name, glob)
 
 
 def is_id(text: str) -> bool:
-    """Whether a participant can be called so. Nobody is called as a gateway is."""
+    """Return whether a text can be the id of a participant. The id of the gateway cannot."""
     return can_be_read(text) and not is_gateways(text)
 
 
 def _is_anothers(id: str, own: SeatConfig, settings: TopicConfig) -> bool:
-    """Whether others would take it for somebody else: the node, its recorder, or whoever another
-    seat is for."""
+    """Return whether an id could be mistaken for another: the node, the recorder, or another
+    configured participant."""
     taken = {folded(RECORDER)}
     if settings.node is not None:
         taken.add(folded(settings.node))
     for seat in settings.seats:
         if own.id is None and seat.id is not None:
-            # A caller of that very name is no stranger to it, one that is only written so may be.
+            # A caller with exactly this name may have the id. A name that only looks alike may not.
             taken.update(map(folded, (seat.id, *(name for name in seat.callers if name != id))))
     return folded(id) in taken
 
@@ -143,6 +149,6 @@ def _fits(seat: SeatConfig, caller: Caller) -> bool:
 def _refused(topic: str) -> InterlockError:
     return InterlockError(
         FORBIDDEN,
-        f"You have no seat in a topic called {topic}. Whoever runs the node gives seats, under "
-        "topics.rooms in its config.",
+        f"You are not a participant of a topic {topic}. The operator of the node adds "
+        "participants under topics.rooms in its config.",
     )

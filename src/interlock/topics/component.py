@@ -1,6 +1,5 @@
-"""Topics put together: the gateway, its door and its admin paths, and the seats that the node
-itself takes in rooms. The node makes one of these, opens it with its doors, and closes it before
-them."""
+"""The topics component of a node: the gateway, its endpoint and admin API, and the node's own
+participants."""
 
 from __future__ import annotations
 
@@ -61,7 +60,10 @@ class Topics(FeatureComponent):
         recorder: Recorder | None,
         origin: Callable[[], str | None],
     ) -> None:
-        """`origin`: scheme, host and port at which the node listens."""
+        """
+        Args:
+            origin: returns scheme, host and port at which the node listens.
+        """
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._pipeline = pipeline
@@ -75,12 +77,13 @@ class Topics(FeatureComponent):
         self._origin = origin
         self._seats: dict[str, NodeParticipant] = {}
         self._fulfilments: dict[str, Fulfilments] = {}
-        """By room: what goes on when a new config gives the node another seat there."""
+        """By room: calls under way, kept when a new config replaces the node's participant
+        there."""
         self._upstreams: dict[str, RoomUpstreams] = {}
         self._guard = guard
         self._challenges = challenges
         self._path = config.section(TopicsConfig).path
-        """Rooms may come and go; another path takes a new start."""
+        """Rooms may change at run time. Another path needs a restart."""
         self.gateway = Gateway(
             config.section(TopicsConfig),
             call_soon=loop.call_soon,
@@ -97,16 +100,16 @@ class Topics(FeatureComponent):
         self._started = False
         self._settling: set[asyncio.Task[None]] = set()
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Take the seats that the config gives the node. Once, whoever begins."""
+        """Open the rooms in which the node takes part. Does nothing when called again."""
         if not self._started:
             self._started = True
             self.gateway.start()
 
     async def disconnect(self) -> None:
-        """Everybody is told that the node stops, and let go."""
+        """Tell all members that the node stops, and disconnect them."""
         for task in list(self._settling):
             task.cancel()
         self.gateway.close()
@@ -125,17 +128,17 @@ class Topics(FeatureComponent):
         return (joined, *app.routes())
 
     def take(self, upgrade: WebSocketRequest) -> None:
-        """Somebody wants to come in."""
+        """Accept or reject a client that wants to join."""
         if self._has_rooms():
             self.door.take(upgrade)
         else:
-            upgrade.refuse(404, "There are no topics here.")
+            upgrade.refuse(404, "This node has no topics.")
 
     def _has_rooms(self) -> bool:
         return bool(self.gateway.config.rooms)
 
     def url(self, origin: str | None) -> str | None:
-        """Where topics are joined at a node with this origin. None: there are none."""
+        """Return the URL of the topics of a node with this origin. None if it has no topics."""
         if origin is None or not self._has_rooms():
             return None
         return f"ws{origin.removeprefix('http')}{self._path}"
@@ -143,21 +146,21 @@ class Topics(FeatureComponent):
     # -- change
 
     async def apply(self, old: Config, new: Config) -> None:
-        """Run by a new config: everybody who is in is looked at anew, as who it is now."""
+        """Apply a new config: authenticate every member again and check its permissions."""
         for member in self.gateway.outside():
             if member.caller.kind == GUEST:
                 continue
             try:
                 self._recognise(member)
             except PendingIdentity as unsettled:
-                # Whoever knows has to be asked first: it stays who it was until then.
+                # The issuer must be asked first. The member keeps its identity until then.
                 task = asyncio.ensure_future(self._settle(member, unsettled))
                 self._settling.add(task)
                 task.add_done_callback(self._settling.discard)
         self.gateway.configure(new.section(TopicsConfig))
 
     def _recognise(self, member: Member) -> None:
-        """Who it is now, by what it came in with. Raises PendingIdentity."""
+        """Authenticate a member again by its credentials. Raises PendingIdentity."""
         try:
             caller = self._pipeline.admission.authenticate(member.credentials)
         except PendingIdentity:
@@ -168,12 +171,12 @@ class Topics(FeatureComponent):
             self.gateway.known_as(member, caller)
 
     async def _settle(self, member: Member, unsettled: PendingIdentity) -> None:
-        """Look at it again once its issuer has said who it is."""
+        """Authenticate a member again after its issuer has responded."""
         try:
             await unsettled.resolve()
             self._recognise(member)
         except InterlockError as error:
-            # Nobody could say: as for whoever knocks now.
+            # The identity cannot be verified: treated like a new connection.
             self.gateway.disconnect_member(member, error.message)
         else:
             self.gateway.recheck(member)
@@ -184,17 +187,17 @@ class Topics(FeatureComponent):
     def on_tokens_expired(self, callers: Container[str]) -> None:
         self.gateway.disconnect(callers)
 
-    # -- how it fares
+    # -- status
 
     def status(self) -> TopicsStatus:
-        """The rooms that are open."""
+        """Return the open rooms."""
         rooms = {
             name: TopicStatus(len(room.members), room.refused)
             for name, room in self.gateway.rooms.items()
         }
         return TopicsStatus(rooms, self.url(self._origin()))
 
-    # -- the node's own seats
+    # -- participants of the node itself
 
     def _opened(self, room: Room) -> None:
         settings, loop = room.settings, self._loop

@@ -1,5 +1,4 @@
-"""What a node is told about topics: which there are, who has a seat in them, and what each may say
-there."""
+"""The config section `topics`: rooms, their participants and capabilities."""
 
 from __future__ import annotations
 
@@ -29,9 +28,10 @@ from interlock.protocol.mcpx_terms import MAX_PARTICIPANT_ID
 
 MEBIBYTE: Final = 1024 * 1024
 RECORDER: Final = "recorder"
-"""What the participant is called that writes a topic to the journal. Nobody else ever is."""
+"""The id of the participant that writes a topic to the journal. No other participant can have
+it."""
 _GATEWAYS: Final = re.compile(r"system(?![^\W_])")
-"""The gateway's own word, alone or in front of anything but more of a word."""
+"""The id of the gateway, alone or followed by anything but a letter or digit."""
 
 Access = Literal["public", "private", "restricted"]
 Routing = Literal["all", "directed"]
@@ -41,122 +41,126 @@ ProfileName = Literal[
 
 
 def folded(id: str) -> str:
-    """The same for ids that are the same but for capitals and ways to write a letter."""
+    """Normalize an id: equal for ids that differ only in case or in Unicode form."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", id).casefold())
 
 
 def is_gateways(id: str) -> bool:
-    """Whether it is, or could be taken for, what only the gateway is called."""
+    """Return whether the id is the gateway's, or could be mistaken for it."""
     return _GATEWAYS.match(folded(id)) is not None
 
 
 def can_be_read(id: str) -> bool:
-    """Whether a reader sees all of it: no spaces, nothing invisible, nothing that turns the order
-    of letters around."""
+    """Return whether an id is fully visible: no spaces, invisible characters or changes of text
+    direction."""
     return 0 < len(id) <= MAX_PARTICIPANT_ID and id.isprintable() and INVISIBLE.search(id) is None
 
 
 class SeatConfig(Section, frozen=True):
-    """Who sits in a topic, and what it may say. The first seat that fits a caller is its own."""
+    """A participant of a topic and its capabilities. The first entry that matches a caller
+    applies."""
 
     callers: Annotated[list[Glob], says("Globs of callers.")] = field(default_factory=list)
-    roles: Annotated[list[Text], says("Or any of these roles.")] = field(default_factory=list)
-    id: Annotated[Text | None, says("What it is called there. Default: the caller's name.")] = None
-    profile: Annotated[ProfileName | None, says("A set of capabilities. Default: the topic's.")] = (
+    roles: Annotated[list[Text], says("Or callers with any of these roles.")] = field(
+        default_factory=list
+    )
+    id: Annotated[Text | None, says("Id in the topic. Default: the caller's name.")] = None
+    profile: Annotated[ProfileName | None, says("Set of capabilities. Default: the topic's.")] = (
         None
     )
     capabilities: Annotated[
-        list[Text], says("Kinds it may send as well, such as mcp/request:tools/*.")
+        list[Text], says("Further kinds it may send, such as mcp/request:tools/*.")
     ] = field(default_factory=list)
     routing: Annotated[
-        Routing, says("directed: it is not sent what is addressed to others only.")
+        Routing, says("directed: it does not get messages that are addressed only to others.")
     ] = "all"
 
 
 class ParticipantUpstream(Section, frozen=True):
-    """A participant whose tools are in the node's catalog."""
+    """A participant whose tools are in the catalog of the node."""
 
-    segment: Annotated[Segment, says("Its segment. Default: made from its id.")] = ""
-    allow: Annotated[list[Glob], says("Globs of tools that are shown. Default: all.")] = field(
+    segment: Annotated[Segment, says("Segment of its tool names. Default: made from its id.")] = ""
+    allow: Annotated[list[Glob], says("Globs of tools to list. Default: all.")] = field(
         default_factory=list
     )
-    deny: Annotated[list[Glob], says("Globs of tools that are not shown.")] = field(
-        default_factory=list
-    )
+    deny: Annotated[list[Glob], says("Globs of tools not to list.")] = field(default_factory=list)
     effects: Annotated[
-        dict[Glob, EffectName], says("What tools do, by glob, where you know better.")
+        dict[Glob, EffectName],
+        says("Effects of tools, by glob. They override what the participant declares."),
     ] = field(default_factory=dict)
-    trust_annotations: Annotated[
-        bool, says("Whether what it says of its own tools is believed.")
-    ] = False
+    trust_annotations: Annotated[bool, says("Trust the annotations of its tools.")] = False
     timeout: Annotated[Duration | None, says("Deadline of a call. Default: the node's.")] = None
-    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it left.")] = 60.0
-    enabled: Annotated[bool, says("false: it is left alone.")] = True
+    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it leaves.")] = 60.0
+    enabled: Annotated[bool, says("false: do not use it as an upstream.")] = True
 
 
 class TopicConfig(Section, frozen=True):
-    """One topic, or all whose names fit a glob."""
+    """One topic, or all topics whose names match a glob."""
 
     access: Annotated[
         Access,
         says(
-            "restricted: who has a seat; private: every known caller; public: without a token, too."
+            "restricted: callers in `participants`; private: every known caller; public: also "
+            "callers without a token."
         ),
     ] = "restricted"
-    seats: Annotated[list[SeatConfig], says("Who sits here, the first that fits.")] = field(
+    seats: Annotated[list[SeatConfig], says("Who may join. The first match applies.")] = field(
         default_factory=list
     )
     profile: Annotated[
-        ProfileName, says("Capabilities of a seat that names none, and of callers without one.")
+        ProfileName,
+        says("Default profile of participants, and of callers that match no participant."),
     ] = "initial"
-    anonymous: Annotated[ProfileName, says("Capabilities of those who come without a token.")] = (
-        "initial"
-    )
+    anonymous: Annotated[ProfileName, says("Profile of callers without a token.")] = "initial"
     node: Annotated[
-        Text | None, says("The node sits here, under this id. Default: it does not.")
+        Text | None, says("Id under which the node takes part. Default: it does not.")
     ] = None
     upstreams: Annotated[
-        dict[Text, ParticipantUpstream], says("Participants that are servers to the node, by id.")
+        dict[Text, ParticipantUpstream], says("Participants that are upstreams of the node, by id.")
     ] = field(default_factory=dict)
     record: Annotated[
         Literal["off", "heads", "whole"],
-        says("What of it is written to the journal, by a participant called recorder."),
+        says("What to write to the journal, by a participant with the id recorder."),
     ] = "off"
-    notice: Annotated[bool, says("Whether others hear that somebody said what it may not.")] = False
-    most: Annotated[Count, says("The most participants at once.")] = 1_000
+    notice: Annotated[
+        bool, says("Tell the others when a participant sends a kind that it may not.")
+    ] = False
+    most: Annotated[Count, says("Maximum number of participants.")] = 1_000
     guests: Annotated[
         Count | None,
-        says("The most of them who came without a token. Default: half of `most`."),
+        says("Maximum number of guests (without a token). Default: half of `max_participants`."),
     ] = None
     guest_message: Annotated[
         Size,
-        says("The longest message of one who came without a token. Of others: 1 MiB."),
+        says("Maximum size of a message of a guest. Others: 1 MiB."),
     ] = 64 * 1024
-    queue: Annotated[Count, says("The most messages that wait for one who does not read.")] = 1_000
-    queue_bytes: Annotated[Size, says("The most bytes of them.")] = 4 * MEBIBYTE
+    queue: Annotated[Count, says("Maximum number of messages queued for a slow reader.")] = 1_000
+    queue_bytes: Annotated[Size, says("Maximum size of these messages.")] = 4 * MEBIBYTE
     unread: Annotated[
-        Size, says("The most bytes that wait for all together; for guests there is half of it.")
+        Size, says("Maximum size of queued messages of the whole topic. Guests get half of it.")
     ] = 64 * MEBIBYTE
     overflow: Annotated[
         Literal["tell", "close"],
-        says("tell: what is lost is counted and told; close: it is let go (1013)."),
+        says("report: tell a slow reader what it lost; close: disconnect it (code 1013)."),
     ] = "tell"
-    stalled: Annotated[Duration, says("One who has not read for so long is let go (1013).")] = 30.0
-    ping: Annotated[Duration, says("How long a silent one is left alone.")] = 30.0
+    stalled: Annotated[
+        Duration, says("Disconnect a participant that reads nothing for this time.")
+    ] = 30.0
+    ping: Annotated[Duration, says("Ping a participant that sends nothing for this time.")] = 30.0
     messages_per_second: Annotated[
-        Count | None, says("The most messages of one participant. Default: no limit.")
+        Count | None, says("Rate limit of one participant. Default: no limit.")
     ] = None
     record_per_second: Annotated[
         Count,
         says(
-            "The most messages of one participant that are written down, on average; of all "
-            "together ten times as many."
+            "Maximum average rate at which messages of one participant are recorded; of all "
+            "together ten times that."
         ),
     ] = 10
 
     @property
     def most_guests(self) -> int:
-        """How many may be here without a token."""
+        """The maximum number of participants without a token."""
         return max(1, self.most // 2) if self.guests is None else self.guests
 
 
@@ -168,17 +172,17 @@ class TopicsConfig(FeatureSection, frozen=True):
 
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Where the WebSocket of topics answers."),
+        says("Path of the WebSocket."),
     ] = "/ws"
     admins: Annotated[
         list[Glob],
-        says("Globs of callers that may change capabilities of others. Default: nobody."),
+        says("Globs of callers that may change capabilities of others. Default: none."),
     ] = field(default_factory=list)
     most: Annotated[
         Count | None,
         says(
-            "The most connections to all topics together. Default: half of the files that the "
-            "node may open."
+            "Maximum number of connections to all topics together. Default: half of the open "
+            "file limit."
         ),
     ] = None
     rooms: Annotated[dict[Text, TopicConfig], says("Topics by name or glob.")] = field(

@@ -1,4 +1,4 @@
-"""The section `topics` of the config: its struct, its checks and its part of the reference."""
+"""The config section `topics`: its checks and its part of the reference."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _TOO_FREE: Final = ("full_access", "tool_only")
 
 
 def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
-    """Report every problem between the settings of topics."""
+    """Report every conflict between the settings of topics."""
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
     taken_by_others = find_used_paths(values, exclude=TopicsConfig)
     if topics.path in (values.get("path") or _DEFAULTS.path, *taken_by_others):
-        reader.report(("topics", "path"), "something else answers there", "choose another path")
+        reader.report(("topics", "path"), "the path is in use", "choose another path")
     taken: dict[str, KeyPath] = {}
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():
@@ -49,7 +49,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
         if not _TOPIC.fullmatch(name):
             reader.report(
                 path,
-                f"{quoted(name)} is no name of a topic",
+                f"{quoted(name)} is not a valid topic name",
                 "use letters, digits, dots, dashes and underscores, and * ? [ ] in a glob",
             )
         _check_room(reader, path, name, topic)
@@ -59,24 +59,27 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
             if above is not None:
                 reader.report(
                     path,
-                    f"{quoted(above)} above it takes every topic that it could be for",
-                    "put it first: the first glob that fits a topic holds there",
+                    f"{quoted(above)} above it matches every topic that this entry matches",
+                    "move this entry up: the first glob that matches a topic applies",
                 )
         for id, upstream in topic.upstreams.items():
             segment = upstream.segment or default_segment(id)
             if segment in taken:
                 reader.report(
                     (*path, "upstreams", id),
-                    f"the segment {quoted(segment)} is another server's",
-                    "write another one: segment: NAME",
+                    f"another server has the segment {quoted(segment)}",
+                    "set another one: segment: NAME",
                 )
             taken[segment] = path
 
 
 def _covers(above: str, below: str) -> bool:
-    """Whether a glob takes all that another does. Stars only: then it does where it takes the
-    other's very text, since a star in that can only stand under a star. So does any one sign: what
-    is in brackets is one, and not its text."""
+    """Return whether one glob matches everything that another matches.
+
+    Only for globs with stars and no other wildcards: such a glob covers another if it matches the
+    text of the other, since a star there can only match under a star. A set in brackets matches one
+    character, so it is compared as one.
+    """
     return "*" in above and not {*"?["} & {*above} and fnmatchcase(_SET.sub("?", below), above)
 
 
@@ -89,24 +92,24 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
     if topic.node is not None:
         _check_id(reader, (*path, "node"), topic.node)
         if folded(topic.node) == RECORDER:
-            reader.report((*path, "node"), "the recorder is called so", "choose another id")
+            reader.report((*path, "node"), "the recorder has this id", "choose another id")
     if topic.access == "public" and topic.anonymous in _TOO_FREE:
         reader.report(
             (*path, "anonymous"),
-            "whoever can reach the node would call tools through it",
-            "write proposal_only, response_only, read_only or initial",
+            "anyone who can reach the node could call tools through it",
+            "use proposal_only, response_only, read_only or initial",
         )
     if topic.upstreams and topic.node is None:
         reader.report(
             (*path, "upstreams"),
-            "the node calls its upstreams from a seat of its own, and has none here",
-            "write node: ID beside it",
+            "the node must take part in the topic to call upstreams",
+            "add node: ID",
         )
     if topic.upstreams and _GLOB & {*name}:
         reader.report(
             (*path, "upstreams"),
-            "a participant is a server in one topic, and this is a glob",
-            "give the topic an entry of its own",
+            "a participant can be an upstream in one topic only, but this name is a glob",
+            "add an entry for the one topic",
         )
     seen: set[str] = set()
     for number, seat in enumerate(topic.seats):
@@ -116,43 +119,43 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
         if seat.callers and not seat.roles and all(_is_taken(one, above) for one in seat.callers):
             reader.report(
                 (*at, "callers"),
-                "a seat above it takes every caller that it could be for",
-                "put it first: the first seat that fits a caller is its own",
+                "an entry above it matches every caller that this entry matches",
+                "move this entry up: the first entry that matches a caller applies",
             )
         if seat.id is None:
             continue
         id = folded(seat.id)
         others = {folded(name) for one in topic.seats if one is not seat for name in one.callers}
         if id in own or id == RECORDER or id in seen:
-            whose = own.get(id) or ("the recorder" if id == RECORDER else "another seat")
-            reader.report((*at, "id"), f"{whose} is called {quoted(id)}", "choose another id")
+            whose = own.get(id) or ("the recorder" if id == RECORDER else "another participant")
+            reader.report((*at, "id"), f"{whose} has the id {quoted(id)}", "choose another id")
         elif id in others:
             reader.report(
                 (*at, "id"),
-                f"a caller of another seat is called {quoted(id)}",
-                "choose another id: who reads it would take one for the other",
+                f"a caller of another participant has the name {quoted(id)}",
+                "choose another id: readers would confuse the two",
             )
         seen.add(id)
     for id in topic.upstreams:
         _check_id(reader, (*path, "upstreams", id), id)
         if folded(id) in own or folded(id) == RECORDER:
-            reader.report((*path, "upstreams", id), "that is the node itself", "name another one")
+            reader.report((*path, "upstreams", id), "this is the node itself", "name another one")
 
 
 def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
     if not seat.callers and not seat.roles:
         reader.report(
             path,
-            "the seat is nobody's",
-            "write callers: [NAME] or roles: [ROLE]; callers: ['*'] is everybody who is known",
+            "this entry matches no caller",
+            "set callers: [NAME] or roles: [ROLE]; callers: ['*'] matches every known caller",
         )
     if seat.id is not None:
         _check_id(reader, (*path, "id"), seat.id)
         if len(seat.callers) != 1 or seat.roles or _GLOB & {*seat.callers[0]}:
             reader.report(
                 (*path, "id"),
-                "two callers would be one participant",
-                "name exactly one caller in a seat that has an id",
+                "several callers would be one participant",
+                "name exactly one caller in an entry with an id",
             )
     for number, pattern in enumerate(seat.capabilities):
         problem = find_pattern_problem(pattern)
@@ -160,7 +163,7 @@ def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
             reader.report(
                 (*path, "capabilities", number),
                 f"{quoted(pattern)} grants nothing: {problem}",
-                "write a kind, such as chat or mcp/request:tools/*",
+                "use a kind, such as chat or mcp/request:tools/*",
             )
 
 
@@ -168,11 +171,11 @@ def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
     if not can_be_read(id):
         reader.report(
             path,
-            f"{quoted(id)} is no id of a participant",
-            f"use at most {MAX_PARTICIPANT_ID} characters that can be seen, and no spaces",
+            f"{quoted(id)} is not a valid participant id",
+            f"use at most {MAX_PARTICIPANT_ID} visible characters without spaces",
         )
     elif is_gateways(id):
-        reader.report(path, "only the gateway is called so", "choose another id")
+        reader.report(path, "this id is reserved for the gateway", "choose another id")
 
 
 SECTION: Final = SectionDefinition(
@@ -182,13 +185,13 @@ SECTION: Final = SectionDefinition(
         (
             "`topics`",
             TopicsConfig,
-            "See [topics.md](topics.md). `path` takes a new start of the node.",
+            "See [topics.md](topics.md). A change of `path` needs a restart.",
         ),
         (
             "`topics.rooms.NAME`",
             TopicConfig,
-            "A name, or a glob such as `team-*`: the entry with the same name counts first, then "
-            "the first glob that fits.",
+            "A name, or a glob such as `team-*`. The entry with exactly this name applies, else "
+            "the first glob that matches.",
         ),
         ("`topics.rooms.NAME.seats`", SeatConfig, "A list."),
         ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),

@@ -1,7 +1,7 @@
-"""How many connections there are to all topics together, and how many of them are one caller's.
+"""Limits on connections to all topics of a node together, and on those of one caller.
 
-Each takes a file descriptor, and a node needs some for others: who may open rooms by a glob must
-not take all of them.
+Each connection needs a file descriptor, and the node needs some for other purposes. A caller that
+may open rooms by a glob must not use up all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from interlock.topics.member import Member
 
 DEFAULT_MOST: Final = 10_000
 MOST_OF_ONE: Final = 100
-"""So many topics one caller is in at the same time."""
+"""The maximum number of topics that one caller is in at the same time."""
 _Who = tuple[str, str]
 
 
 class ConnectionCounter:
-    """Counts the connections of one gateway. The node's own members have none."""
+    """Counts the connections of one gateway. Members of the node itself have none."""
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         self.most = most
@@ -32,24 +32,26 @@ class ConnectionCounter:
         return len(self._who)
 
     def check(self, caller: Caller | None) -> None:
-        """Raises InterlockError when no more can come, or no more of this caller. None: of those
-        who come without a token."""
+        """Raise InterlockError if no more connections are allowed, in total or for this caller.
+
+        Args:
+            caller: None for guests, which have no token.
+        """
         if len(self._who) >= self.most:
             raise InterlockError(
                 TOO_BUSY,
-                f"The node has {self.most} connections to topics, as many as it may: try again "
-                "when some have left.",
+                f"The node has {self.most} connections to topics, which is the limit. Try again "
+                "later.",
             )
         mine = self._of[_key(caller)]
         if caller is None and mine >= self.most // 2:
             raise InterlockError(
-                TOO_BUSY, "The node takes no more guests in its topics now. Come with a token."
+                TOO_BUSY, "The topics of the node have too many guests. Join with a token."
             )
         if caller is not None and mine >= MOST_OF_ONE:
             raise InterlockError(
                 TOO_BUSY,
-                f"{caller.name} is in {mine} topics, as many as one may be in at the same time: "
-                "leave one of them.",
+                f"{caller.name} is in {mine} topics, which is the limit. Leave one of them.",
             )
 
     def came(self, member: Member) -> None:
@@ -59,7 +61,7 @@ class ConnectionCounter:
             self._of[who] += 1
 
     def left(self, member: Member) -> None:
-        """Once, or more often."""
+        """Remove a connection. May be called more than once."""
         who = self._who.pop(member, None)
         if who is not None:
             self._of[who] -= 1

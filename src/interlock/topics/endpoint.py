@@ -1,8 +1,8 @@
-"""The door to the topics: who may come in is decided before the connection leaves HTTP.
+"""The WebSocket endpoint of topics. It admits clients before the connection leaves HTTP.
 
-Everybody who knocks is known by the same rules as callers are, and has one entry in the journal,
-let in or not. Only a room that is open to everybody takes somebody who shows nothing at all; who
-shows a token that is not good is never taken for a guest.
+Clients are authenticated by the same rules as all callers, and every attempt has one journal entry.
+Only a public topic admits a client without credentials. A client with an invalid token is never
+treated as a guest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RETRY: Final = b"Retry-After: 1\r\n"
 
 
 class TopicsEndpoint:
-    """Takes the upgrade requests of one path."""
+    """Handles the upgrade requests of one path."""
 
     def __init__(
         self,
@@ -62,8 +62,11 @@ class TopicsEndpoint:
         call_later: CallLater | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`audit`: where guests are written down. `call_later`: the running loop's, if none is
-        given."""
+        """
+        Args:
+            audit: where guests are recorded.
+            call_later: default: that of the running loop.
+        """
         self._guard = guard
         self._challenges = challenges
         self._gateway = gateway
@@ -73,17 +76,17 @@ class TopicsEndpoint:
         self._wall_clock = wall_clock
         self._sockets: set[TopicSocket] = set()
         self._unread: WeakValueDictionary[str, RoomBacklog] = WeakValueDictionary()
-        """By topic: it lives as long as a socket there does."""
+        """By topic. An entry lives as long as a socket of that topic."""
         self._settling: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
-        """How many are open, those that are closing included."""
+        """The number of open connections, including those that are closing."""
         return len(self._sockets)
 
     def take(self, upgrade: WebSocketRequest) -> None:
-        """Let it in, or say why not. It is decided when this returns."""
+        """Admit or reject a client. The decision is made when this returns."""
         call = Call(JOIN, TOPIC_SERVER, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = JoinCredentials()
         known = False
@@ -109,7 +112,7 @@ class TopicsEndpoint:
             self._wait_for(upgrade, unsettled)
             return
         except InterlockError as error:
-            # A name that no topic has is not written down: it may be a token gone astray.
+            # Unknown topic names are not recorded: such a name may be a misplaced token.
             nameless = InterlockError(FORBIDDEN, "There is no such topic.")
             written = nameless if error.failure is FORBIDDEN and not known else error
             self._pipeline.record_rejection(call, written)
@@ -122,7 +125,7 @@ class TopicsEndpoint:
             self._seat(upgrade, call, participant, settings, shown)
 
     async def close(self) -> None:
-        """Nobody is left when this returns: who does not agree in time is cut off."""
+        """Close all connections. Those that do not close in time are dropped."""
         for socket in list(self._sockets):
             socket.close(SHUTTING_DOWN_CODE, "The node stops.")
         for task in list(self._settling):
@@ -131,10 +134,11 @@ class TopicsEndpoint:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
 
-    # -- may it come in?
+    # -- admission
 
     def _placed(self, call: Call, topic: str, shown: JoinCredentials) -> ParticipantProfile:
-        """Who it would be in the topic; it is not let in yet. Raises InterlockError."""
+        """Return the participant that the client would be. It is not admitted yet. Raises
+        InterlockError."""
         try:
             call.caller = self._pipeline.admission.authenticate(call.credentials)
         except PendingIdentity:
@@ -154,10 +158,11 @@ class TopicsEndpoint:
         shown: JoinCredentials,
         participant: ParticipantProfile,
     ) -> bool:
-        """Write down that it comes in. The pipeline has the last word on everybody it knows."""
+        """Record that the client is admitted. For known callers the pipeline makes the final
+        decision."""
         if call.caller is None:
             if self._audit is not None:
-                # As a stranger, so that many of them do not fill the journal.
+                # Recorded as a stranger, so that many guests do not fill the journal.
                 self._audit.record(call, OK, 0, f"as {participant.id}")
             return True
         try:
@@ -181,14 +186,15 @@ class TopicsEndpoint:
         upgrade.refuse(status, error.message, lines)
 
     def _wait_for(self, upgrade: WebSocketRequest, unsettled: PendingIdentity) -> None:
-        """It is decided now or never; who knocks again is known by then."""
+        """Reject the client with "retry" while its issuer is asked. The next attempt finds the
+        result."""
         if len(self._settling) < MAX_PENDING_IDENTITIES:
             task = asyncio.ensure_future(unsettled.resolve())
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         upgrade.refuse(503, unsettled.message, _RETRY)
 
-    # -- inside
+    # -- members
 
     def _seat(
         self,
@@ -244,8 +250,8 @@ class TopicsEndpoint:
         socket.on_resumed = resumed
 
     def _expired(self, member: Member, socket: TopicSocket) -> None:
-        self._gateway.leave(member, "its token ran out")
-        socket.close(FORBIDDEN_CODE, "Your token ran out: connect again with a fresh one.")
+        self._gateway.leave(member, "its token expired")
+        socket.close(FORBIDDEN_CODE, "Your token expired: connect again with a new one.")
 
     def _lost(self, socket: TopicSocket) -> None:
         self._sockets.discard(socket)
@@ -254,4 +260,4 @@ class TopicsEndpoint:
 
 
 def _nobody_hears(_: object) -> None:
-    """Until the member is seated nothing comes: the bytes behind the request are given later."""
+    """Ignore events until the member has joined: data behind the request is delivered later."""

@@ -1,4 +1,4 @@
-"""What the feature `topics` contributes to a node and to the command line."""
+"""The contributions of the feature `topics` to the node and the command line."""
 
 from __future__ import annotations
 

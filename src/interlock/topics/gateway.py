@@ -1,10 +1,10 @@
-"""All topics of a node: which rooms are open, who comes into them and goes, and who may say what.
+"""The gateway: all topics of a node, their open rooms, members and capabilities.
 
-A room is open while somebody is in it. Nothing outlives it but capabilities that an admin changed,
-and these only until the config or the process changes. Every join was let in by `admit`, and is
-looked at again whenever the config changes.
+A room is open while it has members. Nothing outlives it except capabilities that an administrator
+changed, until the config changes or the process ends. Every member was admitted by `admit`, and is
+checked again whenever the config changes.
 
-No sockets and no clock of its own: `call_soon`, ids and times are given.
+This module does no I/O. Callers pass `call_soon`, ids and times.
 """
 
 from __future__ import annotations
@@ -52,22 +52,24 @@ from interlock.topics.room import Room
 from interlock.topics.wire.envelope import EnvelopeHeader
 
 MOST_CAPABILITIES: Final = 100
-"""Patterns that one participant has at most after a change."""
+"""The maximum number of patterns of one participant after a change."""
 MOST_CHANGED: Final = 10_000
-"""Participants whose changed capabilities are remembered; the oldest are forgotten first."""
+"""The maximum number of participants whose changed capabilities are stored. The oldest are removed
+first."""
 DENIED_SECONDS: Final = 60.0
-"""So often the journal has an entry about one error of one member; the rest is counted in it."""
+"""The minimum time between two journal entries about the same error of one member. The entry counts
+the others."""
 SAY: Final = "topics/say"
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 _GUEST_TRIES: Final = 20
 _WORTH_A_LINE: Final = frozenset(10**power for power in range(10))
-"""After so many refusals of one member the log has another line."""
+"""The counts of rejections of one member at which the log has another line."""
 
 log = logging.getLogger(__name__)
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """All that is known of a connection, as the wire has it."""
+    """A connection, in its JSON shape."""
 
     connection_id: str
     participant_id: str
@@ -78,8 +80,8 @@ class ConnectionInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Changed(msgspec.Struct, frozen=True):
-    """What an admin made of somebody's capabilities. It holds for this caller, while the config
-    gives it what it gave it then."""
+    """Capabilities that an administrator set. They apply to this caller while the config grants
+    what it granted then."""
 
     caller: Caller
     given: tuple[str, ...]
@@ -106,11 +108,15 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
         most: int = DEFAULT_MOST,
     ) -> None:
-        """`on_opened` may seat members of the node itself; `on_closed` hears when their seats are
-        gone. `most`: connections to all topics together, where the config does not say."""
+        """
+        Args:
+            on_opened: called with a new room; may add members of the node itself.
+            on_closed: called with a room that has lost those members.
+            most: the maximum number of connections to all topics, if the config sets none.
+        """
         self.config = config
         self.rooms: dict[str, Room] = {}
-        """By name: those that are open."""
+        """Open rooms, by name."""
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
@@ -122,24 +128,27 @@ class Gateway:
         self._most = most
         self._census = ConnectionCounter(config.most or most)
         self.refused = 0
-        """How many messages went nowhere, of all members."""
+        """The number of rejected messages of all members."""
 
     def start(self) -> None:
-        """Open the rooms in which the node itself waits for others."""
+        """Open the rooms in which the node itself takes part."""
         for name, settings in self.config.rooms.items():
             if self._stays(name, settings) and name not in self.rooms:
                 self._open(name, settings)
 
     def close(self, code: int = SHUTTING_DOWN_CODE) -> None:
-        """Let everybody go."""
+        """Disconnect all members."""
         for room in tuple(self.rooms.values()):
             self._close(room, code, "The node stops.")
 
-    # -- coming and going
+    # -- joining and leaving
 
     def admit(self, topic: str, caller: Caller | None) -> ParticipantProfile:
-        """Whether it may come in now, and as whom. Raises InterlockError. None: somebody who showed
-        no credential at all."""
+        """Return the participant that a caller would be in a topic. Raises InterlockError.
+
+        Args:
+            caller: None if the client sent no credential.
+        """
         guest = self._guest(topic) if caller is None else ""
         _, participant = admission.admit(self.config, topic, caller, guest=guest)
         who = caller or _guest_caller(participant.id)
@@ -161,12 +170,13 @@ class Gateway:
         credentials: Credentials,
         inside: bool = False,
     ) -> Member:
-        """Let in whom `admit` let in, or a member of the node itself. Raises InterlockError."""
+        """Add a member that `admit` admitted, or a member of the node itself. Raises
+        InterlockError."""
         room = self.rooms.get(topic)
         if room is None:
             settings = self.settings(topic)
             if settings is None:
-                raise InterlockError(FORBIDDEN, f"There is no topic {topic} any more.")
+                raise InterlockError(FORBIDDEN, f"The topic {topic} no longer exists.")
             room = self._open(topic, settings)
         member = Member(
             topic,
@@ -186,12 +196,12 @@ class Gateway:
         self._census.came(member)
         if older is not None:
             self._census.left(older)
-            # It goes on where the older connection was: nothing is left untold, or told anew.
+            # Continue the counts of the older connection: nothing is lost or reported twice.
             member.denied = older.denied
         return member
 
     def leave(self, member: Member, reason: str = "") -> None:
-        """It is gone. A room that nobody needs any more closes."""
+        """Remove a member. Close its room if it is empty."""
         room = self.rooms.get(member.topic)
         if room is None or room.members.get(member.id) is not member:
             return
@@ -201,36 +211,36 @@ class Gateway:
             if denied.suppressed:
                 self._deny(member, error, f"{denied.suppressed} more until it left")
         if member.caller.kind == GUEST:
-            # The next guest may be called the same.
+            # The next guest may have the same id.
             self._changed.pop((member.topic, member.id), None)
         if not member.inside:
             self._close_if_empty(room)
 
     def disconnect(self, callers: Container[str]) -> None:
-        """What these callers showed does not count any more: let them go."""
+        """Disconnect the members of callers whose credentials are no longer valid."""
         for member in self.outside():
             if member.caller.name in callers and member.caller.kind != GUEST:
                 self.disconnect_member(
-                    member, "What you showed to come in does not count any more."
+                    member, "Your credentials are no longer valid. Join again with new ones."
                 )
 
-    # -- what is said
+    # -- messages
 
     def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
-        """None: it goes nowhere."""
+        """Forward a message. Returns None if it was rejected."""
         room = self.rooms.get(member.topic)
         return None if room is None else room.say(member, text)
 
     def lost(self, member: Member, loss: MessageLoss) -> None:
-        """It reads again, and missed something."""
+        """Tell a slow reader what it lost."""
         room = self.rooms.get(member.topic)
         if room is not None:
             room.lost(member, loss)
 
-    # -- who is there
+    # -- members
 
     def settings(self, topic: str) -> TopicConfig | None:
-        """What holds in a topic. None: there is none of that name."""
+        """Return the settings of a topic, or None if the config has no such topic."""
         return admission.settings_of(self.config, topic)
 
     def member(self, topic: str, id: str) -> Member | None:
@@ -238,7 +248,7 @@ class Gateway:
         return None if room is None else room.members.get(id)
 
     def connections(self) -> list[ConnectionInfo]:
-        """Everybody who came in by a connection."""
+        """Return all connections. Members of the node itself have none."""
         return [
             ConnectionInfo(
                 member.connection,
@@ -251,14 +261,16 @@ class Gateway:
             for member in self.outside()
         ]
 
-    # -- what may be said
+    # -- capabilities
 
     def change(
         self, id: str, add: Sequence[str], remove: Sequence[str], *, by: str, topic: str | None
     ) -> CapabilityUpdate:
-        """Give capabilities to somebody who is in a topic, and take others. Raises InterlockError.
+        """Add and remove capabilities of a participant. Raises InterlockError.
 
-        `by` is the caller that wants it. Without `topic`, `id` has to be in one alone.
+        Args:
+            by: the name of the caller that requests the change.
+            topic: required if `id` is in several topics.
         """
         where = self._where(id, topic)
         member = self.member(where, id)
@@ -266,14 +278,17 @@ class Gateway:
         if member is not None:
             old, name = member.capabilities, member.caller.name
             if member.inside:
-                why = f"{id!r} is the node itself: its config says it all."
+                why = f"{id!r} is the node itself. Change its capabilities in the config."
                 raise InterlockError(FORBIDDEN, why)
         else:
-            # It has left, and would come back with what it was given: that can be taken meanwhile.
+            # It has left and would get its changed capabilities back: remove them meanwhile.
             changed = self._changed[where, id]
             old, name = changed.capabilities, changed.caller.name
         if name == by:
-            raise InterlockError(FORBIDDEN, "Nobody changes its own capabilities: ask another.")
+            raise InterlockError(
+                FORBIDDEN,
+                "You cannot change your own capabilities. Ask another administrator.",
+            )
         new = _after(old, add, remove)
         if new != old:
             if member is not None:
@@ -287,22 +302,22 @@ class Gateway:
         return CapabilityUpdate(id, old, new, by, self._now())
 
     def configure(self, config: TopicsConfig) -> None:
-        """Look at everybody anew: some have to go, some may say other things."""
+        """Apply a new config: check every member again."""
         self.config = config
         self._census.most = config.most or self._most
         self._forget_changes()
         for room in tuple(self.rooms.values()):
             settings = self.settings(room.name)
             if settings is None:
-                self._close(room, FORBIDDEN_CODE, "This topic is no more.")
+                self._close(room, FORBIDDEN_CODE, "This topic no longer exists.")
             else:
-                # Also where the room is as it was: a caller may have other roles now.
+                # Also if the settings are the same: a caller may have other roles now.
                 self._reconfigure(room, settings)
         for room in tuple(self.rooms.values()):
             self._close_if_empty(room)
         self.start()
 
-    # -- how
+    # -- rooms
 
     def _open(self, name: str, settings: TopicConfig) -> Room:
         room = self.rooms[name] = Room(
@@ -334,7 +349,7 @@ class Gateway:
             self._close(room, SHUTTING_DOWN_CODE, "Everybody has left the topic.")
 
     def _stays(self, name: str, settings: TopicConfig) -> bool:
-        """Whether the node waits there for others to come."""
+        """Return whether a room stays open without connections, because the node takes part."""
         named = name in self.config.rooms and not admission.is_glob(name)
         return named and (settings.node is not None or settings.record != "off")
 
@@ -344,8 +359,8 @@ class Gateway:
         if seats_anew:
             for member in tuple(room.members.values()):
                 if member.inside:
-                    room.leave(member, "its seat has changed")
-                    member.outlet.close(SHUTTING_DOWN_CODE, "Its seat has changed.")
+                    room.leave(member, "its config changed")
+                    member.outlet.close(SHUTTING_DOWN_CODE, "The config of this participant changed.")
             self._on_closed(room)
         for member in tuple(room.members.values()):
             if not member.inside:
@@ -354,17 +369,19 @@ class Gateway:
             self._on_opened(room)
 
     def known_as(self, member: Member, caller: Caller) -> None:
-        """This is what its credentials say of it now. Somebody else does not keep its seat."""
+        """Update the caller of a member. Disconnect the member if its credentials belong to another
+        caller now."""
         older = member.caller
         member.caller = caller
         if (older.name, older.kind) != (caller.name, caller.kind):
-            self.disconnect_member(member, "What you showed is somebody else's now: come in again.")
+            self.disconnect_member(
+                member, "Your credentials belong to another caller now. Join again."
+            )
         elif not (caller.can_call or caller.can_join):
-            self.disconnect_member(member, "You may not take part in topics any more.")
+            self.disconnect_member(member, "You are no longer allowed to join topics.")
 
     def recheck(self, member: Member) -> None:
-        """Whether it may still be here, and what it may say: by the config and its caller as they
-        are now."""
+        """Check a member against the current config: disconnect it or update its capabilities."""
         room = self.rooms.get(member.topic)
         if room is None or room.members.get(member.id) is not member:
             return
@@ -375,7 +392,7 @@ class Gateway:
             self.disconnect_member(member, error.message)
             return
         if given.id != member.id:
-            self.disconnect_member(member, f"You are called {given.id} from now on: come in again.")
+            self.disconnect_member(member, f"Your id is now {given.id}. Join again.")
             return
         capabilities = self._standing(room.name, member.id, member.caller, given.capabilities)
         if capabilities != member.capabilities:
@@ -389,8 +406,11 @@ class Gateway:
     def _standing(
         self, topic: str, id: str, caller: Caller, given: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """What the config gives, or what an admin made of it since. Whoever asks changes nothing:
-        nobody gets rid of what an admin took by coming as somebody else in between."""
+        """Return the capabilities from the config, or those that an administrator set instead.
+
+        Reading changes nothing. So a participant cannot undo a change by connecting as another
+        caller in the meantime.
+        """
         changed = self._changed.get((topic, id))
         if changed is None or not changed.holds(caller, given):
             return given
@@ -404,8 +424,8 @@ class Gateway:
         )
 
     def _forget_changes(self) -> None:
-        """Of whom the config gives something else now: nothing of it comes back with an older
-        config."""
+        """Remove changes of participants whose config changed, so that an older config does not
+        bring them back."""
         for (topic, id), changed in tuple(self._changed.items()):
             caller = None if changed.caller.kind == GUEST else changed.caller
             try:
@@ -417,24 +437,27 @@ class Gateway:
                 del self._changed[topic, id]
 
     def _where(self, id: str, topic: str | None) -> str:
-        """The one topic in which somebody is called so, or would come back to."""
+        """Return the topic of a participant that is connected or has changed capabilities. Raises
+        InterlockError."""
         found = {name for name, room in self.rooms.items() if id in room.members}
         found |= {name for name, participant in self._changed if participant == id}
         if topic is not None:
             found &= {topic}
         if not found:
             where = "in any topic" if topic is None else f"in the topic {topic[:100]}"
-            raise InterlockError(UNKNOWN_PARTICIPANT, f"Nobody {where} is called {id[:100]!r} now.")
+            raise InterlockError(
+                UNKNOWN_PARTICIPANT, f"There is no participant {id[:100]!r} {where} now."
+            )
         if len(found) > 1:
             raise InterlockError(
                 NAMESPACE_CONFLICT,
-                f"{id[:100]!r} is in several topics: {', '.join(sorted(found))}. Say which: "
+                f"{id[:100]!r} is in several topics: {', '.join(sorted(found))}. Choose one: "
                 "?topic=NAME.",
             )
         return found.pop()
 
     def outside(self) -> list[Member]:
-        """Members that came in by a connection."""
+        """Return the members that have a connection."""
         return [
             member
             for room in self.rooms.values()
@@ -446,8 +469,8 @@ class Gateway:
         self.refused += 1
         if member.refused in _WORTH_A_LINE:
             log.info(
-                "%s in the topic %s was refused %d times; now: %s, %.100r",
-                member.id, member.topic, member.refused, error, redact(kind),
+                "topic %s: %d messages of %s rejected; the last: %s, %.100r",
+                member.topic, member.refused, member.id, error, redact(kind),
             )  # fmt: skip
         if member.inside:
             return
@@ -458,20 +481,21 @@ class Gateway:
         if suppressed is None:
             return
         folded = f" (and {suppressed} more before it)" if suppressed else ""
-        # Cut last: of half a secret nobody would know that it is one.
+        # Redact before truncation: half a secret would not be recognized.
         self._deny(member, error, f"{redact(kind)[:100]!r}{folded}")
 
     def _deny(self, member: Member, error: str, detail: str) -> None:
-        """What a room refuses is in the journal as every refusal is. Guests are strangers there."""
+        """Write a rejection to the journal, as for any rejected call. Guests are recorded as
+        strangers."""
         if self._audit is not None:
             call = Call(SAY, TOPIC_SERVER, member.credentials, _CLIENT, name=member.topic)
             call.caller = None if member.caller.kind == GUEST else member.caller
             self._audit.record(call, error, 0, f"{member.id}: {detail}")
 
     def _guest(self, topic: str) -> str:
-        """A name that nobody has there."""
+        """Return an unused id for a guest."""
         room = self.rooms.get(topic)
-        # So many that a name is not given again soon: answers to one who left may be on their way.
+        # Long enough that a name is not reused soon: responses to a former guest may be under way.
         letters = 6
         for _ in range(_GUEST_TRIES):
             digest = hashlib.blake2b(self._new_id().encode(), digest_size=16).digest()
@@ -479,11 +503,11 @@ class Gateway:
             if room is None or name not in room.members:
                 return name
             letters = min(letters + 1, len(digest))
-        raise InterlockError(FORBIDDEN, "There is no name left for a guest. Come with a token.")
+        raise InterlockError(FORBIDDEN, "There is no free id for a guest. Join with a token.")
 
 
 def _own_seats(settings: TopicConfig) -> tuple[object, ...]:
-    """All that says who of the node itself sits in a topic, and what it does there."""
+    """Return all settings that concern the node's own members of a topic."""
     return settings.node, settings.record, settings.record_per_second, settings.upstreams
 
 
@@ -492,7 +516,8 @@ def _guest_caller(id: str) -> Caller:
 
 
 def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Raises InterlockError for what grants nothing."""
+    """Return the capabilities after a change. Raises InterlockError for a pattern that grants
+    nothing."""
     for pattern in (*add, *remove):
         if problem := find_pattern_problem(pattern):
             raise InterlockError(
@@ -503,6 +528,6 @@ def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> t
     if len(new) > MOST_CAPABILITIES:
         raise InterlockError(
             INVALID_PARAMS,
-            f"A participant has at most {MOST_CAPABILITIES} capabilities: use patterns.",
+            f"A participant can have at most {MOST_CAPABILITIES} capabilities. Use patterns.",
         )
     return new

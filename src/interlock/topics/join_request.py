@@ -1,8 +1,8 @@
-"""What somebody who wants into a topic asked for: the query and the headers of its request.
+"""Parser of join requests: the query and the headers of an upgrade request.
 
-Pure. It decides only whether the request can be understood; who it is, and whether it may come in,
-is for others to say. No value of the request stands in a sentence: it may be a token in the wrong
-place.
+It decides only whether a request is valid. Authentication and admission are elsewhere. Error
+messages quote no value of the request, because it may be a misplaced token. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -30,37 +30,40 @@ class JoinCredentials(msgspec.Struct, frozen=True, gc=False):
 
     bearer: str | None = None
     anything: bool = False
-    """Whether it showed anything at all: then it is no guest, however bad that was."""
+    """True if the request has any credential, valid or not: then the client is no guest."""
     subprotocol: bytes = b""
-    """What the answer has to say for a browser to go on."""
+    """The subprotocol that the response must name for browsers."""
 
     def __repr__(self) -> str:
-        """Without what somebody could use who reads it in a log or a traceback."""
+        """Return a text without secrets, for logs and tracebacks."""
         return f"JoinCredentials(anything={self.anything})"
 
 
 class JoinRequest(msgspec.Struct, frozen=True, gc=False):
-    """The topic that a client wants to join, and the routing it asks for."""
+    """The topic that a client wants to join, and the routing it requests."""
 
     topic: str
     routing: str | None = None
-    """What it wants to be sent. None: what its seat says."""
+    """None: the routing from the config."""
 
 
 def check_said_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises InterlockError when a header stands twice by which it is decided: somebody in front of
-    the node may have judged by the other one."""
+    """Raise InterlockError if a security-relevant header occurs twice: a proxy may have used the
+    other value."""
     seen: set[bytes] = set()
     for name, _ in headers:
         if name in _ONCE:
             if name in seen:
-                raise _bad(f"The header `{name.decode().title()}` was sent twice: send it once.")
+                raise _bad(f"The header `{name.decode().title()}` occurs twice: send it once.")
             seen.add(name)
 
 
 def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
-    """The token in the Authorization header, or in the one a browser can set. Raises
-    InterlockError when there is more than one."""
+    """Return the token from the Authorization header, or from the subprotocol header that browsers
+    can set.
+
+    Raises InterlockError if there is more than one.
+    """
     sent = [name for name, _ in headers if name in CREDENTIAL_HEADERS]
     offered = [
         one.strip()
@@ -69,13 +72,13 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
         for one in value.split(b",")
     ]
     prefix = BEARER_SUBPROTOCOL.encode()
-    # Whatever speaks of a bearer was meant as a token: who shows one is never a guest.
+    # Anything with "bearer" is meant as a token. A client that sends a token is never a guest.
     tokens = [one for one in offered if b"bearer" in one.lower()]
     if len(sent) + len(tokens) > 1:
         raise InterlockError(
             INVALID_REQUEST,
-            "More than one token was sent: use one `Authorization` header, or, in a browser, one "
-            f"subprotocol `{BEARER_SUBPROTOCOL}<token>`.",
+            "The request has more than one token: send one `Authorization` header or, in a "
+            f"browser, one subprotocol `{BEARER_SUBPROTOCOL}<token>`.",
         )
     chosen = SUBPROTOCOL.encode() if SUBPROTOCOL.encode() in offered else b"".join(tokens)
     bearer = read_credentials(dict(headers), "").bearer
@@ -86,7 +89,7 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
 
 
 def parameters(query: bytes) -> list[tuple[str, str]]:
-    """What stands in the query of a URL. Raises InterlockError, also for a token in it."""
+    """Parse the query of a URL. Raises InterlockError if it is invalid or contains a token."""
     try:
         pairs = parse_qsl(
             query.decode("ascii"),
@@ -95,38 +98,35 @@ def parameters(query: bytes) -> list[tuple[str, str]]:
             max_num_fields=_MOST_PARAMETERS,
         )
     except ValueError:
-        raise _bad("The query of the URL cannot be read.") from None
+        raise _bad("The query of the URL is invalid.") from None
     if any(is_secret_key(name) or _is_secret(name) or _is_secret(value) for name, value in pairs):
         raise _bad(
-            "A token must not stand in a URL, which ends up in logs: send it as `Authorization: "
-            f"Bearer …`, or, in a browser, as the subprotocol `{BEARER_SUBPROTOCOL}<token>`. "
-            "Treat the one that was sent as lost, and make another."
+            "The URL contains a token. URLs appear in logs: send the token as `Authorization: "
+            f"Bearer …` or, in a browser, as the subprotocol `{BEARER_SUBPROTOCOL}<token>`. "
+            "Revoke the token that was sent and create another."
         )
     return pairs
 
 
 def one_of(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
-    """The value of this name. Raises InterlockError when it stands there twice."""
+    """Return the value of a parameter, or None. Raises InterlockError if it occurs twice."""
     found = [value for key, value in pairs if key == name]
     if len(found) > 1:
-        raise _bad(f"`{name}` stands twice in the URL: say it once.")
+        raise _bad(f"`{name}` occurs twice in the URL: send it once.")
     return found[0] if found else None
 
 
 def read_query(query: bytes) -> JoinRequest:
-    """Raises InterlockError."""
+    """Parse the query of a join request. Raises InterlockError."""
     pairs = parameters(query)
     topic = one_of(pairs, "topic")
     if topic is None:
-        raise _bad("Say which topic: /ws?topic=NAME.")
+        raise _bad("The URL names no topic. Add one: /ws?topic=NAME.")
     if _is_topic(topic) is None:
-        raise _bad(
-            "The topic has a name that none can have: letters, digits, `.`, `_` and `-`, at most "
-            "128 of them."
-        )
+        raise _bad("The topic name is invalid. Use 1 to 128 letters, digits, `.`, `_` and `-`.")
     routing = one_of(pairs, "routing")
     if routing is not None and routing not in ROUTINGS:
-        raise _bad("`routing` is `all` or `directed`.")
+        raise _bad("`routing` must be `all` or `directed`.")
     return JoinRequest(topic, routing)
 
 

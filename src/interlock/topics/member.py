@@ -1,4 +1,5 @@
-"""Who sits in a topic, and how what is said there reaches them: the shapes that the rooms share."""
+"""Members of a room and the messages for them: the types that rooms, sockets and participants
+share."""
 
 from __future__ import annotations
 
@@ -15,30 +16,31 @@ if TYPE_CHECKING:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What several receivers are sent alike, made once for all of them."""
+    """Messages for several receivers, encoded once for all of them."""
 
     frames: bytes
-    """The text frames of a server, ready to be written."""
+    """The text frames of a WebSocket server, ready to be written."""
     texts: tuple[bytes, ...]
-    """The envelopes, as they came."""
+    """The envelopes as they were received."""
     heads: tuple[EnvelopeHeader, ...]
     senders: tuple[Member | None, ...] = ()
-    """Who said each of them, as it was when it was said; None: the gateway. An id may be somebody
-    else's by now, so no right hangs on that."""
+    """The sender of each message at the time of sending; None: the gateway. The id may belong to
+    another member by now, so no permission depends on it."""
 
 
 class MessageSink(Protocol):
-    """Where messages for a member go."""
+    """The destination of messages for a member."""
 
     def deliver(self, batch: Batch) -> None:
-        """Take them. It never blocks and never raises: no member is another's misfortune."""
+        """Accept messages. Never blocks and never raises, so that one member cannot affect the
+        others."""
 
     def close(self, code: int, reason: str) -> None:
-        """Let the member go."""
+        """Disconnect the member."""
 
 
 class ParticipantProfile(msgspec.Struct, frozen=True):
-    """A participant that may join: its id in the topic, and its capabilities."""
+    """A participant that may join: its id in the topic and its capabilities."""
 
     id: str
     capabilities: tuple[str, ...]
@@ -46,7 +48,7 @@ class ParticipantProfile(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, eq=False):
-    """Somebody who is in a room now."""
+    """A participant that is in a room now."""
 
     topic: str
     id: str
@@ -60,32 +62,32 @@ class Member(msgspec.Struct, eq=False):
     connected_at: str
     """RFC 3339."""
     inside: bool = False
-    """Whether it is the node's own, and has no connection."""
+    """True for members of the node itself, which have no connection."""
     refused: int = 0
-    """How many of its messages went nowhere."""
+    """The number of its messages that were rejected."""
     denied: dict[str, Sampler] = msgspec.field(default_factory=dict)
-    """What of that is in the journal, by error."""
+    """By error: which of those rejections are written to the journal."""
 
 
 class RoomBacklog(msgspec.Struct, weakref=True):
-    """How much is kept for those in a room who do not read, all of them together."""
+    """The total size of the messages that wait for slow readers of a room."""
 
     bytes: int = 0
 
 
 class MessageLoss(msgspec.Struct):
-    """What a member that did not read in time was not sent."""
+    """The messages that were not delivered to a member because it read too slowly."""
 
     lost: int = 0
     first: str = ""
-    """When the first of them was lost, RFC 3339."""
+    """The time of the first loss, RFC 3339."""
     last: str = ""
     kinds: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many of which kind: at most 16 of them, the rest under one name."""
+    """The number of messages of each kind: at most 16 kinds, the rest under one name."""
 
 
 class CapabilityUpdate(msgspec.Struct, frozen=True, rename="camel"):
-    """Capabilities that were changed, as the wire tells of it."""
+    """A change of capabilities, in its JSON shape."""
 
     participant_id: str
     old_capabilities: tuple[str, ...]

@@ -1,15 +1,16 @@
-"""The node as a participant of a topic: what it hears there, and what it says.
+"""The node as a participant of a topic: the messages that it receives and sends.
 
-It sits in the room like anybody else, in directed mode: it hears what is addressed to it and what
-is said to all. Requests go to `requests.py`, proposals to `proposals.py`; who else wants to hear
-what some say (an upstream here that is a participant there) uses `listen`. It believes nothing that
-it hears: a kind that says something else than its payload, or an id that was there before, leads
-nowhere and is counted against its sender.
+It is a member like any other, with directed routing: it receives messages addressed to it or to
+everybody. Requests go to `requests.py`, proposals to `proposals.py`. Other parts, such as an
+upstream that is a participant, receive messages with `add_listener`. Nothing is trusted unchecked:
+a message whose kind does not match its payload, or whose id was used before, is dropped and counted
+as rejected.
 
-Nothing is done while the room delivers: messages wait in `NodeInbox` and are taken in the loop's
-next turns, so much in each, since there are others whom the node serves. Who has it fall far behind
-is let go. Whose message it was, and whether its id is new, is looked up at once, though: somebody
-else may have that seat, or say that id, a moment later.
+The node does no work while the room delivers. Messages wait in `NodeInbox` and are handled in the
+next turns of the event loop, a limited number in each, because the node has other clients too. A
+participant that sends faster than the node reads is disconnected. The sender of a message, and
+whether its id is new, are determined at once: another member may have that id, or use that message
+id, a moment later.
 """
 
 from __future__ import annotations
@@ -59,33 +60,34 @@ from interlock.topics.wire.payloads import (
 )
 from interlock.trust.approvals.service import Approvals
 
-# -- What waits for the node in a room until it is taken: a line for each participant, and one of
-# each line in turn, so that nobody waits behind what another has said.
+# -- Messages of a room that wait for the node: one queue for each participant, handled in turns, so
+# that no participant waits behind the messages of another.
 #
-# How much may wait is bounded, for one and for all together. What the gateway says about somebody
-# stands in the line of that one: it leaves after what it said, and not before.
+# The size is bounded, for each participant and in total. What the gateway says about a participant
+# is in the queue of that participant: it leaves after its messages, not before.
 
 MOST_BEHIND: Final = 1_000
-"""So many messages of one participant wait to be taken."""
+"""The maximum number of messages of one participant that wait for the node."""
 MOST_BYTES_BEHIND: Final = 16 * 1024 * 1024
 MOST_BYTES_OF_ALL: Final = 64 * 1024 * 1024
 _EACH: Final = 500
-"""What a message costs beside its text, roughly."""
+"""The approximate overhead of a message beside its text."""
 
 
 class NodeMessage(NamedTuple):
     """A message for the node."""
 
     member: Member | None
-    """Who said it. None: the gateway."""
+    """The sender. None: the gateway."""
     head: EnvelopeHeader
     text: bytes
     is_new: bool = True
-    """Whether no message had its id before."""
+    """True if no earlier message had its id."""
 
     @property
     def is_counted(self) -> bool:
-        """What the gateway says, and the node's own members, is not theirs to answer for."""
+        """True for messages that count against the limits of their sender. Those of the gateway and
+        of the node's own members do not."""
         return self.member is not None and not self.member.inside
 
     @property
@@ -94,7 +96,7 @@ class NodeMessage(NamedTuple):
 
 
 class _Line:
-    """Of one participant."""
+    """The waiting messages of one participant."""
 
     __slots__ = ("bytes", "messages", "waiting")
 
@@ -104,7 +106,7 @@ class _Line:
         self.bytes = 0
 
     def count(self, one: NodeMessage, sign: int) -> int:
-        """How many bytes that makes more, or less."""
+        """Add or subtract a message from the counts. Returns the change in bytes."""
         if not one.is_counted:
             return 0
         self.messages += sign
@@ -117,7 +119,7 @@ class NodeInbox:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
-        """By participant, whose turn it is next first."""
+        """By participant, in the order of their turns."""
         self.bytes = 0
 
     def __bool__(self) -> bool:
@@ -125,7 +127,7 @@ class NodeInbox:
 
     @property
     def messages(self) -> int:
-        """How many wait that participants said."""
+        """The number of waiting messages of participants."""
         return sum(line.messages for line in self._lines.values())
 
     def add(self, whose: str, one: NodeMessage) -> None:
@@ -136,7 +138,7 @@ class NodeInbox:
         self.bytes += line.count(one, 1)
 
     def take(self) -> NodeMessage:
-        """The next one, of whose turn it is."""
+        """Remove and return the next message."""
         whose = next(iter(self._lines))
         line = self._lines.pop(whose)
         one = line.waiting.popleft()
@@ -146,18 +148,18 @@ class NodeInbox:
         return one
 
     def too_much_of(self) -> str | None:
-        """Whose messages are the most of all, where there are too many of all."""
+        """Return the participant with the most bytes if the total exceeds the limit, else None."""
         if self.bytes <= MOST_BYTES_OF_ALL:
             return None
         return max(self._lines, key=lambda whose: self._lines[whose].bytes)
 
     def is_too_much(self, whose: str) -> bool:
-        """Whether more of one participant waits than may."""
+        """Return whether a participant exceeds its limit."""
         line = self._lines.get(whose)
         return line is not None and (line.messages > MOST_BEHIND or line.bytes > MOST_BYTES_BEHIND)
 
     def drop(self, whose: str) -> list[NodeMessage]:
-        """What a participant said is not taken any more; what was said about it is."""
+        """Remove and return the messages of a participant. What the gateway said about it stays."""
         line = self._lines.pop(whose, None)
         if line is None:
             return []
@@ -169,54 +171,59 @@ class NodeInbox:
 
 
 INSIDE: Final = Credentials("inside")
-"""What the node's own members come with. It authenticates as nobody: no call is made with it."""
+"""The credentials of the node's own members. They authenticate nobody, and no call is made with
+them."""
 CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
 MOST_IDS: Final = 4_096
-"""So many ids of messages are remembered."""
+"""The maximum number of message ids that are stored."""
 MOST_IN_TURN: Final = 32
-"""Messages of participants that are taken in one turn of the loop."""
+"""The maximum number of messages of participants that are handled in one turn of the event loop."""
 MOST_BYTES_IN_TURN: Final = 64 * 1024
-"""And so many bytes of them: the one that passes this is the last."""
+"""The maximum number of bytes of these messages. The message that exceeds it is the last."""
 LONGEST_OF_GUESTS: Final = 4 * 1024
-"""Who came without a token can call nothing, so nothing that is longer is looked at."""
+"""The maximum size of a message of a guest. Guests cannot call tools, so longer messages are not
+parsed."""
 
 _MCP: Final = "mcp/"
 _FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
-"""How the kinds begin that a node does something about."""
+"""Prefixes of the kinds that a node handles."""
 _PROPOSAL: Final = f"{kinds.PROPOSAL}:"
 _RESPONSE: Final = f"{kinds.RESPONSE}:"
-_REUSED: Final = "its id was there before"
+_REUSED: Final = "its id was used before"
 
 _log = logging.getLogger("interlock.topics")
 
 Heard = Callable[[EnvelopeHeader, bytes], None]
-"""Takes a message that the node heard: its head, and the whole envelope."""
+"""Receives a message: its head and the whole envelope."""
 
 
 def _check_granted(
     member: Member, head: EnvelopeHeader, content: Request | ProposalPayload
 ) -> None:
-    """The draft lets a kind leave its context out, and the gateway judged the kind: so the node
-    holds the whole kind against what its sender may say. Raises PayloadError."""
+    """Check the capability for the kind with its context. Raises PayloadError.
+
+    MCPx lets a kind leave its context out, and the gateway checks only the kind. So the node
+    checks the complete kind against the capabilities of the sender.
+    """
     if not content.context or kinds.read_kind(head.kind).context:
         return
     named = kinds.request_kind if isinstance(content, Request) else kinds.proposal_kind
     whole = named(content.method, content.context)
     if not member.grants.grants(whole):
         raise PayloadError(
-            f"The kind leaves out {content.context[:100]!r}, which its sender may not name: only "
-            "whoever may send every context of a kind may leave it out."
+            f"The kind leaves out {content.context[:100]!r}, which you may not send: only "
+            "a sender that may send every context of a kind may leave it out."
         )
 
 
 def _known_by(head: EnvelopeHeader) -> str | tuple[str, str]:
-    """By what a message is the same as another. Answers are told apart by who gave them: nobody
-    silences another by an id that it will take."""
+    """Return the key by which a message is unique. Responses are unique per sender, so that a
+    participant cannot block the response of another by using its id first."""
     return (head.sender, head.id) if head.kind.startswith(_RESPONSE) else head.id
 
 
 def _whom(text: bytes) -> str:
-    """Whom it is about that the gateway said. Empty: nobody in particular."""
+    """Return the participant that a presence message is about. Empty for other messages."""
     try:
         said = read_content(read_envelope(text))
     except ProtocolError:
@@ -225,7 +232,7 @@ def _whom(text: bytes) -> str:
 
 
 class NodeParticipant:
-    """The node's place in one room."""
+    """The node in one room."""
 
     def __init__(
         self,
@@ -243,8 +250,13 @@ class NodeParticipant:
         now: Callable[[], str],
         fulfilments: Fulfilments | None = None,
     ) -> None:
-        """It takes its seat at once. `now`: the time as RFC 3339. `fulfilments`: what whoever had
-        the seat before began, and what is begun here."""
+        """Join the room.
+
+        Args:
+            now: returns the time as RFC 3339 text.
+            fulfilments: calls under way, shared with an earlier participant of the node in this
+                room.
+        """
         self.id = id
         self.topic = room.name
         self._listeners: list[tuple[frozenset[str], Heard]] = []
@@ -256,10 +268,10 @@ class NodeParticipant:
         self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MOST_IDS)
         self._arrivals = NodeInbox()
         self._coming: dict[str, None] = {}
-        """Proposals that everybody has heard, and the node has not come to yet."""
+        """Proposals that the room has seen and the node has not handled yet."""
         self._taking = False
         self._let_go: set[Member] = set()
-        """Whose messages are not taken any more, until it is gone."""
+        """Members whose messages are ignored until they are disconnected."""
         self._closed = False
         self._asking = RequestHandler(self, pipeline, catalog=catalog, hello=hello)
         self._proposing = ProposalHandler(
@@ -274,7 +286,7 @@ class NodeParticipant:
             inside=True,
         )
 
-    # -- saying
+    # -- sending
 
     def say(
         self,
@@ -283,9 +295,9 @@ class NodeParticipant:
         to: Sequence[str] = (),
         correlation_id: str | None = None,
     ) -> str:
-        """Say something; returns the id of the envelope. Nobody hears it before this returns.
+        """Send a message and return the id of its envelope. Nobody receives it before this returns.
 
-        Raises InterlockError when it is too long, or the node is not in the room any more.
+        Raises InterlockError if it is too long or the node has left the room.
         """
         id = self._new_id()
         text = write_envelope(
@@ -300,31 +312,31 @@ class NodeParticipant:
         if len(text) > MAX_ENVELOPE_BYTES:
             raise InterlockError(
                 PAYLOAD_TOO_LARGE,
-                f"A message of {len(text)} bytes does not fit into a topic: "
-                f"{MAX_ENVELOPE_BYTES} are the most.",
+                f"The message has {len(text)} bytes. The limit of a topic is {MAX_ENVELOPE_BYTES}.",
             )
         if self._closed:
-            raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"The node is not in the topic {self.topic} any more."
-            )
+            raise InterlockError(UPSTREAM_UNAVAILABLE, f"The node has left the topic {self.topic}.")
         self._is_new(id)
         if self._room.say(self._member, text) is None:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"The topic {self.topic} did not take {kind[:100]!r} from the node.",
+                f"The topic {self.topic} rejected {kind[:100]!r} from the node.",
             )
         return id
 
-    # -- hearing
+    # -- receiving
 
     def listen(self, told: Heard, of: Collection[str]) -> None:
-        """Tell somebody what these participants say, but for their chats, and what the gateway
-        says: what one says in its order."""
+        """Call `told` for the messages of these participants, except chats, and for those of the
+        gateway. The messages of one participant come in order."""
         self._listeners.append((frozenset(of), told))
 
     def deliver(self, batch: Batch) -> None:
-        """Take what the room has for the node. What somebody said who is gone leads nowhere: its
-        id may be another's already, who must not answer for it."""
+        """Queue the messages of the room for the node.
+
+        Messages of a member that has left are dropped: its id may belong to another member, which
+        is not responsible for them.
+        """
         if self._closed:
             return
         members = self._room.members
@@ -352,17 +364,17 @@ class NodeParticipant:
             self._send_away(most)
 
     def _is_wanted(self, head: EnvelopeHeader) -> bool:
-        """Whether anybody here does something about it. What is for others, or is only said, is not
-        kept at all."""
+        """Return whether any part of the node handles the message. Other messages are not
+        stored."""
         if head.kind.startswith(_PROPOSAL):
-            # What is proposed to all is for the people in the room.
+            # Proposals to everybody are for the people in the room.
             return self.id in head.to
         if head.kind.startswith(_FOR_NODES):
             return True
         return head.kind.startswith(_MCP) and any(head.sender in of for of, _ in self._listeners)
 
     def _send_away(self, whose: str) -> None:
-        """So much of this participant waits that it has to go."""
+        """Drop the messages of a participant with too many of them, and disconnect it."""
         dropped = self._arrivals.drop(whose)
         for one in dropped:
             self._coming.pop(one.head.id, None)
@@ -372,9 +384,9 @@ class NodeParticipant:
             self._call_soon(lambda: self._let_it_go(member))
 
     def _let_it_go(self, member: Member) -> None:
-        why = f"You ask more of {self.id} than it can take: wait for its answers."
+        why = f"You sent more requests than {self.id} can handle. Wait for its responses."
         self._gateway.disconnect_member(member, why, SLOW_READER_CODE)
-        # Nothing of it is heard any more, whoever has its place now.
+        # It has left. Another member may have its id now.
         self._let_go.discard(member)
 
     def _take_soon(self) -> None:
@@ -393,8 +405,8 @@ class NodeParticipant:
             try:
                 self._hear(one)
             except Exception:
-                # One message is not worth the others.
-                _log.exception("a message in the topic %s could not be taken", self.topic)
+                # One failing message must not cost the others.
+                _log.exception("topic %s: failed to handle a message", self.topic)
         self._take_soon()
 
     def _hear(self, one: NodeMessage) -> None:
@@ -410,18 +422,18 @@ class NodeParticipant:
                 try:
                     told(head, text)
                 except Exception:
-                    _log.exception("somebody who listens in the topic %s failed", self.topic)
+                    _log.exception("topic %s: a listener failed", self.topic)
         if head.kind == PRESENCE or (member is not None and head.kind.startswith(_FOR_NODES)):
             self._read(member, head, text)
 
     def _read(self, member: Member | None, head: EnvelopeHeader, text: bytes) -> None:
-        """Take what is for the node itself, once it is known to be what it says."""
+        """Handle a message for the node after its payload has been checked."""
         payload = b""
         try:
             if member is not None and member.caller.kind == GUEST and len(text) > LONGEST_OF_GUESTS:
                 raise PayloadError(
-                    f"A message without a token has at most {LONGEST_OF_GUESTS} bytes for "
-                    f"{self.id}: come with one."
+                    f"Messages of guests to {self.id} have at most {LONGEST_OF_GUESTS} bytes. "
+                    "Join with a token."
                 )
             envelope = read_envelope(text)
             payload = bytes(envelope.payload)
@@ -434,11 +446,11 @@ class NodeParticipant:
                 self._report(member, head, payload, lie)
             return
         if isinstance(content, Presence):
-            # Only a gateway says that: whatever else claims to be one was a lie.
+            # From the gateway: `read_content` rejects all others.
             if content.event == LEAVE:
                 self._asking.left(content.participant.id)
         elif member is None or member.inside:
-            # Nobody knows who said it, or it is the node's own: neither makes calls.
+            # Unknown sender, or the node's own member: neither makes calls.
             return
         elif isinstance(content, Request):
             if self._is_made_here(member, head, content):
@@ -450,13 +462,16 @@ class NodeParticipant:
             self._proposing.propose(member, head, content)
 
     def _is_made_here(self, member: Member, head: EnvelopeHeader, request: Request) -> bool:
-        """Somebody fulfils a proposal that the node makes itself: it is told so if it asked the
-        node, and that is all. Nothing is made twice because two looked at it."""
+        """Handle a request that fulfils a proposal which the node fulfils itself.
+
+        Returns True if so. The request gets an error if it was sent to the node. A proposal is not
+        executed twice because two participants saw it.
+        """
         if head.correlation_id is None or request.method != TOOLS_CALL:
             return False
         try:
             if head.correlation_id in self._coming:
-                # Whoever fulfils it has heard of it sooner than the node came to it.
+                # The request arrived before the node has handled the proposal.
                 raise given_to_the_node(head.correlation_id)
             self._proposing.made_here.must_be_open_to_others(head.correlation_id)
         except InterlockError as error:
@@ -467,31 +482,33 @@ class NodeParticipant:
     def _report(
         self, member: Member, head: EnvelopeHeader, payload: bytes, lie: InterlockError
     ) -> None:
-        """Whoever addressed the node is told what was wrong."""
+        """Tell the sender of an invalid message to the node what was wrong."""
         if self.id not in head.to:
             return
         if head.kind.startswith(kinds.REQUEST):
             self._asking.lied(member, head, payload, lie)
         elif head.kind.startswith(kinds.PROPOSAL):
-            said = f"Not taken: {lie.message}"
+            said = f"Rejected: {lie.message}"
             self._proposing.chat(member.id, head.id, said, ended=lie.failure.name)
 
     def _tell_of_reuse(self, member: Member, head: EnvelopeHeader) -> None:
-        """In words, and about no message: an answer about that id would be taken for one to whoever
-        had it first."""
+        """Report a reused message id in a chat without a correlation id.
+
+        A response with that id would be taken for a response to its first user.
+        """
         if self.id in head.to and head.kind.startswith(_FOR_NODES):
-            said = f"A message of yours was dropped: its id {head.id!r} was there before. Each "
-            self._proposing.chat(member.id, None, f"{said}message needs an id of its own.")
+            said = f"Your message was dropped: its id {head.id!r} was used before. Each message "
+            self._proposing.chat(member.id, None, f"{said}needs a new id.")
 
     def _is_new(self, id: str | tuple[str, str]) -> bool:
-        """Whether no message had this id, as far as is remembered."""
+        """Return whether no stored message had this id, and store it."""
         if id in self._ids:
             return False
         self._ids[id] = None
         return True
 
     def _is_free(self, head: EnvelopeHeader) -> bool:
-        """Whether nothing of this id is under way, however long ago it came."""
+        """Return whether nothing with this id is pending, however old it is."""
         if not head.kind.startswith(_FOR_NODES):
             return True
         return not (
@@ -499,18 +516,18 @@ class NodeParticipant:
         )
 
     def _count(self, member: Member, head: EnvelopeHeader, why: str) -> None:
-        """A message leads nowhere, and its sender is to blame: as if the gateway had refused it."""
-        _log.debug("a message of %.100r in the topic %s: %s", head.sender, self.topic, why)
+        """Count an invalid message as rejected, as if the gateway had rejected it."""
+        _log.debug("topic %s: invalid message of %.100r: %s", self.topic, head.sender, why)
         if member.inside:
             member.refused += 1
             return
-        # Not while the room delivers: who lies too often is let go.
+        # Not while the room delivers: this may disconnect the sender.
         self._call_soon(lambda: self._room.blame(member, INVALID_REQUEST.mcpx, head.kind))
 
     # -- leaving
 
     def close(self, code: int | None = None, reason: str = "") -> None:
-        """The room lets the node go; without a code it is the node that leaves."""
+        """Leave the room. With a `code` the room has already removed the node."""
         if self._closed:
             return
         self._asking.close()

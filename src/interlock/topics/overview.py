@@ -1,5 +1,5 @@
-"""What an administrator sees of the topics of a node: those that the config names, those that are
-open now, and who is in each. Pure: it looks, and changes nothing."""
+"""What administrators see of topics: configured topics, open topics and their members.
+Read-only."""
 
 from __future__ import annotations
 
@@ -18,60 +18,64 @@ if TYPE_CHECKING:
 
 
 class TopicStatus(msgspec.Struct, frozen=True):
-    """How one topic fares."""
+    """The state of one open topic."""
 
     members: int
     refused: int
-    """How many messages led nowhere since it was opened."""
+    """The number of messages rejected since it was opened."""
 
 
 class TopicsStatus(msgspec.Struct, frozen=True):
-    """The part of topics in the status of a node."""
+    """The topics in the status of a node."""
 
     topics: dict[str, TopicStatus] = {}
-    """Topics that are open, by name."""
+    """Open topics, by name."""
     topics_url: str | None = None
-    """Where its topics are joined, if it has any."""
+    """The URL of its topics, if it has any."""
 
 
 class TopicMember(msgspec.Struct, frozen=True, rename="camel"):
-    """Somebody who is in a topic."""
+    """A member of a topic."""
 
     participant_id: str
     capabilities: tuple[str, ...]
     routing: str
     connected_at: str
     refused: int
-    """How many of its messages led nowhere."""
+    """The number of its messages that were rejected."""
     inside: bool
-    """Whether it is the node's own seat, and has no connection."""
+    """True for a participant of the node itself, which has no connection."""
 
 
 class TopicDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic: what holds there, and who is there now."""
+    """A topic: its settings and its members."""
 
     name: str
     entry: str
-    """The name or the glob in the config by which it is what it is."""
+    """The name or glob of its config entry."""
     access: str
     profile: str
-    """What callers without a seat of their own may say, and seats that name no profile."""
+    """The default profile of participants, and of callers that match no participant."""
     anonymous: str
-    """What those may say who come without a token, where they may come."""
+    """The profile of callers without a token, if the topic is public."""
     seats: int
     node: str | None
-    """What the node is called there, if it has a seat."""
+    """The id of the node in the topic, if it takes part."""
     record: str
     most: int
     open: bool
     refused: int
-    """How many messages led nowhere since it was opened, of those who left too."""
+    """The number of messages rejected since the room was opened, including those of former
+    members."""
     members: tuple[TopicMember, ...]
 
 
 def topics_now(gateway: Gateway, topic: str | None = None) -> list[TopicDetails]:
-    """Every topic, in the order of the config: behind a glob those that are open by it. With
-    `topic`, that one, which may be closed; none when nothing in the config fits it."""
+    """Return every topic in the order of the config; open topics of a glob follow it.
+
+    Args:
+        topic: return only this one, open or not; an empty list if the config has no such topic.
+    """
     if topic is None:
         return list(_all(gateway))
     entry = admission.entry_of(gateway.config, topic)

@@ -1,8 +1,8 @@
-"""The connector of a participant of a topic: it cannot be fetched, only waited for.
+"""Participants of a topic as upstreams of the node: their transport, connector and lifetime.
 
-Who is in the room, and what each may say there, is told by the gateway. No handshake is needed
-between participants, so one that answers no `initialize`, or may not, is taken for a server with
-tools and nothing else.
+The node cannot dial a participant, only wait for it. The gateway tells who is in the room and what
+they may send. Participants need no handshake: one that does not respond to `initialize`, or may
+not, is treated as a server with tools only.
 """
 
 from __future__ import annotations
@@ -54,21 +54,20 @@ from interlock.protocol.mcpx_terms import (
 from interlock.topics.config import ParticipantUpstream
 from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_envelope
 
-# -- A link to one participant of a topic: JSON-RPC in envelopes, which the node says in the room.
+# -- The transport to one participant of a topic: JSON-RPC in envelopes.
 #
-# Everybody in a room can send anything to the node, and everybody sees what the node asks. So an
-# answer counts only if it fits in every way what was asked: it comes from the participant who was
-# asked, names the envelope of the request, has its kind, and its JSON-RPC id. What does not fit
-# settles nothing.
+# Every member of a room can send anything to the node and sees its requests. So a response counts
+# only if it matches its request completely: sender, envelope id, kind and JSON-RPC id. Other
+# messages are ignored.
 #
-# Touches no socket: it says things by a function, and is told what was heard.
+# It uses no socket: it sends with a function, and received messages are passed in.
 
 Say = Callable[[str, bytes, Sequence[str], str | None], str]
-"""Says something in the room: kind, payload, to whom, what it is about. Returns the envelope's id;
-empty, or InterlockError: it was not said."""
+"""Sends a message to the room: kind, payload, recipients, correlation id. Returns the envelope id;
+an empty id or InterlockError means that it was not sent."""
 
 HEAD_ROOM: Final = 8 * 1024
-"""What an envelope may have beside its payload: a kind, ids, times."""
+"""The maximum size of an envelope beside its payload: kind, ids, times."""
 
 _HEARD: Final = frozenset(
     f"{REQUEST}:{method}"
@@ -81,7 +80,7 @@ _HEARD: Final = frozenset(
         mcp.LOG_MESSAGE,
     )
 )
-"""What a server says unasked. Requests of the participant are none of the link's business."""
+"""Notifications of a server that are accepted. Requests of the participant are not handled here."""
 
 
 class _Named(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +89,8 @@ class _Named(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Said(msgspec.Struct, gc=False):
-    """What of a message the kind of its envelope is made from. The message is our own."""
+    """The parts of a message that determine the kind of its envelope. The message is the node's
+    own."""
 
     method: str
     params: _Named = _Named()
@@ -109,7 +109,7 @@ _decode_cancels = msgspec.json.Decoder(_Cancels).decode
 
 
 def kind_of(payload: bytes) -> tuple[str, str]:
-    """The kind under which a request or notification of our own goes, and its method."""
+    """Return the kind for one of the node's own requests or notifications, and its method."""
     said = _decode_said(payload)
     member = CONTEXT_MEMBER.get(said.method)
     context = "" if member is None else getattr(said.params, member)
@@ -117,7 +117,7 @@ def kind_of(payload: bytes) -> tuple[str, str]:
 
 
 class ParticipantTransport(SingleChannel):
-    """Carries the requests of one peer to one participant."""
+    """Sends the requests of one client to one participant."""
 
     receiver: TransportReceiver
 
@@ -128,26 +128,26 @@ class ParticipantTransport(SingleChannel):
         self._to = (participant,)
         self._say = say
         self._sent: dict[str, tuple[TransportRequest, str]] = {}
-        """Requests that are not answered yet: by their envelope, with the kind of the answer."""
+        """Pending requests by envelope id, with the expected kind of the response."""
         self._envelope_of: dict[int, str] = {}
-        """The same envelopes, by JSON-RPC id."""
+        """The same envelope ids, by JSON-RPC id."""
         self._over = False
 
     @property
     def under_way(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of pending requests."""
         return len(self._sent)
 
-    # -- what is heard
+    # -- received messages
 
     def take(self, head: EnvelopeHeader, text: bytes) -> None:
-        """Something that the participant said, to the node or to everybody."""
+        """Handle a message of the participant to the node or to everybody."""
         if self._over or head.sender != self.participant:
             return
         asked = None if head.correlation_id is None else self._sent.get(head.correlation_id)
         if head.kind.startswith(RESPONSE):
             if asked is None:
-                # Late, or about what another asked.
+                # Too late, or a response to another participant.
                 return
             self._answered(head, text, *asked)
         elif head.kind in _HEARD:
@@ -159,7 +159,9 @@ class ParticipantTransport(SingleChannel):
         self, head: EnvelopeHeader, text: bytes, ticket: TransportRequest, kind: str
     ) -> None:
         if head.kind != kind:
-            self._unfit(ticket, f"it named the answer {head.kind[:100]!r} and not {kind[:100]!r}")
+            self._unfit(
+                ticket, f"the response has the kind {head.kind[:100]!r}, not {kind[:100]!r}"
+            )
             return
         try:
             payload = bytes(read_envelope(text).payload)
@@ -168,18 +170,18 @@ class ParticipantTransport(SingleChannel):
             self._unfit(ticket, error.message.rstrip("."))
             return
         if not message.is_response or bytes(message.id) != b"%d" % ticket.id:  # type: ignore[arg-type]
-            self._unfit(ticket, "the answer has another JSON-RPC id than the request")
+            self._unfit(ticket, "the JSON-RPC id of the response is not that of the request")
             return
         self._forget(ticket)
         self.receiver.deliver(payload, ticket)
 
     def _unfit(self, ticket: TransportRequest, why: str) -> None:
-        """It was asked and it answered, but not what was asked: nobody waits for another try."""
+        """Fail a request that got an invalid response. It is not retried."""
         self._forget(ticket)
         self.receiver.on_unreadable_response(ticket.id, f"{why}.")
 
     def _readable(self, text: bytes, *, method: str) -> bytes | None:
-        """The payload of a notification that is what its kind says."""
+        """Return the payload of a notification that matches its kind, else None."""
         try:
             payload = bytes(read_envelope(text).payload)
             message = jsonrpc.decode_single(payload)
@@ -190,7 +192,7 @@ class ParticipantTransport(SingleChannel):
         return payload
 
     def lost(self, reason: str) -> None:
-        """The participant has left the room: everybody who waits is told."""
+        """Fail all pending requests: the participant has left the room."""
         if not self._over:
             self._end()
             self.receiver.on_transport_lost(reason)
@@ -200,7 +202,7 @@ class ParticipantTransport(SingleChannel):
         self._sent.clear()
         self._envelope_of.clear()
 
-    # -- Link
+    # -- SingleChannel
 
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._over:
@@ -208,11 +210,8 @@ class ParticipantTransport(SingleChannel):
             return
         kind, _ = kind_of(payload)
         if len(payload) > MAX_ENVELOPE_BYTES - HEAD_ROOM or len(kind) > LONGEST_KIND:
-            words = (
-                f"{self.label} cannot be told this: an envelope may have {MAX_ENVELOPE_BYTES} "
-                "bytes."
-            )
-            ticket.fail(PAYLOAD_TOO_LARGE, words, was_sent=False)
+            words = f"The request to {self.label} is too long: the limit is {MAX_ENVELOPE_BYTES} bytes."
+            ticket.fail(PAYLOAD_TOO_LARGE, words, sent=False)
             return
         try:
             envelope = self._say(kind, payload, self._to, None)
@@ -220,8 +219,8 @@ class ParticipantTransport(SingleChannel):
             ticket.fail(error.failure, error.message, was_sent=False)
             return
         if not envelope:
-            words = f"{self.label} cannot be asked: the room did not take the request."
-            ticket.fail(UPSTREAM_LOST, words, was_sent=False)
+            words = f"Cannot send to {self.label}: the room rejected the request."
+            ticket.fail(UPSTREAM_LOST, words, sent=False)
             return
         self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
         self._envelope_of[ticket.id] = envelope
@@ -236,12 +235,12 @@ class ParticipantTransport(SingleChannel):
         about = None
         if method == mcp.CANCELLED:
             about = self._envelope_of.get(_decode_cancels(payload).params.request_id)
-        # Nobody waits for an answer, so nobody needs to know that it was not said.
+        # A notification has no response, so a failure is not reported.
         with contextlib.suppress(InterlockError):
             self._say(kind, payload, self._to, about)
 
-    async def post_and_wait(self, payload: bytes) -> None:
-        # What is said first is heard first.
+    async def hand_over(self, payload: bytes) -> None:
+        # The room keeps the order of messages.
         self.post(payload, b"")
 
     def remove_request(self, ticket: TransportRequest) -> None:
@@ -251,16 +250,16 @@ class ParticipantTransport(SingleChannel):
         self._sent.pop(self._envelope_of.pop(ticket.id, ""), None)
 
     async def close(self) -> None:
-        """The participant stays where it is: nothing but the conversation is over."""
+        """End the conversation. The participant stays in the room."""
         self._end()
 
 
 OPENING: Final = 2.0
-"""How long a participant may leave `initialize` unanswered."""
+"""Seconds that a participant may take to respond to `initialize`."""
 RETRY_FIRST: Final = 1.0
 RETRY_AT_MOST: Final = 60.0
 LEFT_RETRY_MS: Final = 5_000
-"""When to try a call again that found the participant gone: nobody can say when it comes back."""
+"""The retry delay that a caller gets if the participant has left. Its return time is unknown."""
 
 _LISTS: Final = {
     "tools": mcp.TOOLS_LIST,
@@ -268,10 +267,10 @@ _LISTS: Final = {
     "resources": mcp.RESOURCES_LIST,
 }
 _NODE: Final = "interlock"
-"""By what name a node introduces itself."""
+"""The server name of a node in `initialize`."""
 MOST_NODES: Final = 8
-"""Through so many nodes a tool may have come that is taken from a room. More: they show each other
-what they show."""
+"""The maximum number of nodes that a tool of a participant may have passed. More indicate a loop of
+nodes that list each other's tools."""
 
 
 class _Somebody(msgspec.Struct, gc=False):
@@ -293,7 +292,7 @@ class _Passed(msgspec.Struct, gc=False):
 
 
 class _Listed(msgspec.Struct, gc=False):
-    """Of a tool: what it is called, and how many nodes it came through."""
+    """A listed tool: its name and the number of nodes that it passed."""
 
     name: str = ""
     meta: _Passed = msgspec.field(default_factory=_Passed, name="_meta")
@@ -305,16 +304,16 @@ _decode_presence = msgspec.json.Decoder(_Presence).decode
 
 
 def key_of(topic: str, participant: str) -> str:
-    """By what the node knows a participant that is an upstream."""
+    """Return the key of an upstream that is a participant."""
     return f"topic:{topic}/{participant}"
 
 
 class ParticipantConnector:
-    """Waits for one participant, and opens a conversation whenever it is there."""
+    """Waits for one participant and connects to it whenever it is in the room."""
 
     dials_in = True
-    has_left = False
-    """Whoever keeps the room withdraws what it offered, after its grace."""
+    gone = False
+    """Constant: `RoomUpstreams` withdraws the tools after the grace period."""
     list_ttl: float | None = None
 
     def __init__(
@@ -329,9 +328,13 @@ class ParticipantConnector:
         opening: float = OPENING,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`may_be_node`: two nodes that are upstreams of each other grow each other's lists for
-        ever, so a node is refused unless the config names what to take from it. `takes`: whether
-        the config wants a tool of this name."""
+        """
+        Args:
+            may_be_node: accept a node. Two nodes that are upstreams of each other would extend each
+                other's lists without a limit, so a node is rejected unless the config names the
+                tools to use.
+            takes: returns whether the config allows a tool of this name.
+        """
         self.stderr: deque[str] = deque(maxlen=1)
         self.participant = participant
         self.on_left: Callable[[], None] | None = None
@@ -344,11 +347,11 @@ class ParticipantConnector:
         self._opening = opening
         self._sleep = sleep
         self._capabilities: tuple[str, ...] | None = None
-        """What it may say. None: it is not there."""
+        """The capabilities of the participant. None: it is not in the room."""
         self._grants = KindGrants(())
         self._link: ParticipantTransport | None = None
         self._news = asyncio.Event()
-        """Something about it is new since the last attempt."""
+        """Set when the participant has changed since the last attempt."""
         self._backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
 
     @property
@@ -358,7 +361,7 @@ class ParticipantConnector:
     # -- what happens in the room
 
     def heard(self, head: EnvelopeHeader, text: bytes) -> None:
-        """Something that was said in the room, to the node or to everybody."""
+        """Handle a message in the room, to the node or to everybody."""
         if head.sender == self.participant:
             if self._link is not None:
                 self._link.take(head, text)
@@ -370,7 +373,7 @@ class ParticipantConnector:
                 else:
                     self._welcome(_decode_welcome(payload).participants)
             except (EnvelopeError, msgspec.DecodeError):
-                # Not of our gateway's making; what is known stays known.
+                # Not from this node's gateway. Keep the current state.
                 return
 
     def _presence(self, told: _Presence) -> None:
@@ -382,7 +385,7 @@ class ParticipantConnector:
             self.left()
 
     def _welcome(self, others: list[_Somebody]) -> None:
-        """Everybody who is there now: who is not named has left unheard."""
+        """Handle a welcome: a participant that it does not list has left unnoticed."""
         here = next((one for one in others if one.id == self.participant), None)
         if here is not None:
             self.arrive(here.capabilities)
@@ -390,8 +393,12 @@ class ParticipantConnector:
             self.left()
 
     def arrive(self, capabilities: Iterable[str], *, anew: bool = False) -> None:
-        """It is in the room, and may say this. `anew`: it has just come in, and if it was there
-        already, then by another connection: that was not asked what the older one was."""
+        """Record that the participant is in the room with these capabilities.
+
+        Args:
+            anew: True if it has just joined. If it was already present, it has a new connection,
+                which has not received earlier requests.
+        """
         now = tuple(capabilities)
         if now == self._capabilities and not anew:
             return
@@ -400,8 +407,8 @@ class ParticipantConnector:
         self._backoff.reset()
         self._news.set()
         if self._link is not None:
-            # It may be another program, or say other things: what it offers is found out anew.
-            self._hang_up("it came in by another connection, or may say other things now")
+            # It may be another program or have other capabilities: list its tools again.
+            self._hang_up("it reconnected or its capabilities changed")
         if came and self.on_arrived is not None:
             self.on_arrived()
 
@@ -424,18 +431,20 @@ class ParticipantConnector:
     async def connect(
         self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient:
-        """Wait for it to be there. Raises InterlockError when it is and cannot be spoken to.
+        """Wait for the participant and connect to it. Raises InterlockError if it is present but
+        not usable.
 
-        Whatever the supervisor would promise, nobody can be asked anything in a room.
+        Client capabilities of the supervisor are ignored: no client request can be answered in a
+        room.
         """
         await self._until_worth_trying()
-        self._hang_up("the node begins anew")
+        self._hang_up("the node connects again")
         self._backoff.next_delay()
         if not any(self._may_list(kind) for kind in _LISTS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"{self._key} may not answer in the room: give its seat mcp/response:*, "
-                "or the profile response_only.",
+                f"{self._key} may not send responses in the topic. Give it the capability "
+                "mcp/response:* or the profile response_only in the config.",
             )
         self._link = link = ParticipantTransport(self._key, self.participant, self._say)
         peer = UpstreamClient(self._key, link, self._own_info)
@@ -447,7 +456,8 @@ class ParticipantConnector:
         return peer
 
     async def _until_worth_trying(self) -> None:
-        """It is there, and either something about it is new or it has been left alone a while."""
+        """Wait until the participant is present and either has changed or the backoff has
+        passed."""
         while True:
             if self.present and not self._news.is_set():
                 news = asyncio.ensure_future(self._news.wait())
@@ -467,7 +477,7 @@ class ParticipantConnector:
     async def _introduce(self, peer: UpstreamClient) -> None:
         asked = self._grants.grants(f"{RESPONSE}:{mcp.INITIALIZE}")
         if asked:
-            # Silence and refusals are lawful: no handshake is needed between participants.
+            # No response and errors are allowed: participants need no handshake.
             with contextlib.suppress(InterlockError):
                 await negotiate_revision(peer, session_first=True, timeout=self._opening)
         if peer.closed.done():
@@ -481,13 +491,13 @@ class ParticipantConnector:
     def _is_node(self) -> InterlockError:
         return InterlockError(
             UPSTREAM_PROTOCOL,
-            f"{self._key} is a node itself: two that show each other's tools would never be "
-            "done. Name in `allow` what is wanted of it.",
+            f"{self._key} is a node. Two nodes that list each other's tools would never finish. "
+            "Name the tools to use in `allow`.",
         )
 
     @property
-    def list_kinds(self) -> frozenset[str]:
-        """The lists that it may answer with."""
+    def kinds(self) -> frozenset[str]:
+        """The lists that the participant may send."""
         return frozenset(kind for kind in KINDS if self._may_list(kind))
 
     def _may_list(self, kind: str) -> bool:
@@ -497,11 +507,11 @@ class ParticipantConnector:
     def retry_after_ms(self) -> int | None:
         return LEFT_RETRY_MS
 
-    def check_offering(self, offer: RawOffering) -> None:
-        """Raises InterlockError when it has left while it was listed, or is a node after all, which
-        its tools say whether it introduced itself or not."""
+    def vet(self, offer: RawOffering) -> None:
+        """Raise InterlockError if the participant has left in the meantime, or if its tools show
+        that it is a node."""
         if not self.present:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} is not in the room any more.")
+            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} has left the room.")
         listed = [_listed(one) for one in offer.tools]
         nodes = max((one.meta.hops for one in listed if self._takes(one.name)), default=0)
         if nodes > 0 and not self._may_be_node:
@@ -509,8 +519,8 @@ class ParticipantConnector:
         if nodes > MOST_NODES:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
-                f"{self._key} has tools that came through {nodes} nodes: it shows what this node "
-                "shows, again and again. Name in `allow` only what is its own.",
+                f"{self._key} has tools that passed {nodes} nodes: it lists the tools of this node "
+                "repeatedly. Name only its own tools in `allow`.",
             )
         self._backoff.reset()
 
@@ -519,22 +529,24 @@ def _listed(tool: Raw) -> _Listed:
     try:
         return _decode_listed(tool)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Whoever shows it says what is wrong with it.
+        # The catalog reports what is wrong with it.
         return _Listed()
 
 
-# -- The participants of one room that are upstreams of the node: begun together, each by itself.
+# -- The participants of one room that are upstreams of the node. Each has its own supervisor.
 #
-# A participant that leaves keeps its tools listed for its grace, as a server does that is lost;
-# then they are withdrawn, until it is there again.
+# The tools of a participant that leaves stay listed for its grace period, as those of a lost
+# server. Then they are withdrawn until it returns.
 
 
 class TimerHandle(Protocol):
+    """A timer that can be cancelled."""
+
     def cancel(self) -> None: ...
 
 
 class WithdrawableUpstream(Protocol):
-    """What keeps an upstream alive, as far as a room needs to know it."""
+    """The part of a supervisor that a room uses."""
 
     def withdraw(self, reason: str) -> None: ...
 
@@ -544,7 +556,7 @@ CallLater = Callable[[float, Callable[[], None]], TimerHandle]
 
 
 def server_of(topic: str, participant: str, settings: ParticipantUpstream) -> ServerConfig:
-    """What the config says of a participant, as of any other server."""
+    """Return the server config of a participant."""
     return ServerConfig(
         segment=settings.segment or default_segment(participant),
         description=f"{participant} in the topic {topic}",
@@ -554,7 +566,7 @@ def server_of(topic: str, participant: str, settings: ParticipantUpstream) -> Se
         trust_annotations=settings.trust_annotations,
         timeout=settings.timeout,
         grace=settings.grace,
-        # There is one seat for the node in the room, and nobody to be asked.
+        # The node is one participant in the room, and no client request can be answered.
         sessions="shared",
         ask=AskConfig(sampling="deny", elicitation="deny", roots="deny"),
     )
@@ -575,9 +587,14 @@ class RoomUpstreams:
         call_later: CallLater,
         **more: Any,
     ) -> None:
-        """`begin` starts to supervise one, `end` forgets it; `more` is for its connector."""
+        """
+        Args:
+            begin: starts the supervisor of an upstream.
+            end: removes an upstream.
+            more: further arguments for the connectors.
+        """
         self.connectors: dict[str, ParticipantConnector] = {}
-        """By the key under which the node knows it."""
+        """By upstream key."""
         self._end = end
         self._call_later = call_later
         self._timers: dict[str, TimerHandle] = {}
@@ -603,12 +620,12 @@ class RoomUpstreams:
             self.connectors[key] = connector
 
     def heard(self, head: EnvelopeHeader, text: bytes) -> None:
-        """Something that was said in the room."""
+        """Pass a message of the room to all connectors."""
         for connector in list(self.connectors.values()):
             connector.heard(head, text)
 
     def close(self) -> None:
-        """The node leaves the room, and with it everything that it knew from there."""
+        """Remove all upstreams: the node leaves the room."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

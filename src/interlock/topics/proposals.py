@@ -1,14 +1,14 @@
-"""Proposals addressed to the node: into the one inbox, and what becomes of them back into the room.
+"""Proposals to the node: they become pending approvals, and their outcomes are sent to the room.
 
-A proposal becomes a call like any other, which always waits for a human. It is decided where every
-call is decided, by a proof; the gate then makes it, and the room sees the fulfilment: a request of
-the node to itself that names the proposal, and the response to that request, for the proposer too.
-No message of the room decides anything. What comes to no call (refused, expired, void) is told to
-the proposer in a chat message: the draft has no other word for it.
+A proposal becomes a call that always waits for an operator. The decision needs a proof, as for
+every call. After approval the gate makes the call, and the room sees the fulfilment: a request of
+the node to itself that names the proposal, and the response, which is also sent to the proposer. No
+message of the room decides anything. If no call is made (rejected, expired, void), the proposer
+gets a chat message: MCPx has no other message for it.
 
-What the room says here follows from the steps of the approval's record alone, so it goes on where
-it was after a restart, and knows what it made as long as the inbox does. Nothing of it is kept but
-which request belongs to which approval.
+All messages follow from the state changes of the approval record, so they continue after a restart,
+and the node knows what it fulfilled for as long as the record exists. Only the mapping from
+requests to approvals is stored here.
 """
 
 from __future__ import annotations
@@ -78,26 +78,27 @@ if TYPE_CHECKING:
     from interlock.topics.node_participant import NodeParticipant
 
 
-# -- What the journal gets of proposals: who proposed, and what came of it.
+# -- Journal entries about proposals: the proposer and the outcome.
 #
-# What a proposal leads to is written down each time: a gate lets few wait, and each call that is
-# made is worth its entry. What leads to nothing costs its sender nothing, so that is rationed for
-# each participant; the rest is counted in its next entry. Guests have no entry of their own: the
-# pipeline's own one, of a stranger, says enough.
+# Pending and fulfilled proposals are always recorded: the gate limits the number of pending calls.
+# Unsuccessful proposals cost their sender nothing, so their entries are rate-limited for each
+# participant; the next entry has the count of the omitted ones. Guests have no entries here: the
+# pipeline records them as strangers.
 
 JOURNAL_WORD: Final = "proposal"
 MOST_IN_VAIN: Final = 20
-"""So many entries a minute say of one participant that its proposals led to nothing."""
+"""The maximum number of journal entries per minute about unsuccessful proposals of one
+participant."""
 MOST_REMEMBERED: Final = 1_000
 LONGEST_ID: Final = 64
-"""Its sender chose it, and it is part of the entry's name."""
+"""The maximum length of a proposal id in the journal. The sender chose it."""
 _MINUTE: Final = 60.0
 _LONGEST_DETAIL: Final = 400
 _NOBODYS: Final = Credentials("inside")
 
 
 class ProposalJournal:
-    """Writes what happens to the proposals of one room to the journal."""
+    """Writes the outcomes of the proposals of one room to the journal."""
 
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
@@ -106,7 +107,7 @@ class ProposalJournal:
         """By participant."""
 
     def note(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
-        """Something came of a proposal."""
+        """Record an outcome."""
         if self._audit is None or caller.kind == GUEST:
             return
         name = f"{proposed.topic}/{plain(proposed.id)[:LONGEST_ID]}"
@@ -115,17 +116,17 @@ class ProposalJournal:
         self._audit.record(about, word, 0, f"of {proposed.participant}: {plain(detail)}")
 
     def in_vain(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
-        """Nothing came of it."""
+        """Record an unsuccessful proposal, at a limited rate."""
         if self._audit is None or caller.kind == GUEST:
             return
         folded = self._take(proposed.participant)
         if folded is None:
             return
-        more = f" (and {folded} more in vain before it)" if folded else ""
+        more = f" (and {folded} more unsuccessful before it)" if folded else ""
         self.note(proposed, caller, word, detail[:_LONGEST_DETAIL] + more)
 
     def _take(self, who: str) -> int | None:
-        """None: only count this one. Else how many were only counted since the last entry."""
+        """Return the number of entries omitted since the last one. None: omit this one too."""
         sampler = self._in_vain.touch(who)
         if sampler is None:
             sampler = self._in_vain[who] = Sampler(MOST_IN_VAIN, _MINUTE)
@@ -133,50 +134,50 @@ class ProposalJournal:
 
 
 def plain(text: str) -> str:
-    """What others wrote, without what looks like a secret."""
+    """Redact a text of a participant if it looks like a secret."""
     return redact(text) if is_secret_value(text) else text
 
 
-# -- What became of the proposals to the node in one room, as far as that is remembered: so that
-# none is made twice because two looked at it.
+# -- The states of recent proposals to the node in one room, so that no call is made twice because
+# two participants saw the proposal.
 #
-# Bounded. Of whoever proposed the most, the oldest is forgotten first, one that is over before
-# one that is not: nobody makes what others proposed be forgotten.
+# Bounded. The oldest proposal of the participant with the most proposals is removed first, finished
+# ones before pending ones, so that no participant displaces the proposals of others.
 
 MOST_KNOWN: Final = 1_000
-"""So many proposals are remembered. Those that wait are in the inbox, too."""
+"""The maximum number of proposals that are stored. Pending ones are also in the approval store."""
 
 TAKEN: Final = "taken"
-"""The pipeline has it, and did not say yet what comes of it."""
+"""The pipeline has it and has not reported a result yet."""
 WAITS: Final = "waits"
-"""An approval has it, here or at a node below."""
+"""It has a pending approval, here or at a node below."""
 MADE: Final = "made"
 NOTHING: Final = "nothing"
-"""It was refused, or nobody decided in time, or it became void: others may make that call."""
+"""Rejected, expired or void. Others may make the call."""
 _OVER: Final = frozenset({MADE, NOTHING})
 
 
 class ProposalOutcome(msgspec.Struct):
-    """What became of one proposal."""
+    """The state of one proposal."""
 
     by: str
     """The participant that proposed it."""
     state: str = TAKEN
     approval: str = ""
-    """Empty: it has none, or none yet."""
+    """Empty: it has no approval, or none yet."""
     shown: bool = False
-    """Whether the room saw the call that was made of it, and what that came to."""
+    """True if the room has seen the call and its response."""
 
 
 class ProposalOutcomes:
-    """The outcomes of the proposals of one room, by the id of the proposal."""
+    """The states of the proposals of one room, by proposal id."""
 
     def __init__(self) -> None:
         self._fates: dict[str, ProposalOutcome] = {}
         self._ids: dict[str, dict[str, None]] = {}
-        """By participant: its proposals, the oldest first."""
+        """By participant: its proposals, oldest first."""
         self._waiting: dict[str, set[str]] = {}
-        """By approval: the proposals that it is about."""
+        """By approval: the proposals that share it."""
 
     def __len__(self) -> int:
         return len(self._fates)
@@ -185,7 +186,7 @@ class ProposalOutcomes:
         return self._fates.get(id)
 
     def remember(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
-        """So it stands with it now."""
+        """Store the state of a proposal."""
         self.forget(proposed.id)
         if len(self._fates) >= MOST_KNOWN:
             self._forget_one()
@@ -195,16 +196,16 @@ class ProposalOutcomes:
             self._waiting.setdefault(approval, set()).add(proposed.id)
 
     def waiting_for(self, approval: str) -> list[tuple[str, str]]:
-        """The proposals that this approval is about: their ids, and who made them."""
+        """Return the proposals that share this approval: their ids and proposers."""
         return [(id, self._fates[id].by) for id in self._waiting.get(approval, ())]
 
     def became(self, approval: str, state: str) -> None:
-        """All that this approval was about has come to that."""
+        """Set the state of all proposals that share this approval."""
         for id in self._waiting.get(approval, ()):
             self._fates[id].state = state
 
     def shown(self, id: str) -> None:
-        """The room has seen what it came to."""
+        """Record that the room has seen the response."""
         fate = self._fates.get(id)
         if fate is not None:
             fate.shown = True
@@ -229,12 +230,12 @@ class ProposalOutcomes:
         self.forget(next(over, next(iter(most))))
 
 
-# -- Whether a proposal to the node is the node's to make: it waits in the inbox, or was made.
-# Then nobody else's request that names it is made as well.
+# -- A proposal to the node is the node's to fulfil if its approval is pending or the call was made.
+# Then no request of another participant that names it is executed.
 
 
 class NodeProposals:
-    """Of one room."""
+    """Decides whether a proposal of one room is the node's to fulfil."""
 
     def __init__(self, fates: ProposalOutcomes, approvals: Approvals | None, topic: str) -> None:
         self._fates = fates
@@ -242,42 +243,42 @@ class NodeProposals:
         self._topic = topic
 
     def is_open(self, id: str) -> bool:
-        """Whether a proposal of this id was taken lately, and nothing became of it yet."""
+        """Return whether a proposal with this id is pending."""
         fate = self._fates.get(id)
         return fate is not None and fate.state in (TAKEN, WAITS)
 
     def must_be_open_to_others(self, id: str) -> None:
-        """Raises InterlockError where a request that fulfils the proposal of this id would do what
-        the node does itself: it waits in the inbox, or was made."""
+        """Raise InterlockError if a request for this proposal would repeat what the node does
+        itself: its approval is pending, or the call was made."""
         fate, record = self._fates.get(id), self._record_of(id)
-        # Of one that the inbox keeps no more it is known all the same how it ended.
+        # The state is known even if the approval record no longer exists.
         state = "" if fate is None else fate.state
         if record is not None:
             state = state_of(record)
         if not state or state == NOTHING:
             return
         if state == MADE:
-            became = "was made by the node already"
+            became = "was already executed by the node"
             if record is not None and record.state == LOST:
-                became = "was let through here, and whether it was made is not known"
+                became = "was approved here, but it is unknown whether it was executed"
             raise InterlockError(
                 ALREADY_DECIDED,
-                f"The proposal that you name {became}: it is not made again. Ask without "
-                "`correlation_id` if it is to be.",
+                f"The proposal that you name {became}. It is not executed again. To execute the "
+                "call again, send the request without `correlation_id`.",
             )
         if record is not None and not record.over:
             url = None if self._approvals is None else self._approvals.url_of(record.id)
             how = f"at {url}" if url else f"with `interlock approve {record.id}`"
             raise InterlockError(
                 CONFIRMATION_REQUIRED,
-                f"The proposal that you name waits in the node's inbox, and is made once: decide "
-                f"it there, {how}. Approval: {record.id}.",
+                f"The proposal that you name is pending at the node, which executes it once. "
+                f"Approve it {how}. Approval: {record.id}.",
                 {"confirmation_id": record.id, "proposal": id},
             )
         raise given_to_the_node(id)
 
     def _record_of(self, id: str) -> Approval | None:
-        """The approval that a proposal has, where the inbox still knows it."""
+        """Return the approval of a proposal, if the record still exists."""
         if self._approvals is None:
             return None
         fate = self._fates.get(id)
@@ -292,30 +293,31 @@ class NodeProposals:
 
 
 def given_to_the_node(id: str) -> InterlockError:
-    """For whoever fulfils a proposal of which it is not known yet what comes."""
+    """Return the error for a request that fulfils a proposal which the node is handling."""
     return InterlockError(
         CONFIRMATION_REQUIRED,
-        "The proposal that you name was given to the node, which makes it once, if at all.",
+        "The proposal that you name was sent to the node, which executes it at most once.",
         {"proposal": id},
     )
 
 
 def state_of(record: Approval) -> str:
+    """Return the proposal state for an approval record."""
     if record.state in (REFUSED, EXPIRED, VOID):
         return NOTHING
-    # With a gate below that wants a human, too, it looks like a result and is none.
+    # A gate of a node below may also require approval. Its response only looks like a result.
     return MADE if record.state in (DONE, LOST) and not record.below else WAITS
 
 
 META: Final = "interlock/approval"
-"""In `_meta` of a fulfilment: who let it through, and by what kind of proof."""
+"""The member of `_meta` in a fulfilment that names who approved it and the kind of proof."""
 LEARNED: Final = ("policy", "learned")
-"""Who let through what a rule answered that a human accepted before."""
+"""The approver in the fulfilment of a call that an accepted rule allowed."""
 MOST_OPEN: Final = 1_000
-"""So many fulfilments are remembered until they are answered. One that a node below stopped may
-never be."""
+"""The maximum number of fulfilments that are stored until their response. One that a node below
+stopped may never get a response."""
 Fulfilments = BoundedDict[str, tuple[str, bytes]]
-"""By the id of an approval whose call is under way: the envelope of the request that the room saw,
+"""By id of an approval whose call is under way: the envelope id of the request that the room saw,
 and its JSON-RPC id."""
 _LONGEST_CHAT: Final = 2_000
 _TOO_LONG: Final = jsonrpc.encode_value(
@@ -323,8 +325,8 @@ _TOO_LONG: Final = jsonrpc.encode_value(
         "content": [
             {
                 "type": "text",
-                "text": "It was executed. Its result is too long for a topic: the node's inbox "
-                "has it, as far as it is kept there.",
+                "text": "The call was executed. Its result is too long for a topic. The approval "
+                "record of the node has the result, if it is still stored.",
             }
         ],
         "isError": True,
@@ -335,7 +337,7 @@ _log = logging.getLogger("interlock.topics")
 
 
 class ProposalHandler:
-    """Takes proposals, and tells the room what becomes of them."""
+    """Handles proposals and tells the room their outcomes."""
 
     def __init__(
         self,
@@ -347,9 +349,11 @@ class ProposalHandler:
         audit: Audit | None,
         fulfilments: Fulfilments | None = None,
     ) -> None:
-        """`approvals`: where a human decides. None: nobody can be asked, and the pipeline says so.
-        `fulfilments`: what the room saw of calls that are under way, kept for whoever has the
-        node's seat next."""
+        """
+        Args:
+            approvals: None if no operator can approve; the pipeline then reports that.
+            fulfilments: calls under way, shared with the next participant of the node in this room.
+        """
         self._seat = seat
         self._pipeline = pipeline
         self._approvals = approvals
@@ -358,11 +362,11 @@ class ProposalHandler:
         self._fates = ProposalOutcomes()
         self.made_here = NodeProposals(self._fates, approvals, seat.topic)
         self._under_way: Counter[str] = Counter()
-        """How many proposals of a participant the pipeline has, and did not answer yet."""
+        """The number of proposals of each participant for which the pipeline has no result yet."""
         self._fulfilments = Fulfilments(MOST_OPEN) if fulfilments is None else fulfilments
         self._beside: dict[str, list[tuple[ProposedCall, tuple[str, bytes]]]] = {}
-        """By the id of an approval whose call is under way: who proposed the identical call while
-        it waited, and what the room saw of it for them."""
+        """By id of an approval whose call is under way: further proposals of the identical call,
+        and the requests that the room saw for them."""
         self._number = 0
         self._stop = None if approvals is None else approvals.watch(self._stepped)
         for record in reversed([] if approvals is None else approvals.recent(MOST_KNOWN)):
@@ -370,21 +374,22 @@ class ProposalHandler:
                 self._fates.remember(record.proposal, state_of(record), record.id)
 
     def close(self) -> None:
-        """The node leaves the room: from now on the inbox and the journal have it alone."""
+        """Stop: the node leaves the room. From now on only the approval store and the journal have
+        the outcomes."""
         if self._stop is not None:
             self._stop()
             self._stop = None
 
-    # -- a proposal comes
+    # -- new proposals
 
     def propose(self, member: Member, head: EnvelopeHeader, proposal: ProposalPayload) -> None:
-        """Have it wait for a human."""
+        """Begin a call that waits for approval."""
         if proposal.method != mcp.TOOLS_CALL:
             self.chat(
                 member.id,
                 head.id,
-                f"Only calls of tools can be proposed to {self._seat.id}, and this is "
-                f"{proposal.method[:100]!r}: ask for that with mcp/request, if you may.",
+                f"Only tool calls can be proposed to {self._seat.id}. This is "
+                f"{proposal.method[:100]!r}: send it as mcp/request, if you may.",
                 ended=METHOD_NOT_FOUND.name,
             )
             return
@@ -393,7 +398,8 @@ class ProposalHandler:
             if self._under_way[member.id] >= MOST_OF_ONE:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"{MOST_OF_ONE} proposals of yours are under way in this topic: wait for some.",
+                    f"You have {MOST_OF_ONE} proposals under way in this topic, which is the "
+                    "limit. Wait, then try again.",
                 )
             call = call_of(member, proposal)
         except InterlockError as error:
@@ -402,22 +408,22 @@ class ProposalHandler:
         self._fates.remember(proposed, TAKEN)
         self._under_way[member.id] += 1
         call.context = member.caller
-        # Only what a human sees is made: the name, the arguments, and what decides what they do.
+        # Only what the operator sees is executed: the name, the arguments and relevant `_meta`.
         call.meta = only_sent_along(call.meta)
         call.proposal = proposed
         call.on_done = self._answered
         self._pipeline.begin(call)
 
     def _answered(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """The pipeline has it: usually it waits now."""
+        """Handle the result of the pipeline. Usually the call is pending now."""
         proposed = call.proposal
         assert proposed is not None
         self._under_way[proposed.participant] -= 1
         if not self._under_way[proposed.participant]:
             del self._under_way[proposed.participant]
         if error is not None:
-            # With the id of an approval it waited for an identical call, here or below: the
-            # outcome of that one is announced by itself.
+            # An error with an approval id means that an identical call is pending, here or below.
+            # The outcome of that call is announced separately.
             if call.is_dispatched and "confirmation_id" not in (error.data or {}):
                 self._made_at_once(call, proposed, None, error)
             else:
@@ -441,32 +447,34 @@ class ProposalHandler:
             url = None if self._approvals is None else self._approvals.url_of(approval)
             how = f"at {url}" if url else f"with `interlock approve {approval}`"
             said = (
-                f"{record.tool} waits for a human, who decides {how} until "
-                f"{format_utc(record.expires)}. Approval: {approval}."
+                f"{record.tool} waits for approval until {format_utc(record.expires)}. An operator "
+                f"approves it {how}. Approval: {approval}."
             )
             word = "proposed"
         elif record is not None and not record.at:
             before = record.proposal
             as_what = f" (proposal {before.id[:100]})" if before is not None else ""
             said = (
-                f"The identical call of {record.tool} waits already, as approval "
-                f"{approval}{as_what}: it is made once, if at all."
+                f"An identical call of {record.tool} is already pending, as approval "
+                f"{approval}{as_what}. It is executed at most once."
             )
             word, note = "waits_already", self._noting.in_vain
         else:
-            said = f"{_named(call)} waits at a node below: approval {approval} there."
+            said = f"{_named(call)} waits for approval at a node below: approval {approval} there."
             word = "waits_below"
         self.chat(proposed.participant, proposed.id, said)
         note(proposed, cast("Caller", call.context), word, f"{_named(call)} approval:{approval}")
 
     def _made_before(self, call: Call, proposed: ProposedCall, outcome: Outcome) -> None:
-        """Its caller has made the identical call, here or elsewhere, and collects what it came to.
-        That is told once: where the room has not seen it, it sees it now."""
+        """Report that the identical call was made before and was not repeated.
+
+        The room is shown the response if it has not seen it.
+        """
         self.chat(
             proposed.participant,
             proposed.id,
-            f"The identical call of {_named(call)} was made already, for approval "
-            f"{call.approval_id}: it was not made again. Propose it once more if it is to be.",
+            f"An identical call of {_named(call)} was already executed, for approval "
+            f"{call.approval_id}. It was not repeated. To execute it again, propose it again.",
         )
         self._fates.remember(proposed, MADE, call.approval_id)
         told_of = f"{_named(call)} approval:{call.approval_id}"
@@ -480,7 +488,7 @@ class ProposalHandler:
             self._respond(fulfilment, proposed, call.name, outcome, None)
 
     def _was_shown(self, record: Approval) -> bool:
-        """Whether this room has seen what it came to, as another proposal."""
+        """Return whether this room has seen the response, for another proposal."""
         before = record.proposal
         if before is None or before.topic != self._seat.topic:
             return False
@@ -488,9 +496,9 @@ class ProposalHandler:
         return fate is not None and fate.shown
 
     def _not_taken(self, proposed: ProposedCall, caller: Caller, error: InterlockError) -> None:
-        """Nothing was made of it, nor will be."""
+        """Tell the proposer that its proposal was rejected before it became pending."""
         self._fates.forget(proposed.id)
-        said = f"Your proposal was not taken: {error.message}"
+        said = f"Your proposal was rejected: {error.message}"
         self.chat(proposed.participant, proposed.id, said, ended=error.failure.name)
         why = f"{error.failure.name} {error.message}"
         self._noting.in_vain(proposed, caller, "not_taken", why)
@@ -502,7 +510,7 @@ class ProposalHandler:
         outcome: Outcome | None,
         error: InterlockError | None,
     ) -> None:
-        """A rule that a human accepted before has let it through: the room sees the same."""
+        """Show the room a call that an accepted rule allowed without a decision of an operator."""
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
         fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED)
         self._fates.remember(proposed, MADE)
@@ -511,21 +519,21 @@ class ProposalHandler:
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, error)
         else:
-            said = f"{_named(call)} was called, by a rule that a human accepted. That is too long"
-            self.chat(proposed.participant, proposed.id, f"{said} to be shown in a topic.")
+            said = f"{_named(call)} was executed, because a rule allows it. The call is too long"
+            self.chat(proposed.participant, proposed.id, f"{said} for a topic.")
 
-    # -- what becomes of it
+    # -- outcomes
 
     def _stepped(self, record: Approval) -> None:
-        """A step of any approval of the node. Told in the midst of it: nothing is done here but
-        to say something."""
+        """Handle a state change of any approval of the node. It only sends messages: the gate is in
+        the middle of its work."""
         self._tell_others(record)
         self._fates.became(record.id, state_of(record))
         proposed = record.proposal
         if proposed is None or record.at or proposed.topic != self._seat.topic:
             return
         if record.state == DISPATCHING:
-            # Without arguments it only asks again at a gate below: the room saw its request.
+            # Without arguments it only repeats a request at a gate below, which the room has seen.
             if record.arguments:
                 self._fulfil(record, proposed)
         elif record.state in (DONE, LOST, VOID):
@@ -534,8 +542,7 @@ class ProposalHandler:
             self._came_to_nothing(record, proposed)
 
     def _tell_others(self, record: Approval) -> None:
-        """Whoever proposed the identical call while it waited hears what becomes of it as well. It
-        is made once."""
+        """Tell further proposers of the identical call its outcome. The call is made once."""
         if record.at:
             return
         first = None if record.proposal is None else record.proposal.id
@@ -570,8 +577,11 @@ class ProposalHandler:
 
     def _ended(self, record: Approval, proposed: ProposedCall) -> None:
         if record.below:
-            # It looks like a result and is none: another gate wants a human, too.
-            said = f"{record.tool} waits at a node below now: approval {record.below} there."
+            # Not a result: the gate of a node below requires another approval.
+            said = (
+                f"{record.tool} now waits for approval at a node below: approval {record.below} "
+                "there."
+            )
             self.chat(proposed.participant, proposed.id, said)
             self._note(record, proposed, "waits_below", f"below:{record.below}")
             return
@@ -582,8 +592,8 @@ class ProposalHandler:
         elif record.state == VOID:
             self._came_to_nothing(record, proposed)
         else:
-            # The room was not open when it was sent, so there is no request to answer.
-            said = f"{record.tool} was let through by {record.by}: the node's inbox has the outcome"
+            # The room was not open when the call was made, so it has seen no request.
+            said = f"{record.tool} was approved by {record.by}. The approval record has the outcome"
             self.chat(
                 proposed.participant, proposed.id, f"{said} ({record.outcome or record.state})."
             )
@@ -597,16 +607,16 @@ class ProposalHandler:
         failure, why = CONFIRMATION_EXPIRED, record.note
         if record.state == REFUSED:
             failure = APPROVAL_REFUSED
-            why = f"{record.by} refused it" + (f": {record.note}" if record.note else ".")
-        said = f"{record.tool} was not called: {why}"
+            why = f"{record.by} rejected it" + (f": {record.note}" if record.note else ".")
+        said = f"{record.tool} was not executed: {why}"
         self.chat(proposed.participant, proposed.id, said, ended=failure.name)
 
-    # -- saying
+    # -- messages
 
     def _request(
         self, proposed: ProposedCall, name: str, arguments: bytes, meta: bytes, by: str, proof: str
     ) -> tuple[str, bytes] | None:
-        """The fulfilment, as the room sees it. None: it could not be said."""
+        """Send the fulfilment to the room. Returns None if it could not be sent."""
         self._number += 1
         id = jsonrpc.encode_value(f"fulfilment-{self._number}")
         members = jsonrpc.decode_members(meta) if meta else {}
@@ -630,7 +640,7 @@ class ProposalHandler:
         outcome: Outcome | None,
         error: InterlockError | None,
     ) -> None:
-        """The response, to the node that asked and to whoever proposed it."""
+        """Send the response, to the node as the requester and to the proposer."""
         envelope, id = fulfilment
         client = client_of(proposed.participant)
         if outcome is not None:
@@ -647,21 +657,29 @@ class ProposalHandler:
         self._fates.shown(proposed.id)
 
     def chat(self, to: str, about: str | None, text: str, *, ended: str = "") -> None:
-        """A word to one participant, about a message of its or about none. `ended`: the proposal
-        that it is about comes to nothing; the name of the error that says why."""
+        """Send a chat message to one participant.
+
+        Args:
+            about: the id of the message that it is about, if any.
+            ended: the name of the error with which the proposal ended.
+        """
         self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT], ended=ended), [to], about)
 
     def _say(self, kind: str, payload: bytes, to: list[str], about: str | None) -> str | None:
-        """None: it is too long to be said, or nobody is there to hear it."""
+        """Send a message. Returns None if it is too long or the node has left the room."""
         try:
             return self._seat.say(kind, payload, to, about)
         except InterlockError as error:
             if error.failure is not PAYLOAD_TOO_LARGE:
-                _log.info("something about a proposal was not said: %s", error.message)
+                _log.info(
+                    "topic %s: cannot send a message about a proposal: %s",
+                    self._seat.topic,
+                    error.message,
+                )
             return None
 
     def _note(self, record: Approval, proposed: ProposedCall, word: str, detail: str) -> None:
-        """The journal has what came of every proposal, whether its room is recorded or not."""
+        """Record the outcome of a proposal in the journal, whether or not the room is recorded."""
         said = f"{record.tool} approval:{record.id} {detail}"
         self._noting.note(proposed, record.caller, word, said)
 

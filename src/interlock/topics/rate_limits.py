@@ -1,7 +1,7 @@
-"""How much the members of a room may still say, and be told, in a second.
+"""Rate limits of the members of a room: messages that they send, and errors that they are sent.
 
-Counts alone, never what was said. They outlive their member for a moment, so that nobody shakes
-them off by leaving and coming back. No clock of its own: it is given.
+Only counts are stored. They outlive their member for a moment, so that leaving and joining again
+does not reset them. Callers pass the clock.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 from interlock.primitives.rate_limits import TokenBucket
 
 MOST_ANSWERED: Final = 10
-"""So often in a second a member hears that it says too much; the rest is dropped and counted."""
+"""The maximum rate of errors about the rate limit. Further messages are dropped and counted."""
 MOST_REFUSED: Final = 100
-"""So many messages of one member may be refused in a second, and twice as many at once. It is let
-go with more: to answer what goes nowhere must not be what a node does."""
+"""The maximum rate of rejected messages of one member, with a burst of twice as many. Above it the
+member is disconnected: a node must not be busy with errors."""
 NOTICE_SECONDS: Final = 1.0
-"""How often others hear, at most, that one member said what it may not."""
+"""The minimum time between two notices to the others about violations of one member."""
 REMEMBERED_SECONDS: Final = 3.0
-"""So long the counts of who left are kept: after that, it has as much left again as anybody."""
+"""How long the counts of a member are stored after it left. After that its limits are fresh."""
 MOST_REMEMBERED: Final = 1_000
-"""Of so many of them; the first to leave are forgotten first."""
+"""The maximum number of such members. The counts of the first to leave are removed first."""
 
 
 class MemberRateLimits:
-    """The rate limits of all members of one room, by their ids."""
+    """The rate limits of all members of one room, by member id."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -34,24 +34,24 @@ class MemberRateLimits:
         self._refused: dict[str, TokenBucket] = {}
         self._noticed: dict[str, float] = {}
         self._gone: dict[str, float] = {}
-        """Who left, and when, the first to leave first."""
+        """Members that left, and when, oldest first."""
 
-    # -- what counts
+    # -- limits
 
     def may_say(self, id: str, rate: int) -> bool:
-        """Whether it may say one more, of `rate` in a second."""
+        """Return whether a member may send another message, at `rate` per second."""
         return self._take(self._said, id, rate, rate)
 
     def may_be_answered(self, id: str) -> bool:
-        """Whether it hears once more that it says too much."""
+        """Return whether to tell a member again that it exceeds the rate limit."""
         return self._take(self._answered, id, MOST_ANSWERED, MOST_ANSWERED)
 
     def may_be_refused(self, id: str) -> bool:
-        """Whether it may stay, although one more of its messages went nowhere."""
+        """Return whether a member may stay although another of its messages was rejected."""
         return self._take(self._refused, id, MOST_REFUSED, 2 * MOST_REFUSED)
 
     def may_be_noticed(self, id: str) -> bool:
-        """Whether the others hear once more that it said what it may not."""
+        """Return whether to tell the others about another violation of a member."""
         now = self._clock()
         if now - self._noticed.get(id, -NOTICE_SECONDS) < NOTICE_SECONDS:
             return False
@@ -67,14 +67,18 @@ class MemberRateLimits:
             bucket.rate, bucket.burst = rate, most
         return bucket.take(now)
 
-    # -- who comes and goes
+    # -- joining and leaving
 
     def came(self, id: str) -> None:
-        """It goes on where it was."""
+        """Continue with the counts of a member that joins again."""
         self._gone.pop(id, None)
 
     def left(self, id: str, *, comes_back: bool) -> None:
-        """`comes_back`: whether who comes next by that id is the same one."""
+        """Keep or remove the counts of a member that left.
+
+        Args:
+            comes_back: True if the next member with this id is the same participant.
+        """
         gone, before = self._gone, self._clock() - REMEMBERED_SECONDS
         while gone and (len(gone) >= MOST_REMEMBERED or next(iter(gone.values())) <= before):
             oldest = next(iter(gone))
@@ -90,6 +94,6 @@ class MemberRateLimits:
             counts.pop(id, None)
 
     def __len__(self) -> int:
-        """Of how many something is known."""
+        """The number of members with counts."""
         counts = (self._said, self._answered, self._refused, self._noticed, self._gone)
         return len(set().union(*counts))

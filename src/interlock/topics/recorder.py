@@ -1,8 +1,8 @@
-"""The recorder: a participant that writes a topic to the journal. Topics are forgotten without it.
+"""The recorder: a participant that writes a topic to the journal. Without it topics are not stored.
 
-It sits in the room for everybody to see, hears everything and says nothing. `heads` keeps who said
-what kind of thing to whom; `whole` also what was said, secrets masked, up to a limit. What
-participants wrote is quoted, so that none of them can write a line of the journal's own.
+Members can see the recorder. It receives every message and sends none. `heads` records sender, kind
+and recipients; `full` also the payload, with secrets masked and up to a limit. Texts of
+participants are quoted, so that they cannot imitate a journal line.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from interlock.topics.wire.payloads import Presence, read_content
 SAID: Final = "said"
 LEFT_OUT: Final = "left_out"
 AT_ONCE: Final = 100
-"""So many seconds' worth of messages are written at once, after a time of silence."""
+"""After a silence, as many messages are recorded at once as otherwise in this many seconds."""
 ROOM: Final = 10
-"""So many times what one may have written, all may together."""
+"""The rate limit of the whole room, as a multiple of the limit of one participant."""
 TOLD_EVERY: Final = 10.0
-"""How often the journal has how many messages of one it does not have."""
+"""Seconds between two journal entries about omitted messages of one participant."""
 _MOST_KNOWN: Final = 4_096
 MOST_KEPT: Final = 4_096
-"""So many characters of a payload are written down: the first ones, however long it is."""
+"""The maximum number of characters of a payload that are recorded."""
 MOST_OF_A_TEXT: Final = 1_024
-"""So much of each text in it, where it is longer than that."""
+"""The maximum length of each string in a payload that is longer than that."""
 _MOST_CHARACTERS: Final = 500
 _MOST_NAMED: Final = 10
 
 _BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
 _LEAST: Final = 16
-"""What a text counts at least, of what is kept."""
+"""The minimum cost of a string against `MAX_RECORDED_CHARACTERS`."""
 _LONGEST_NUMBER: Final = 40
 _DEEPEST: Final = 100
-"""What is nested deeper is not read: nobody could."""
+"""The maximum nesting that is read."""
 _BETWEEN: Final = re.compile(r"[ \t\n\r,:]*")
 _WORD: Final = re.compile(r"[^ \t\n\r,\]}]+")
 _decode_text: Final = json.JSONDecoder().raw_decode
@@ -63,14 +63,14 @@ _log = logging.getLogger("interlock.topics")
 
 
 class OmittedMessages(msgspec.Struct):
-    """Messages of one that were not written down."""
+    """Messages of one participant that were not recorded."""
 
     since: float
     messages: int = 0
 
 
 class TopicRecorder:
-    """Writes down what is said in one room."""
+    """Records the messages of one room."""
 
     def __init__(
         self,
@@ -82,9 +82,13 @@ class TopicRecorder:
         rate: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wall_clock`: in nanoseconds, as the journal counts. `whole`: payloads, too. `rate`: so
-        many messages of one are written in a second, on average: the journal keeps so many entries,
-        and nobody may push those about calls out of it by talking."""
+        """
+        Args:
+            wall_clock: returns nanoseconds, as the journal stores them.
+            whole: also record payloads.
+            rate: the maximum average number of messages per second of one participant. The journal
+                has a limited number of entries, and messages must not displace entries about calls.
+        """
         self._recorder = recorder
         self._wall_clock = wall_clock
         self._topic = topic
@@ -101,22 +105,22 @@ class TopicRecorder:
                 if self._may_write(head):
                     self._write(head, text)
             except Exception:
-                # The room goes on, whatever becomes of its record.
-                _log.exception("a message in the topic %s was not recorded", self._topic)
+                # The room must continue if recording fails.
+                _log.exception("topic %s: failed to record a message", self._topic)
 
     def close(self, code: int, reason: str) -> None:
-        """What was left out is said now: nobody says it later."""
+        """Write the counts of omitted messages, which nothing else would do later."""
         for sender in list(self._left_out):
             self._tell_of(sender)
 
     def _may_write(self, head: EnvelopeHeader) -> bool:
-        """Whether it is written down. What is not is counted, and the count is."""
+        """Return whether to record a message. Messages that are not recorded are counted."""
         if head.kind == WELCOME:
-            # To itself alone.
+            # The recorder's own welcome.
             return False
         now, rate, sender = self._clock(), self._rate, head.sender
         if sender == GATEWAY:
-            # Who comes and goes: as much as everybody says together.
+            # Presence messages: the limit of the whole room.
             rate *= ROOM
         bucket = self._each.get(sender)
         if bucket is None:
@@ -134,9 +138,9 @@ class TopicRecorder:
         return written
 
     def _tell_of(self, sender: str) -> None:
-        """That messages of somebody are not in the journal, and how many."""
+        """Write an entry with the number of omitted messages of a participant."""
         left = self._left_out.pop(sender)
-        why = f"more than {self._rate} a second of one, or {self._rate * ROOM} of all"
+        why = f"above {self._rate} a second for one participant or {self._rate * ROOM} for all"
         self._record(sender, LEFT_OUT, LEFT_OUT, f"{left.messages} messages: {why}")
 
     def _write(self, head: EnvelopeHeader, text: bytes) -> None:
@@ -172,7 +176,7 @@ def seat_recorder(
     whole: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> TopicRecorder:
-    """Give the recorder its seat in a room."""
+    """Add the recorder to a room."""
     rate = room.settings.record_per_second
     seat = TopicRecorder(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
     gateway.enter(
@@ -197,15 +201,19 @@ def _about(head: EnvelopeHeader) -> str:
 
 
 def _presence(text: bytes) -> str:
-    """Who came or went. A gateway's own word, so it can be read."""
+    """Return who joined or left. Only the gateway sends presence messages, so the payload is
+    valid."""
     content = read_content(read_envelope(text))
     assert isinstance(content, Presence)
     return f"{content.event} {_quoted(content.participant.id)}"
 
 
 def _payload(text: bytes) -> str:
-    """What was said, for people: on one line, and without its secrets. Nobody gets out of the
-    record by saying much, or by saying it in a way that can be read in two."""
+    """Format a payload for people, on one line and without secrets.
+
+    Long messages, or messages that parsers could read in different ways, must not escape the
+    record.
+    """
     payload = bytes(read_payload(text))
     long = len(payload) > MOST_KEPT
     beginning = _Beginning(payload.decode(), MOST_OF_A_TEXT if long else MOST_KEPT)
@@ -216,9 +224,12 @@ def _payload(text: bytes) -> str:
 
 
 class _Beginning:
-    """The first part of a JSON text that the gateway took: so much of it, and so much of each text
-    in it that no long one hides what stands behind it. Nothing else is read, or looked through for
-    secrets: that takes its time, and everybody in all rooms would wait."""
+    """The first part of a JSON text that the gateway accepted.
+
+    It reads a limited amount, and a limited part of each string, so that a long string cannot hide
+    what follows. The rest is not parsed and not searched for secrets: that would take time for
+    which all rooms would wait.
+    """
 
     def __init__(self, source: str, most_of_a_text: int) -> None:
         self._source = source
@@ -229,11 +240,11 @@ class _Beginning:
 
     @property
     def cut(self) -> bool:
-        """Whether there was more than is kept, or so much that nobody looked."""
+        """True if there was more than the limit."""
         return self._left <= 0
 
     def read(self) -> Any:
-        """The value that comes next."""
+        """Read the next value."""
         first = self._next()
         if first == '"':
             return self._text()
@@ -247,7 +258,7 @@ class _Beginning:
         return value
 
     def _next(self) -> str:
-        """How the next value begins, or what ends them."""
+        """Return the first character of the next value, or of the end of values."""
         between = _BETWEEN.match(self._source, self._at)
         assert between is not None
         self._at = between.end()
@@ -261,7 +272,7 @@ class _Beginning:
         self._depth += 1
         self._at += 1
         value = read()
-        # Where the rest is not read any more, this does not matter.
+        # If the limit is reached, the position does not matter.
         self._at += 1
         self._depth -= 1
         return value
@@ -273,7 +284,7 @@ class _Beginning:
         return items
 
     def _members(self) -> dict[str, Any]:
-        """All of them: which of two with one name a reader takes, nobody knows."""
+        """Read all members, including duplicates: it is unknown which one a receiver uses."""
         members: dict[str, Any] = {}
         while self._left > 0 and self._next() != "}":
             name = written = self._text()
@@ -289,19 +300,19 @@ class _Beginning:
         most = self._most
         kept = text
         if len(text) > 2 * most:
-            # The last word may be half a secret, which nobody would recognise.
+            # The last word may be half a secret, which would not be recognized.
             kept = text[: 2 * most]
             kept = (kept.rsplit(None, 1) or [""])[0]
         kept = redact(_BEARER.sub(rf"\1 {MASK}", plain(kept)))
         if len(text) > most:
             kept = kept[:most] + "…"
-        # To look through many short ones takes as long as to look through long ones.
+        # Many short strings cost as much time as long ones.
         self._left -= max(len(kept) + 3, _LEAST)
         return kept
 
 
 def _number(text: str) -> float | int | str:
-    """A number that is written as it was read, else the text."""
+    """Return the number if formatting restores its text, else the text."""
     if len(text) > _LONGEST_NUMBER:
         return text
     number = float(text) if text.strip("-0123456789") else int(text)
@@ -309,6 +320,6 @@ def _number(text: str) -> float | int | str:
 
 
 def _quoted(word: str) -> str:
-    """A word as it is, or so that nobody takes it for several."""
+    """Return a word unchanged, or quoted if it could be read as several words."""
     word = plain(word)
     return word if _PLAIN.fullmatch(word) else json.dumps(word)

@@ -1,12 +1,13 @@
-"""Requests that participants make of the node: from an envelope to a Call, and back into the room.
+"""Requests of participants to the node: from an envelope to a Call, and the response back to the
+room.
 
-Every request passes the one pipeline, under the identity of whoever sent it: its credentials are
-looked at anew with each call, so what was revoked is revoked here too. There is a short list of
-methods. No message in a room answers a question, follows a task or confirms anything: none of them
-is a proof.
+Every request passes the one pipeline under the identity of its sender. Its credentials are checked
+again for each call, so a revoked token is rejected here too. Only the methods in `METHODS` are
+supported. Messages of a room cannot answer client requests, follow tasks or approve anything: none
+of them is a proof.
 
-What was said to all is answered only where the node has what is asked for, and never with an
-error: somebody else may be meant.
+The node responds to a request to everybody only if it has the requested object, and never with an
+error: the request may be meant for another participant.
 """
 
 from __future__ import annotations
@@ -47,11 +48,9 @@ if TYPE_CHECKING:
     from interlock.topics.node_participant import NodeParticipant
 
 MOST_OF_ONE: Final = 100
-"""So many requests of one participant may be under way."""
-METHODS: Final = frozenset(
-    name for name, method in mcp.METHODS.items() if method.available_in_topics
-)
-"""All that can be asked of a node in a topic."""
+"""The maximum number of pending requests of one participant."""
+METHODS: Final = frozenset(name for name, method in mcp.METHODS.items() if method.available_in_topics)
+"""The methods that a node supports in a topic."""
 
 _PONG: Final = b"{}"
 _MOST_NAMED: Final = 5
@@ -59,23 +58,23 @@ _log = logging.getLogger("interlock.topics")
 
 
 class RoomRequest(msgspec.Struct, eq=False):
-    """A request in a room, and how it is answered."""
+    """A request in a room, and how to respond to it."""
 
     who: str
-    """The participant."""
+    """The participant that sent it."""
     envelope: str
     """The id of its envelope."""
     id: bytes
-    """The id of its JSON-RPC request, as it came."""
+    """The JSON-RPC id, as received."""
     kind: str
-    """Of the response."""
+    """The kind of the response."""
     to_all: bool = False
     client: Client | None = None
     call: Call | None = None
 
 
 class RequestHandler:
-    """Answers requests, each once."""
+    """Handles requests to the node. Each gets one response."""
 
     def __init__(
         self, seat: NodeParticipant, pipeline: Pipeline, *, catalog: Catalog, hello: ServerInfo
@@ -85,14 +84,14 @@ class RequestHandler:
         self._catalog = catalog
         self._hello = hello
         self._under_way: dict[str, dict[str, RoomRequest]] = {}
-        """By participant, and by the id of the envelope. JSON-RPC ids may come twice: a program
-        that was started anew counts from the beginning."""
+        """By participant and envelope id. JSON-RPC ids may repeat: a restarted program counts from
+        the beginning."""
         self._settling: set[asyncio.Task[None]] = set()
 
-    # -- in
+    # -- incoming messages
 
     def request(self, member: Member, head: EnvelopeHeader, request: Request) -> None:
-        """A participant asks the node, or everybody."""
+        """Handle a request to the node or to everybody."""
         asked = _asked(member, head, request)
         try:
             if not self._is_ours(asked, request.method, request.context):
@@ -106,17 +105,18 @@ class RequestHandler:
     def refuse(
         self, member: Member, head: EnvelopeHeader, request: Request, error: InterlockError
     ) -> None:
-        """Answer a request with an error, and do nothing else about it."""
+        """Respond to a request with an error and do nothing else."""
         self._refuse(_asked(member, head, request), error)
 
     def is_under_way(self, envelope: str) -> bool:
-        """Whether a request of this id, of anybody, is not answered yet."""
+        """Return whether a request with this envelope id is pending, of any participant."""
         return any(envelope in some for some in self._under_way.values())
 
     def lied(
         self, member: Member, head: EnvelopeHeader, payload: bytes, error: InterlockError
     ) -> None:
-        """What should be a request to the node is none: its sender is told."""
+        """Respond with an error to a message whose kind names a request to the node but whose
+        payload is invalid."""
         try:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
@@ -126,7 +126,7 @@ class RequestHandler:
         self._refuse(asked, error)
 
     def notified(self, member: Member, notification: Notification) -> None:
-        """A participant gives up a request of its own."""
+        """Cancel a request of a participant, if the notification asks for that."""
         if notification.method != mcp.CANCELLED:
             return
         try:
@@ -140,26 +140,27 @@ class RequestHandler:
                 self._give_up(asked, f"{member.id} cancelled the request.")
 
     def left(self, who: str) -> None:
-        """A participant is gone, and nobody waits for its answers."""
+        """Cancel the requests of a participant that left."""
         for asked in list(self._under_way.get(who, {}).values()):
             self._give_up(asked, f"{who} left the topic.")
 
     def close(self) -> None:
-        """The node leaves the room."""
+        """Cancel all requests: the node leaves the room."""
         for who in list(self._under_way):
             for asked in list(self._under_way.get(who, {}).values()):
                 self._give_up(asked, "The node left the topic.")
         for task in list(self._settling):
             task.cancel()
 
-    # -- on the way
+    # -- calls
 
     def _is_ours(self, asked: RoomRequest, method: str, context: str) -> bool:
-        """False: it was said to all, and is for others. Raises InterlockError."""
+        """Return False for a request to everybody that is meant for others. Raises
+        InterlockError."""
         if method not in METHODS:
             raise InterlockError(
                 METHOD_NOT_FOUND,
-                f"{method[:100]} cannot be asked of a node in a topic. It answers "
+                f"A node does not support {method[:100]} in a topic. It supports "
                 f"{', '.join(sorted(METHODS))}.",
             )
         if not asked.to_all:
@@ -174,12 +175,13 @@ class RequestHandler:
         return True
 
     def _take(self, asked: RoomRequest) -> None:
-        """Remember it until it is answered. Raises InterlockError."""
+        """Store a request until it gets its response. Raises InterlockError."""
         some = self._under_way.get(asked.who, {})
         if len(some) >= MOST_OF_ONE:
             raise InterlockError(
                 TOO_BUSY,
-                f"{MOST_OF_ONE} requests of yours are under way in this topic: wait for some.",
+                f"You have {MOST_OF_ONE} pending requests in this topic, which is the limit. Wait "
+                "for a response, then try again.",
             )
         self._under_way.setdefault(asked.who, some)[asked.envelope] = asked
 
@@ -200,13 +202,13 @@ class RequestHandler:
         except InterlockError as error:
             self._refuse(asked, error)
         except Exception:
-            _log.exception("a request in the topic %s could not be served", self._seat.topic)
+            _log.exception("topic %s: failed to handle a request", self._seat.topic)
             self._refuse(
                 asked, InterlockError(INTERNAL, "The node failed on this request; see its log.")
             )
 
     def _introduce(self, member: Member, asked: RoomRequest, again: bool = False) -> None:
-        """Answer `initialize`. Nothing comes of it: in a room there are no sessions. Raises
+        """Respond to `initialize`. It creates no session: rooms have none. Raises
         InterlockError."""
         call = Call(
             mcp.INITIALIZE,
@@ -236,13 +238,13 @@ class RequestHandler:
                 self._refuse(asked, error)
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """What the upstream says on the way: only how far it is."""
+        """Forward progress notifications of the upstream. Other notifications are ignored."""
         asked = cast("RoomRequest", call.context)
         if method == mcp.PROGRESS:
             message = jsonrpc.notification(method, params)
             self._say(asked, kinds.request_kind(method), message)
 
-    # -- out
+    # -- responses
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         asked = cast("RoomRequest", call.context)
@@ -257,7 +259,7 @@ class RequestHandler:
         self._refuse(asked, error)
 
     def _refuse(self, asked: RoomRequest, error: InterlockError) -> None:
-        """Answer with an error, where one is due."""
+        """Respond with an error, unless the request was cancelled or addressed to everybody."""
         if asked.to_all or error.failure is CANCELLED:
             self._forget(asked)
             return
@@ -269,19 +271,19 @@ class RequestHandler:
             return
         too_long = InterlockError(
             PAYLOAD_TOO_LARGE,
-            f"The answer has {len(payload)} bytes, more than fit into a topic. If it was a call, "
-            "it was made: ask for less, or ask the node over MCP.",
+            f"The response has {len(payload)} bytes, which is too long for a topic. If this was a "
+            "call, it was executed. Request less data, or connect to the node over MCP.",
         )
         self._say(asked, asked.kind, write_error(asked.id, too_long, asked.client)[1])
 
     def _say(self, asked: RoomRequest, kind: str, payload: bytes) -> bool:
-        """False: it is too long to be said."""
+        """Send a message. Returns False if it is too long."""
         try:
             self._seat.say(kind, payload, [asked.who], asked.envelope)
         except InterlockError as error:
             if error.failure is PAYLOAD_TOO_LARGE:
                 return False
-            _log.info("an answer in the topic %s: %s", self._seat.topic, error.message)
+            _log.info("topic %s: cannot send a response: %s", self._seat.topic, error.message)
         return True
 
     def _give_up(self, asked: RoomRequest, reason: str) -> None:
@@ -312,7 +314,7 @@ def _asked(member: Member, head: EnvelopeHeader, request: Request) -> RoomReques
 
 
 def _id_in(payload: bytes) -> bytes:
-    """The JSON-RPC id of what is no request, so that its sender knows its own answer."""
+    """Return the JSON-RPC id of an invalid request, so that its sender can match the response."""
     try:
         id = jsonrpc.decode_members(payload).get("id")
         if id is not None and isinstance(jsonrpc.decode_value(id), str | int):
@@ -323,12 +325,13 @@ def _id_in(payload: bytes) -> bytes:
 
 
 def client_of(who: str) -> Client:
-    """The program behind a participant: it promises nothing, so it is asked nothing."""
+    """Return the program behind a participant. It has no client capabilities, so it gets no client
+    requests."""
     return Client(mcp.Era.SESSION, REVISION, who)
 
 
 def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
-    """The call that a participant asks for, or proposes. Raises ProtocolError."""
+    """Create the call that a participant requests or proposes. Raises ProtocolError."""
     params = jsonrpc.decode_members(asked.params)
     call = read_call(
         asked.method,
@@ -337,26 +340,26 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
         face=TOPIC_SERVER,
         credentials=member.credentials,
         client=client_of(member.id),
-        # Whoever its credentials are of now must be the one who came in with them.
+        # The credentials must still belong to the caller that joined with them.
         owner=member.caller.name,
     )
     if call.extra_params:
         names = ", ".join(f"`{name[:50]}`" for name in list(call.extra_params)[:_MOST_NAMED])
         raise ProtocolError(
-            f"In a topic `params` of {asked.method} cannot have {names}: leave that out.",
+            f"In a topic, `params` of {asked.method} must not have {names}. Remove them.",
             INVALID_PARAMS,
         )
     return call
 
 
 def response_kind(method: str, context: str) -> str:
-    """What an answer is called; without its context where that would be too long."""
+    """Return the kind of a response, without its context if the kind would be too long."""
     kind = kinds.response_kind(method, context)
     return kind if len(kind) <= kinds.MAX_KIND_LENGTH else kinds.response_kind(method)
 
 
 def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
-    """An outcome in the words of a room. Raises InterlockError."""
+    """Convert an outcome to the protocol generation of rooms. Raises InterlockError."""
     glance = outcome.summary
     if outcome.era is client.era and (glance is None or glance.meta is UNSET):
         return outcome.result
@@ -364,11 +367,11 @@ def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -
 
 
 def as_in_a_room(error: InterlockError) -> InterlockError:
-    """An error that would say something else to somebody who has no session."""
+    """Replace an error that would mislead a participant, which has no session."""
     if error.failure is UNKNOWN_SESSION:
         return InterlockError(
             UNAUTHENTICATED,
-            "Your credentials are not those of the participant any more that came in with them: "
-            "join the topic again.",
+            "Your credentials no longer belong to the participant that joined with them. Join the "
+            "topic again.",
         )
     return error

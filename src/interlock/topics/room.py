@@ -1,10 +1,11 @@
-"""One topic while somebody is in it: who is there, and who is sent what.
+"""An open topic: its members, and which messages each of them receives.
 
-A message is judged by its head alone, and passed on as it came. What is said in one turn of the
-loop goes to each receiver in one batch, made once for all who get the same: it is the write to a
-socket that costs, not the message. The room keeps the messages of one turn and nothing older.
+The room judges a message by its head and forwards the original bytes. All messages of one turn of
+the event loop go to each receiver in one batch, made once for all receivers of the same messages:
+the write to a socket costs more than the message. The room stores the messages of one turn and
+nothing older.
 
-No sockets and no clock of its own: `call_soon`, ids and times are given.
+This module does no I/O. Callers pass `call_soon`, ids and times.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from interlock.topics.wire import system_messages as system
 from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_head
 
 MOST_IN_TURN: Final = 512
-"""Messages that wait for the end of a turn; with one more all of them leave at once."""
+"""The maximum number of messages that wait for the end of a turn. One more flushes all of them."""
 MOST_BYTES_IN_TURN: Final = 256 * 1024
 DIRECTED: Final = "directed"
 _FEW: Final = 8
@@ -54,18 +55,18 @@ log = logging.getLogger(__name__)
 
 
 class _Said(msgspec.Struct, gc=False):
-    """A message of this turn, for everybody but `without`."""
+    """A message of this turn for everybody except `excluded`."""
 
     text: bytes
     head: EnvelopeHeader
     frame: bytes
     without: Member | None
     sender: Member | None = None
-    """Who said it. None: the gateway."""
+    """None: the gateway."""
 
 
 class Room:
-    """A topic that is open."""
+    """An open topic."""
 
     def __init__(
         self,
@@ -79,8 +80,11 @@ class Room:
         on_flood: Callable[[Member, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_violation` hears who said what it may not: the member, the error, the kind.
-        `on_flood` lets go of somebody of whom too much is refused, and says why."""
+        """
+        Args:
+            on_violation: called with the member, the error and the kind when a message is rejected.
+            on_flood: disconnects a member with too many rejected messages; called with the reason.
+        """
         self.name = name
         self.settings = settings
         self.members: dict[str, Member] = {}
@@ -93,54 +97,58 @@ class Room:
         self._pending: list[_Said] = []
         self._pending_bytes = 0
         self._fresh: dict[Member, int] = {}
-        """Who came in this turn, and how many of its messages were there before."""
+        """Members that joined in this turn, and the number of messages that were queued before
+        them."""
         self._flushing = False
         self._allowances = MemberRateLimits(clock)
         self._refused_of_gone = 0
 
     @property
     def refused(self) -> int:
-        """How many messages led nowhere since the room was opened, of those who left too."""
+        """The number of messages rejected since the room was opened, including those of former
+        members."""
         return self._refused_of_gone + sum(member.refused for member in self.members.values())
 
-    # -- who is there
+    # -- members
 
     def check(self, id: str, caller: Caller, *, inside: bool = False) -> None:
-        """Raises InterlockError when such a member cannot come in now."""
+        """Raise InterlockError if this member cannot join now."""
         present = self.members.get(id)
         if present is None:
             if caller.kind == GUEST and self._guests() >= self.settings.most_guests:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"The topic {self.name} takes no more guests now. Come with a token, or try "
-                    "again when one of them has left.",
+                    f"The topic {self.name} has too many guests. Join with a token, or try again "
+                    "later.",
                 )
             if not inside and len(self.members) >= self.settings.most:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"The topic {self.name} is full: {self.settings.most} participants are in it. "
-                    "Try again when one of them has left.",
+                    f"The topic {self.name} is full: it has {self.settings.most} participants. "
+                    "Try again later.",
                 )
         elif inside or present.inside or not _same(present.caller, caller):
             raise InterlockError(
                 FORBIDDEN,
-                f"Somebody else is called {id!r} in the topic {self.name}. Give the seat of one of "
-                "the two an `id` of its own.",
+                f"The id {id!r} is in use by another participant of the topic {self.name}. "
+                "Configure another `id` for one of the two.",
             )
 
     def _guests(self) -> int:
         return sum(member.caller.kind == GUEST for member in self.members.values())
 
     def join(self, member: Member) -> None:
-        """Welcome it, and tell everybody. The same participant by another connection takes the
-        place of the older one, and nobody has to be told but the node's own members, who may have
-        asked the older one for something. Raises as `check` does."""
+        """Add a member, welcome it and announce it. Raises as `check_join` does.
+
+        A second connection of the same participant replaces the first. It is announced only to
+        members of the node itself, which may have sent a request to the first connection.
+        """
         self.check(member.id, member.caller, inside=member.inside)
         older = self.members.get(member.id)
         if older is not None:
             self.flush()
         elif self._pending:
-            # Not sent at once: when many come together, each is told of the others in one go.
+            # Not flushed: when many join at once, each gets the announcements in one batch.
             self._fresh[member] = len(self._pending)
         self.members[member.id] = member
         self._allowances.came(member.id)
@@ -153,27 +161,27 @@ class Room:
             self._refused_of_gone += older.refused
             older.outlet.close(
                 REPLACED_CODE,
-                f"{member.id} came in by another connection. One program at a time is a "
-                "participant: give each its own token.",
+                f"{member.id} joined with another connection. A participant has one connection: "
+                "give each program a token of its own.",
             )
 
     def leave(self, member: Member, reason: str = "") -> None:
-        """It is not there any more. One whose place another took does not leave again."""
+        """Remove a member. Does nothing if another connection has replaced it."""
         if self.members.get(member.id) is not member:
             return
         if any(said.sender is member for said in self._pending):
-            # While it is still known who said it: somebody else may have that id in a moment.
+            # While the sender is still known: another member may have that id in a moment.
             self.flush()
         del self.members[member.id]
         self._refused_of_gone += member.refused
         self._fresh.pop(member, None)
-        # Who is called like a guest that left is somebody else.
+        # The next guest with this id is another one.
         self._allowances.left(member.id, comes_back=member.caller.kind != GUEST)
         log.debug("%s left the topic %s: %s", member.id, self.name, reason)
         self._tell_of(member, LEAVE)
 
     def regrant(self, member: Member, capabilities: Sequence[str]) -> None:
-        """It may say other things from now on: it is welcomed anew, and the others are told."""
+        """Change the capabilities of a member: welcome it again and announce it to the others."""
         if self.members.get(member.id) is not member:
             return
         self.flush()
@@ -183,14 +191,14 @@ class Room:
         self._tell_of(member, JOIN, without=member)
 
     def lost(self, member: Member, loss: MessageLoss) -> None:
-        """It did not read in time: tell it how much it was not sent, and who is there now."""
+        """Tell a slow reader how many messages it lost, and who is in the room now."""
         if self.members.get(member.id) is not member:
             return
         self._fail(
             member,
             MESSAGES_LOST.mcpx,
-            f"You did not read in time, and {loss.lost} messages were not kept for you. Who is "
-            "here, and what you may send, comes next.",
+            f"You read too slowly and lost {loss.lost} messages. A welcome message with the "
+            "participants and your capabilities follows.",
             "",
             lost=loss.lost,
             first=loss.first,
@@ -199,15 +207,16 @@ class Room:
         )
         self._welcome(member)
 
-    # -- what is said
+    # -- messages
 
     def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
-        """Pass it on, at the end of this turn. None: it goes nowhere, and its sender was told."""
+        """Forward a message at the end of this turn. Returns None if it was rejected; the sender
+        was told."""
         if self.members.get(member.id) is not member:
             return None
         rate = self.settings.messages_per_second
         if not (rate is None or member.inside or self._allowances.may_say(member.id, rate)):
-            # First of all: what will be refused costs as much as what is passed on.
+            # Checked first: parsing a message costs the same if it is rejected afterwards.
             self._too_much(member, text, rate)
             return None
         try:
@@ -217,7 +226,7 @@ class Room:
             return None
         kind = head.kind
         if head.sender != member.id:
-            why = f"You are {member.id!r} here and cannot speak for {head.sender[:100]!r}."
+            why = f"You are {member.id!r} here and cannot send as {head.sender[:100]!r}."
             self._refuse(member, IDENTITY_MISMATCH.mcpx, why, head.id, kind)
             return None
         if not member.grants.grants(kind):
@@ -227,13 +236,13 @@ class Room:
         return head
 
     def blame(self, member: Member, error: str, kind: str) -> None:
-        """Something that it said was passed on, and a member of the node itself saw that it leads
-        nowhere: that counts as what the room refuses."""
+        """Count a forwarded message as rejected, because a member of the node itself found it
+        invalid."""
         if self.members.get(member.id) is member:
             self._count(member, error, kind)
 
     def flush(self) -> None:
-        """Send what was said in this turn."""
+        """Send the messages of this turn."""
         pending = self._pending
         if not pending or self._flushing:
             return
@@ -246,7 +255,7 @@ class Room:
         finally:
             self._flushing = False
 
-    # -- how
+    # -- delivery
 
     def _queue(self, said: _Said) -> None:
         pending = self._pending
@@ -258,7 +267,8 @@ class Room:
             self.flush()
 
     def _deliver(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
-        """The loop that runs for every receiver of everything: there is little in it."""
+        """Send the queued messages. This loop runs for every receiver of every message, so it is
+        short."""
         whole = _batch(pending)
         apart = {said.without for said in pending} | fresh.keys()
         addressed = any(said.head.to for said in pending)
@@ -277,7 +287,7 @@ class Room:
                 self._broken(member)
 
     def _broken(self, member: Member) -> None:
-        """It broke its promise, and must not take the others' messages with it."""
+        """Log a failed delivery. A failing sink must not cost the other members their messages."""
         log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
 
     def _hand_alone(self, member: Member, text: bytes, head: EnvelopeHeader) -> None:
@@ -299,7 +309,7 @@ class Room:
         self._queue(_Said(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), without))
 
     def _tell_own(self, member: Member) -> None:
-        """Tell the node's own members that it came in anew."""
+        """Announce the new connection of a member to the members of the node itself."""
         id = self._new_id()
         text = system.presence(id, self._now(), JOIN, member.id, member.capabilities)
         for own in tuple(self.members.values()):
@@ -310,7 +320,7 @@ class Room:
         kind = head.kind
         why = f"You lack capability for '{kind}'"
         if is_reserved(kind):
-            why += ": it is reserved, only the gateway says that"
+            why += ": it is reserved for the gateway"
         stays = self._refuse(
             member,
             CAPABILITY_VIOLATION.mcpx,
@@ -326,24 +336,27 @@ class Room:
     def _refuse(
         self, member: Member, error: str, why: str, about: str, kind: str, **more: Any
     ) -> bool:
-        """Tell it that its message went nowhere. False: it is gone."""
+        """Reject a message and tell its sender. Returns False if the sender was disconnected for
+        it."""
         stays = self._count(member, error, kind)
         if stays:
             self._fail(member, error, why, about, **more)
         return stays
 
     def _count(self, member: Member, error: str, kind: str = "") -> bool:
-        """It goes nowhere. False: as did too many before it, and its sender is gone."""
+        """Count a rejected message. Returns False if its sender was disconnected for too many of
+        them."""
         member.refused += 1
         self._on_violation(member, error, kind)
         if member.inside or self._allowances.may_be_refused(member.id):
             return True
-        why = f"More than {MOST_REFUSED} of your messages a second were refused."
+        why = f"More than {MOST_REFUSED} of your messages a second were rejected."
         self._on_flood(member, why)
         return False
 
     def _too_much(self, member: Member, text: bytes, rate: int) -> None:
-        """Told now and then; it is not even looked at otherwise."""
+        """Reject a message above the rate limit. The sender is told at a limited rate; otherwise
+        the message is not even parsed."""
         if not self._allowances.may_be_answered(member.id):
             self._count(member, TOO_BUSY.mcpx)
             return
@@ -353,7 +366,7 @@ class Room:
             about, kind = error.id, error.kind
         else:
             about, kind = head.id, head.kind
-        why = f"You may send {rate} messages a second here: wait, and send it again."
+        why = f"The rate limit is {rate} messages a second. Wait, then send the message again."
         self._refuse(member, TOO_BUSY.mcpx, why, about, kind)
 
     def _flooded(self, member: Member, why: str) -> None:
@@ -366,7 +379,8 @@ class Room:
         self._hand_alone(member, text, EnvelopeHeader(id, ERROR, GATEWAY, to, correlation))
 
     def _notice(self, member: Member, head: EnvelopeHeader) -> None:
-        """Tell the others. Not about each: nobody may fill the room by what is refused."""
+        """Tell the others about a violation, at a limited rate: rejected messages must not fill the
+        room."""
         if not self._allowances.may_be_noticed(member.id):
             return
         id, kind = self._new_id(), head.kind
@@ -401,7 +415,8 @@ def _batch(said: list[_Said]) -> Batch:
 
 
 class _Sorting:
-    """Who is sent which messages of a turn; those who get the same get the same batch."""
+    """Chooses the messages of a turn for each member. Members with the same messages share a
+    batch."""
 
     def __init__(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
         self._pending = pending
@@ -410,7 +425,7 @@ class _Sorting:
         self._made: dict[tuple[bool, ...], Batch | None] = {}
 
     def batch_for(self, member: Member) -> Batch | None:
-        """None: there is nothing for it."""
+        """Return the batch of a member, or None if it is empty."""
         directed, id, since = member.routing == DIRECTED, member.id, self._fresh.get(member, 0)
         takes = tuple(
             [

@@ -1,11 +1,12 @@
-"""The socket of one member of a topic: WebSocket frames in and out, and nobody ever waits for it.
+"""The WebSocket of one member of a topic. Nothing ever waits for it.
 
-What is for everybody comes here as bytes that were framed once, and goes out with one write. When
-the other side does not read, its messages are kept up to a limit. What does not fit is counted, and
-the member is told how much it was; one that reads nothing for too long is closed. No other member
-notices any of it.
+Messages for several members arrive as bytes that were framed once, and are sent with one write. If
+the peer does not read, its messages are queued up to a limit. Messages above the limit are counted,
+and the member is told how many it lost. A peer that reads nothing for too long is disconnected.
+None of this affects other members.
 
-It touches its transport and the timers it is given, and knows nothing of rooms or envelopes.
+This module uses its transport and the timers that it is given. It knows nothing of rooms or
+envelopes.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
     from interlock.topics.config import TopicConfig
 
 MOST_UNSENT: Final = 256 * 1024
-"""Above this the transport says that its other side does not read."""
+"""The transport reports that the peer does not read when more bytes than this are buffered."""
 NO_ANSWER: Final = 1011
 """The close code for a member that answered no ping."""
 UNFINISHED: Final = 60.0
-"""So long a message may take to come, at the least, and one look at the socket more."""
+"""Seconds that a message may take to arrive, plus one ping interval."""
 MOST_SIGNS: Final = 1_000
-"""So many pings and pongs may come within a second; whoever sends more is let go."""
+"""The maximum number of pings and pongs per second. Above it the member is disconnected."""
 GUESTS_SHARE: Final = 4
-"""For a guest that does not read, this part of what is kept for others."""
+"""The queue of a guest is this many times smaller."""
 MOST_KINDS: Final = 16
-"""So many kinds are told by name among the messages that were lost."""
+"""The maximum number of kinds that are listed by name among lost messages."""
 OTHER_KINDS: Final = "…"
 
 _PING: Final = ping_frame()
@@ -52,11 +53,11 @@ def utc_now() -> str:
 
 
 def _nothing() -> None:
-    """What is told to nobody."""
+    """Ignore the event."""
 
 
 class TopicSocket(WebSocketConnection):
-    """The WebSocket of a member, and a `MessageSink` of the room."""
+    """The WebSocket of a member, and its `MessageSink`."""
 
     def __init__(
         self,
@@ -71,16 +72,22 @@ class TopicSocket(WebSocketConnection):
         guest: bool = False,
         now: Callable[[], str] = utc_now,
     ) -> None:
-        """`on_text` takes each whole message. `on_gone` is told once, and why: the other side left
-        or was left, and nothing comes from it any more. `on_resumed`: it reads again, and this is
-        what it did not get; all that was kept for it is on its way by then. `unread`: what is kept
-        for all in the room, this one included; `guest`: it has a smaller share of that, and its
-        messages are shorter. `now`: the time as RFC 3339 writes it."""
+        """
+        Args:
+            on_text: called with each complete message.
+            on_gone: called once with the reason when the peer has left or was disconnected. No
+                message follows.
+            on_resumed: called with the losses when the peer reads again; all queued messages are
+                already sent.
+            unread: the size of the queued messages of the whole room, including this socket.
+            guest: a guest has a smaller queue and shorter messages.
+            now: returns the time as RFC 3339 text.
+        """
         self.on_text = on_text
         self.on_gone = on_gone
         self.on_resumed = on_resumed
         self.on_lost: Callable[[], None] = _nothing
-        """Told last, when the connection itself is no more."""
+        """Called last, when the connection is closed."""
         self._settings = settings
         share = GUESTS_SHARE if guest else 1
         self._queue = max(1, settings.queue // share)
@@ -90,27 +97,27 @@ class TopicSocket(WebSocketConnection):
         self._now = now
         self.is_open = True
         self._flowing = True
-        """Whether what is delivered is written at once. Every other state is behind this one."""
+        """True if messages are written at once. False in every other state."""
         self._paused = False
-        """The transport has more than it wants to."""
+        """True if the buffer of the transport is full."""
         self._kept: deque[tuple[bytes, int]] = deque()
-        """Frames that wait until the other side reads, and how many messages they are."""
+        """Queued frames, with the number of messages in each."""
         self._kept_messages = 0
         self._kept_bytes = 0
         self._loss = MessageLoss()
         self._told_gone = False
         self._heard = True
-        """Something came since the last look."""
+        """True if data arrived since the last check."""
         self._pinged = False
         self._unanswered: bytes | None = None
-        """The last ping that came while nothing could be written."""
+        """The last ping that arrived while nothing could be written."""
         self._begun = False
-        """A message had begun at the last look, and not ended."""
+        """True if a message was incomplete at the last check."""
         self._finished = 0
         self._unfinished = 0.0
-        """How long that has been so, at the least."""
+        """Seconds for which that message has been incomplete, at least."""
         self._signs = 0
-        """Pings and pongs that came in this second."""
+        """The number of pings and pongs in this second."""
         self._second: Timer | None = None
         self._unsent_before = 0
         self._stall: Timer | None = None
@@ -128,7 +135,7 @@ class TopicSocket(WebSocketConnection):
 
     @property
     def unread(self) -> int:
-        """How many bytes wait on this side until the other reads."""
+        """The number of bytes that wait until the peer reads."""
         if self._transport.is_closing():
             return 0
         return int(self._transport.get_write_buffer_size()) + self._kept_bytes
@@ -161,57 +168,64 @@ class TopicSocket(WebSocketConnection):
         self._drain()
 
     def eof_received(self) -> None:
-        # The connection is closed after this, once everything is written: it may never read that.
-        self._end("it closed the connection")
+        # The connection closes once everything is written. The peer may never read that.
+        self._end("the client closed the connection")
         self._start_close_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.on_lost()
 
-    # -- Outlet
+    # -- MessageSink
 
     def deliver(self, batch: Batch) -> None:
-        """Send it, or keep it. Called for every member and turn of the loop: there is nothing
-        cheaper than one test and one write."""
+        """Send or queue messages. Called for every member in every turn, so the common case is one
+        test and one write."""
         if self._flowing:
             self._write(batch.frames)
         elif self.is_open:
             self._keep(batch)
 
     def close(self, code: int, reason: str) -> None:
-        """Say why, behind all that was sent, and close. Nothing comes in any more. Whoever calls
-        this knows that the member is gone; `on_gone` tells it again, once the connection is."""
+        """Send the reason behind all pending data and close. No message is accepted after this.
+
+        The caller knows that the member is gone; `on_gone` is called again once the connection is
+        closed.
+        """
         if self.is_open:
             self._shut()
             self._send_close(code, reason)
 
     def abort(self) -> None:
-        """Let go at once, without a word: there is no time any more. Also of a connection that is
-        closing: that waits for the other side to read."""
+        """Drop the connection at once, without a close frame. Also for a connection that is
+        closing, which otherwise waits until the peer reads."""
         self._transport.abort()
 
-    # -- a reader that is slow
+    # -- slow readers
 
     def _keep(self, batch: Batch) -> None:
-        """Keep what fits. From the first message that does not, nothing is kept until the other
-        side has read all and was told: so what it lost is one gap."""
+        """Queue the messages that fit.
+
+        After the first that does not fit, nothing is queued until the peer has read everything and
+        was told, so that the loss is one gap.
+        """
         count, size = len(batch.texts), len(batch.frames)
         if self._loss.lost:
             self._lose(batch, 0)
         elif self._kept_messages + count <= self._queue and size <= self._room_left():
             self._put(batch.frames, count)
         elif self._settings.overflow == "close":
-            why = f"You did not read {self._kept_messages} messages, and more do not fit."
+            why = f"You did not read {self._kept_messages} messages. The queue is full."
             self._shut()
             self._send_close(SLOW_READER_CODE, why)
-            # Not now: the room is in the middle of telling everybody.
+            # Later: the room is iterating over its members.
             self._call_later(0.0, lambda: self._end(why))
         else:
             self._lose(batch, self._keep_some(batch))
 
     def _room_left(self) -> int:
-        """So many bytes more may be kept: of its own, and of what there is for all."""
+        """Return how many more bytes may be queued, by the limits of this socket and of the
+        room."""
         return min(self._queue_bytes - self._kept_bytes, self._most_unread - self._unread.bytes)
 
     def _put(self, frames: bytes, count: int) -> None:
@@ -221,7 +235,7 @@ class TopicSocket(WebSocketConnection):
         self._unread.bytes += len(frames)
 
     def _keep_some(self, batch: Batch) -> int:
-        """Keep the first messages of it, as many as fit; returns how many these are."""
+        """Queue as many messages of a batch as fit. Returns their number."""
         messages = self._queue - self._kept_messages
         size = self._room_left()
         frames: list[bytes] = []
@@ -246,8 +260,8 @@ class TopicSocket(WebSocketConnection):
             kinds[kind] = kinds.get(kind, 0) + 1
 
     def _drain(self) -> None:
-        """Write what was kept, a part in each turn of the loop: some transports say only at its end
-        that it was too much."""
+        """Write the queue, a part in each turn: some transports report only at the end of a turn
+        that their buffer is full."""
         if self._draining is not None:
             self._draining.cancel()
             self._draining = None
@@ -267,7 +281,7 @@ class TopicSocket(WebSocketConnection):
         if self._paused:
             return
         if part:
-            # Also when that was the last: only then it is known whether it was too much.
+            # Also after the last part: only then the transport reports a full buffer.
             self._draining = self._call_later(0.0, self._drain)
             return
         self._flowing = True
@@ -276,7 +290,8 @@ class TopicSocket(WebSocketConnection):
             self.on_resumed(loss)
 
     def _stalled(self) -> None:
-        """The other side did not read enough for long. It may go on if it read at all."""
+        """Disconnect a peer that has read nothing for too long. A peer that has read something may
+        stay."""
         self._stall = None
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent_before:
@@ -285,15 +300,13 @@ class TopicSocket(WebSocketConnection):
             return
         self._give_up(SLOW_READER_CODE, f"You read nothing for {self._settings.stalled:g} seconds.")
 
-    # -- a side that is silent
+    # -- silent peers
 
     def _look(self) -> None:
-        """Whether the other side is still there. Who does not read is looked after elsewhere."""
+        """Check whether the peer is alive. A peer that does not read has its own timer."""
         if self._never_ends():
             self._looking = None
-            self._give_up(
-                SLOW_READER_CODE, f"A message of yours did not end within {UNFINISHED:g} seconds."
-            )
+            self._give_up(SLOW_READER_CODE, f"Your message was not complete after {UNFINISHED:g} seconds.")
             return
         if self._heard or self._paused:
             self._heard = self._pinged = False
@@ -307,8 +320,7 @@ class TopicSocket(WebSocketConnection):
         self._looking = self._call_later(self._settings.ping, self._look)
 
     def _never_ends(self) -> bool:
-        """Whether the other side has been in the middle of one message for too long: what came of
-        it is kept meanwhile."""
+        """Return whether one message has been incomplete for too long: its parts use memory."""
         decoder = self._decoder
         if not decoder.is_unfinished or decoder.finished_count != self._finished:
             self._finished = decoder.finished_count
@@ -319,8 +331,8 @@ class TopicSocket(WebSocketConnection):
         return self._unfinished >= UNFINISHED
 
     def _handle_ping(self, sign: Ping | Pong) -> None:
-        """The other side says that it is there, or asks whether this one is. Nobody has to say so
-        all the time, and a node does better things than to answer that."""
+        """Count a ping or pong, and respond to a ping. A peer that sends too many is
+        disconnected."""
         self._signs += 1
         if self._signs == 1:
             self._second = self._call_later(1.0, self._count_anew)
@@ -332,7 +344,7 @@ class TopicSocket(WebSocketConnection):
         if not isinstance(sign, Ping):
             return
         if self._paused:
-            # Somebody who sends pings and reads no answers gets one at most.
+            # A peer that sends pings and does not read gets at most one pong.
             self._unanswered = sign.payload
         else:
             self._write(pong_frame(sign.payload))
@@ -341,15 +353,15 @@ class TopicSocket(WebSocketConnection):
         self._second = None
         self._signs = 0
 
-    # -- ending
+    # -- closing
 
     def _on_close_frame(self, code: int, reason: str) -> None:
-        self._end("it left" + (f": {reason}" if reason else ""))
+        self._end("the client left" + (f": {reason}" if reason else ""))
 
     def _give_up(self, code: int, reason: str) -> None:
         self._shut()
         self._send_close(code, reason)
-        self._end(f"it was closed: {reason}")
+        self._end(f"disconnected: {reason}")
 
     def _end(self, why: str) -> None:
         self._shut()
@@ -358,7 +370,7 @@ class TopicSocket(WebSocketConnection):
             self.on_gone(why)
 
     def _shut(self) -> None:
-        """Nothing goes in or out any more but the closing."""
+        """Stop all traffic except closing."""
         self.is_open = self._flowing = False
         self._kept.clear()
         self._unread.bytes -= self._kept_bytes

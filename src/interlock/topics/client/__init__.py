@@ -1,4 +1,4 @@
-'''Take part in a topic: a room in which programs and people work together (MCPx v0.1).
+'''Client library for topics: rooms in which programs and people work together (MCPx v0.1).
 
     from interlock.topics.client import Chat, Participant, Proposal
 
@@ -10,31 +10,33 @@
         ...
 
     async with worker.connected():
-        await worker.chat("Here I am.")
-        found = await worker.call("archive", "search", {"words": "boiler"})
+        await worker.chat("Ready.")
+        result = await worker.call("archive", "search", {"words": "boiler"})
 
-Every participant is an MCP server and a client. What it may send is decided by the gateway and told
-in its welcome: `capabilities`, `can(kind)`. Who may not make a call proposes it, and somebody who
-may fulfils it: `call` does either, `propose` and `fulfil` say which.
+Every participant is an MCP server and an MCP client. The gateway decides what it may send, and
+tells it in the welcome message: `capabilities`, `can(kind)`. A participant that may not make a call
+proposes it, and another participant fulfils it. `call` does what is allowed; `propose` and `fulfil`
+are explicit.
 
-- **Nothing is believed unchecked.** A gateway looks at the kind of a message and never into it, so
-  this library does: whose kind says one tool and whose payload another, whose id was used before,
-  who answers what it was not asked, is dropped before anybody hears of it, and counted:
-  `reputation`. There is no switch for that.
-- **What was said is data.** Chats, arguments and results come from others. Everybody in the topic
-  can hear everything.
-- **Events.** `on(Chat, callback)`, `on("mcp/proposal:*", callback)`, or
-  `async for event in participant.events()`. A response whose request nobody here has seen is an
-  event with `verified` None, and settles nothing.
-- **Proposals.** `tracked` says what became of them. They are over after 300 seconds. A fulfilment
-  is what was proposed, but for an explicit `override`; nobody fulfils its own.
-- **Reconnecting.** A lost gateway is dialled again, for ever, after 1 to 30 seconds. Requests under
-  way then fail with `upstream_lost` and `sent` in their data: they may have been done. A gateway
-  that refuses for good is the end: `connected` raises InterlockError.
-- **The token** is sent in the Authorization header and is in no log, error or URL.
-- `Orchestrator` fulfils by rules what a human would have fulfilled.
+- **Every message is checked.** A gateway reads the kind of a message and never its payload, so this
+  library checks the payload. A message is dropped if its kind and payload differ, if its id was
+  used before, or if it responds to no request. Dropped messages are counted in `reputation`. The
+  check cannot be disabled.
+- **Messages are data.** Chats, arguments and results come from other participants. Every
+  participant can read every message.
+- **Events.** Use `on(Chat, callback)`, `on("mcp/proposal:*", callback)`, or
+  `async for event in participant.events()`. A response to a request that was not seen is an event
+  with `verified` None, and completes no call.
+- **Proposals.** `tracked` has their states. They expire after 300 seconds. A fulfilment makes the
+  proposed call unchanged, except for an explicit `override`. No participant can fulfil its own
+  proposal.
+- **Reconnecting.** The library reconnects without a limit, after 1 to 30 seconds. Pending requests
+  fail with `upstream_lost` and `sent` in their data: they may have been executed. If the gateway
+  rejects the participant permanently, `connected` raises InterlockError.
+- **The token** is sent in the Authorization header and never appears in a log, error or URL.
+- `Orchestrator` fulfils proposals by rules.
 
-`SendError` (an InterlockError) is raised for what was not sent at all.
+`SendError` (an InterlockError) is raised for messages that were not sent.
 '''
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts any MCP server, as it is, into a topic: it answers there as a participant.
+"""A bridge: any MCP server as a participant of a topic.
 
     bridge = Bridge(ServerConfig(command="npx -y @modelcontextprotocol/server-filesystem ."))
     async with bridge.running():
@@ -6,9 +6,9 @@
         async with participant.connected():
             ...
 
-The server is started, watched, and started again when it ends, as a node does with its upstreams.
-It is asked what participants ask, and what it answers goes back as it came. It cannot ask anything
-itself: nobody in a room answers for its users.
+The server is started, monitored and restarted in the same way as an upstream of a node. It gets the
+requests of participants, and its responses are returned unchanged. It cannot send client requests:
+nobody in a room can answer them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from interlock.topics.wire.payloads import Request
 OWN_INFO: Final = {"name": "interlock-bridge", "title": "interlock", "version": __version__}
 _HERE: Final = "in a topic"
 DEADLINE: Final = 60.0
-"""How long a server may take, where its config says nothing."""
+"""The default timeout of a request in seconds."""
 
 _PASSED_ON: Final = {
     name: method.capability
@@ -57,7 +57,7 @@ _PASSED_ON: Final = {
     # There are no sessions in a room.
     if method.capability and not method.to_client and mcp.Era.STATELESS in method.generations
 }
-"""What is asked of the server, and which of its capabilities it needs."""
+"""The methods that are forwarded to the server, and the capability that each needs."""
 _CHANGED: Final = {
     "tools": mcp.TOOLS_CHANGED,
     "prompts": mcp.PROMPTS_CHANGED,
@@ -77,13 +77,17 @@ class _Named(msgspec.Struct):
 
 
 class Bridge:
-    """One server, in the words of participants."""
+    """One MCP server, as a `RequestServer`."""
 
     def __init__(
         self, server: ServerConfig, *, name: str = "server", base_dir: Path | None = None
     ) -> None:
-        """`name` is what it is called in messages. Relative paths begin at `base_dir`."""
-        # One connection for everybody in the room, and nothing to be asked on it.
+        """
+        Args:
+            name: the name of the server in messages.
+            base_dir: the base of relative paths.
+        """
+        # One connection for all participants, without client requests.
         self._server = replace(
             server,
             segment=server.segment or "server",
@@ -92,16 +96,16 @@ class Bridge:
         )
         self.name = name
         self.on_changed: Callable[[str], None] | None = None
-        """Told the notification that says which list is a new one."""
+        """Called with the notification method when a list has changed."""
         self._base_dir = base_dir or Path.cwd()
         self._supervisor: Supervisor | None = None
         self._names: dict[str, frozenset[str]] = {}
 
-    # -- life
+    # -- lifecycle
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The server, for as long as the block. Raises InterlockError when it cannot be reached."""
+        """Run the server during the block. Raises InterlockError if it cannot be reached."""
         connector = Connector(
             self.name,
             self._server,
@@ -151,15 +155,15 @@ class Bridge:
 
     @property
     def tools(self) -> int:
-        """How many there are."""
+        """The number of tools."""
         return len(self._names.get(mcp.TOOLS_CALL, ()))
 
     @property
     def problem(self) -> str:
-        """Why the server cannot be asked now. Empty: it can."""
+        """Why the server is not available now. Empty if it is."""
         supervisor = self._supervisor
         if supervisor is None:
-            return f"{self.name} does not run."
+            return f"{self.name} is not running."
         return "" if supervisor.peer is not None else supervisor.problem or "It is starting."
 
     # -- RequestServer
@@ -183,25 +187,25 @@ class Bridge:
             return self._introduction(request)
         wanted = _PASSED_ON.get(method)
         if wanted is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{method[:100]} is not answered here.")
+            raise InterlockError(METHOD_NOT_FOUND, f"{method[:100]} is not supported here.")
         supervisor = self._there()
         if wanted not in supervisor.capabilities:
             raise InterlockError(METHOD_NOT_FOUND, f"{self.name} has no {wanted}.")
         outcome = await self._passed_on(supervisor, request)
         if outcome.era is mcp.Era.SESSION:
             return outcome.result
-        # Rooms speak the older wire: what only the newer one has is taken off.
+        # Rooms use the session generation: remove what only the stateless generation has.
         if outcome.summary is not None and outcome.summary.result_type not in ("", mcp.COMPLETE):
-            words = f"{self.name} wants to ask something first, and nobody in a topic can answer."
+            words = f"{self.name} requires user input, which is not possible in a topic."
             raise InterlockError(UPSTREAM_PROTOCOL, words)
         return mcp.to_session_result(outcome.result, outcome.summary)
 
     def _there(self) -> Supervisor:
-        """Raises InterlockError when the server cannot be asked now."""
+        """Return the supervisor. Raises InterlockError if the server is not available now."""
         supervisor = self._supervisor
         if supervisor is None or supervisor.peer is None:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"{self.name} cannot be asked now. {self.problem}"
+                UPSTREAM_UNAVAILABLE, f"{self.name} is not available. {self.problem}"
             )
         return supervisor
 
@@ -209,7 +213,8 @@ class Bridge:
         return {} if self._supervisor is None else self._supervisor.capabilities
 
     def _introduction(self, request: Request) -> bytes:
-        """What the server said of itself, without what nobody in a room can use."""
+        """Return the `initialize` result of the server, without capabilities that have no use in a
+        room."""
         peer = self._there().peer
         assert peer is not None
         asked = _decoded(request.params, mcp.InitializeParams)
@@ -230,7 +235,7 @@ class Bridge:
         members = jsonrpc.decode_members(request.params)
         meta = members.pop("_meta", None)
         call.extra_params = members
-        # Ids and progress tokens of the room mean nothing to the server: it has its own.
+        # The server gets ids and progress tokens of its own, not those of the room.
         call.meta = {
             **({} if meta is None else jsonrpc.decode_members(meta)),
             mcp.META_PROGRESS_TOKEN: Raw(b"1"),
@@ -245,10 +250,10 @@ class Bridge:
         except TimeoutError:
             exchange.abandon("The deadline has passed.")
             raise InterlockError(
-                DEADLINE_EXCEEDED, f"{self.name} did not answer within {seconds:g} s."
+                DEADLINE_EXCEEDED, f"{self.name} did not respond within {seconds:g} s."
             ) from None
         except asyncio.CancelledError:
-            exchange.abandon("Whoever asked does not want it any more.")
+            exchange.abandon("The caller cancelled the request.")
             raise
         except UpstreamResponseError as error:
             raise _as_ours(error) from None
@@ -258,7 +263,7 @@ _CLIENT: Final = Client(mcp.Era.SESSION, REVISION)
 
 
 class _Told:
-    """Passes progress on to whoever asked in the room."""
+    """Forwards progress to the participant that sent the request."""
 
     def __init__(self, report: Callable[[float, float, str], None]) -> None:
         self._report = report
@@ -271,7 +276,7 @@ class _Told:
 
 
 def _as_ours(error: UpstreamResponseError) -> InterlockError:
-    """The server's own error. Its number stays where it is one of JSON-RPC's."""
+    """Convert an error of the server. A standard JSON-RPC code stays the same."""
     known = {one.code: one for one in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(error.code)
     data: dict[str, Any] = {} if known is not None else {"code": error.code}
     if error.raw_data is not None:
@@ -280,7 +285,7 @@ def _as_ours(error: UpstreamResponseError) -> InterlockError:
 
 
 def _names(entries: list[Raw]) -> frozenset[str]:
-    """What requests call them: tools and prompts by name, resources by URI."""
+    """Return the names of tools and prompts, and the URIs of resources."""
     found = (_decoded(entry, _Named) for entry in entries)
     return frozenset(one.uri or one.name for one in found if one is not None)
 

@@ -1,6 +1,6 @@
-"""The connection of a participant: dialled, watched until a welcome comes, and dialled again.
+"""The connection of a participant: dialled, checked for a welcome, and dialled again when lost.
 
-The token is in the Authorization header and nowhere else: not in the URL, a log or an error.
+The token is only in the Authorization header: never in the URL, a log or an error.
 """
 
 from __future__ import annotations
@@ -33,65 +33,66 @@ from interlock.protocol.mcpx_terms import (
 )
 from interlock.sdk.connection_state import ConnectionState
 
-# -- How a participant stands with its gateway, for its author: waited for, logged, and raised.
+# -- The state of the membership: awaited, logged, and raised as an error.
 
 _log = logging.getLogger("interlock.topics")
 
 
 class MembershipState(ConnectionState):
-    """The state of the membership: logs every change without tokens, and tells who awaits it."""
+    """The state of the membership. Logs every change without tokens, and wakes its waiters."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()
         self._topic = topic
         self._told = ""
         self.welcomes = 0
-        """How often it was let in."""
+        """The number of welcomes: connects and reconnects."""
 
     def welcomed(self, as_whom: str, label: str) -> None:
-        """A gateway has let it in."""
+        """Record that a gateway has admitted the participant."""
         again = " again" if self.welcomes else ""
         self.welcomes += 1
-        # Who was told that it is outside, however little is logged, is told that it is back.
+        # If the loss was logged as a warning, the return is too, so that it is not filtered out.
         level = logging.WARNING if self._told else logging.INFO
         self._told = ""
-        _log.log(level, "in the topic %s%s as %.128s, at %s", self._topic, again, as_whom, label)
+        _log.log(level, "topic %s: joined%s as %.128s at %s", self._topic, again, as_whom, label)
         self.set_ready()
 
     def lost(self, why: str) -> None:
-        """It is outside, and tries again."""
+        """Record that the connection is lost and will be retried."""
         still = "still " if self._told else ""
         reason = why.rstrip(".")
         if reason != self._told:
-            _log.warning("%snot in the topic %s: %s. Trying again.", still, self._topic, reason)
+            _log.warning("topic %s: %snot connected: %s. Retrying.", self._topic, still, reason)
         self._told = reason
 
     def over(self, error: InterlockError) -> None:
-        """It is refused for good."""
+        """Record that the participant was rejected permanently."""
         self.end(error)
 
     async def until_welcomed(self) -> None:
-        """Raises InterlockError when that will not be."""
+        """Wait for the welcome. Raises InterlockError if the participant was rejected
+        permanently."""
         await self.wait_until_ready()
 
 
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 30.0
 PATIENCE: Final = 10.0
-"""Seconds until a gateway that let somebody in must have welcomed them."""
+"""Seconds in which a gateway must send the welcome after it has accepted the connection."""
 
 _REFUSED: Final[dict[int, tuple[Failure, str]]] = {
-    400: (INVALID_REQUEST, "Look at the name of the topic and the routing."),
-    401: (UNAUTHENTICATED, "Give it a token that the gateway knows."),
-    403: (FORBIDDEN, "Ask whoever runs the gateway for a seat in this topic."),
-    404: (CONFIG, "Look at the path of the URL: a node has its topics at /ws."),
+    400: (INVALID_REQUEST, "Check the name of the topic and the routing."),
+    401: (UNAUTHENTICATED, "Use a token that is valid for this gateway."),
+    403: (FORBIDDEN, "Ask the operator of the gateway to add you to this topic."),
+    404: (CONFIG, "Check the path of the URL: the default of a node is /ws."),
 }
-"""The answers after which it makes no sense to ask again."""
+"""HTTP status codes that are permanent: a retry cannot succeed."""
 _CLOSED: Final[dict[int, tuple[Failure, str]]] = {
-    FORBIDDEN_CODE: (FORBIDDEN, "It may not be in this topic any longer."),
+    MAX_GATEWAY_ENVELOPE_BYTES: (FORBIDDEN, "The participant is no longer allowed in this topic."),
     REPLACED_CODE: (
         NAMESPACE_CONFLICT,
-        "The same participant came in by another connection. Give each program a token of its own.",
+        "The same participant joined with another connection. Give each program its own token.",
     ),
 }
 _UNTIDY: Final = 1002
@@ -111,7 +112,8 @@ class Dialer(Protocol):
 
 
 def address(url: str, topic: str, routing: str) -> str:
-    """Where to dial. Raises ValueError for what is no gateway's address, or would show a token."""
+    """Return the URL to dial. Raises ValueError for an invalid URL, or one that would reveal a
+    token."""
     try:
         check_gateway_url(url, token="give `token`")
     except BadValue as bad:
@@ -121,7 +123,7 @@ def address(url: str, topic: str, routing: str) -> str:
 
 
 class TopicConnection:
-    """One place in a topic, for as long as it is wanted."""
+    """The connection of one participant, with reconnects."""
 
     def __init__(
         self,
@@ -137,7 +139,11 @@ class TopicConnection:
         jitter: Callable[[], float],
         patience: float = PATIENCE,
     ) -> None:
-        """`jitter` gives 0 to 1. `on_lost` is told each time that the connection ends."""
+        """
+        Args:
+            jitter: returns 0 to 1.
+            on_lost: called whenever the connection ends.
+        """
         self._url = url
         self._token = token
         self._ssl = ssl
@@ -157,11 +163,11 @@ class TopicConnection:
 
     @property
     def welcomed(self) -> bool:
-        """Whether it is in the topic now."""
+        """True if the participant is in the topic now."""
         return self._channel is not None and self._channel.is_open and self._welcome.is_set()
 
     def welcome(self) -> None:
-        """A welcome came."""
+        """Record that the welcome message has arrived."""
         self._welcome.set()
 
     def send(self, text: bytes) -> None:
@@ -169,7 +175,8 @@ class TopicConnection:
             self._channel.send(text)
 
     async def keep(self) -> None:
-        """Until it is refused for good, or nobody wants it any more."""
+        """Stay connected until the participant is rejected permanently, or the task is
+        cancelled."""
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, jitter=self._jitter)
         while True:
             try:
@@ -192,7 +199,7 @@ class TopicConnection:
             await self._sleep(backoff.next_delay())
 
     async def _stay(self, channel: Channel) -> tuple[str, InterlockError | None]:
-        """Until it ends: why, and whether that is for good."""
+        """Wait until the connection ends. Returns the reason, and an error if that is permanent."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._welcome.clear()
         self._channel = channel
@@ -202,7 +209,7 @@ class TopicConnection:
             why = await self._until_ended(channel, ended)
         finally:
             self._channel = None
-            self._on_lost("the connection to the gateway ended")
+            self._on_lost("the connection to the gateway was lost")
             channel.close()
             await channel.wait_closed()
         told = self._without_token(channel.close_reason)
@@ -210,7 +217,7 @@ class TopicConnection:
         if found is None:
             return self._without_token(f"{channel.label}: {why}"), None
         failure, advice = found
-        # A gateway that says why has said what the advice would.
+        # The reason of the gateway makes our advice unnecessary.
         reason = f": {told.rstrip('.')}." if told else f". {advice}"
         sentence = f"{channel.label} closed the connection{reason}"
         return why, InterlockError(failure, sentence, {"close": channel.close_code})
@@ -223,23 +230,23 @@ class TopicConnection:
         finally:
             welcome.cancel()
         if not ended.done() and not self._welcome.is_set():
-            channel.close(_UNTIDY, "There was no welcome.")
-            return f"it did not say {WELCOME} within {self._patience:g} s"
+            channel.close(_UNTIDY, "No welcome message arrived.")
+            return f"it did not send {WELCOME} within {self._patience:g} s"
         return await ended
 
     def _at_the_door(self, error: InterlockError) -> InterlockError | None:
-        """What a refusal means, where it is for good."""
+        """Return the error for a rejected connection if it is permanent, else None."""
         status = (error.data or {}).get("status")
         found = _REFUSED.get(status) if isinstance(status, int) else None
         if found is None:
             return error if error.failure is CONFIG else None
         failure, advice = found
         sentence = self._without_token(error.message)
-        if status != 403 or " seat" not in sentence:
-            # Some gateways say themselves whom to ask.
+        if status != 403 or "topics.rooms" not in sentence:
+            # The error of an Interlock node already has this advice.
             sentence = f"{sentence} {advice}"
         return InterlockError(failure, sentence, {"status": status})
 
     def _without_token(self, text: str) -> str:
-        """A gateway may say anything, the token too."""
+        """Remove the token from a text of the gateway, which may contain anything."""
         return text.replace(self._token, "…") if self._token else text

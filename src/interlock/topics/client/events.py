@@ -1,7 +1,7 @@
-"""What a program hears of a topic: events, whoever listens for them, and those who read along.
+"""Events of a topic: callbacks and event streams for programs.
 
-Only what was checked becomes an event. Whatever is in one was said by others: it is data, never an
-instruction.
+Only checked messages become events. Their contents come from other participants: they are data,
+never instructions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from interlock.protocol.kinds import RESERVED, compile_pattern, is_reserved
 from interlock.topics.wire.envelope import Envelope
 
 MOST_UNREAD: Final = 1_000
-"""Events that wait for whoever reads along; the oldest are lost first."""
+"""The maximum number of events that wait in a stream. The oldest are dropped first."""
 _log = logging.getLogger("interlock.topics")
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A message that was checked. `verified`: whether a response is known to answer the request
-    that it names; None: nobody here has seen that request. Everything else is True."""
+    """A checked message.
+
+    `verified` is True, except for a response: None if its request was not seen here.
+    """
 
     content: Any
     envelope: Envelope
@@ -58,7 +60,7 @@ Callback = Callable[[Event], Awaitable[None] | None]
 
 
 class Events:
-    """Everything that is heard from now on, for `async for`. It ends when the topic is left."""
+    """A stream of events from now on, for `async for`. It ends when the participant disconnects."""
 
     def __init__(self, on_lost: Callable[[], None], most: int = MOST_UNREAD) -> None:
         self._on_lost = on_lost
@@ -95,18 +97,21 @@ class Events:
 
 
 class Listeners:
-    """Who is told of what."""
+    """Callbacks and streams of events."""
 
     def __init__(self) -> None:
         self._callbacks: list[tuple[Callable[[Event], bool], Callback]] = []
         self._streams: WeakSet[Events] = WeakSet()
         self._tasks: set[asyncio.Future[None]] = set()
         self.lost = 0
-        """Events that somebody who reads along was too slow for."""
+        """The number of events that were dropped because a stream was read too slowly."""
 
     def on(self, what: str | type, callback: Callback) -> None:
-        """`what`: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content. Raises
-        ProtocolError for a pattern that means nothing."""
+        """Add a callback. Raises ProtocolError for an invalid pattern.
+
+        Args:
+            what: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content.
+        """
         self._callbacks.append((wanted(what), callback))
 
     def stream(self) -> Events:
@@ -115,7 +120,7 @@ class Listeners:
         return events
 
     def tell(self, event: Event) -> None:
-        """Everybody, whatever becomes of it at one of them."""
+        """Pass an event to all listeners. A failing callback does not affect the others."""
         for is_meant, callback in list(self._callbacks):
             if is_meant(event):
                 self._call(callback, event)
@@ -136,7 +141,7 @@ class Listeners:
         try:
             later = callback(event)
         except Exception:
-            _log.exception("what listens for %.100s failed", event.kind)
+            _log.exception("a callback for %.100s failed", event.kind)
             return
         if inspect.isawaitable(later):
             task = asyncio.ensure_future(_finish(later, event.kind))
@@ -148,23 +153,23 @@ async def _finish(work: Awaitable[None], kind: str) -> None:
     try:
         await work
     except Exception:
-        _log.exception("what listens for %.100s failed", kind)
+        _log.exception("a callback for %.100s failed", kind)
 
 
 def wanted(what: str | type) -> Callable[[Event], bool]:
-    """Which events are meant by a pattern of kinds, or the type of a content. Raises
-    ProtocolError for a pattern that means nothing."""
+    """Return a filter for a pattern of kinds or a content type. Raises ProtocolError for an invalid
+    pattern."""
     if isinstance(what, type):
         return lambda event: isinstance(event.content, what)
     if is_reserved(what):
-        # No pattern of a capability stands for these: nobody is ever granted them. There are three,
-        # so that they are named, or all of them meant.
+        # Capability patterns never match reserved kinds. There are only three of these kinds, so a
+        # filter names one, or all of them.
         if what == f"{RESERVED}*":
             return lambda event: event.kind.startswith(RESERVED)
         if "*" in what:
             raise ProtocolError(
-                f"{what[:100]!r} is no pattern: name what a gateway says as it is, or all of it as "
-                f"{RESERVED}*.",
+                f"{what[:100]!r} is not a valid pattern. Use the full name of a gateway message, "
+                f"or {RESERVED}* for all of them.",
                 INVALID_REQUEST,
             )
         return lambda event: event.kind == what

@@ -1,8 +1,8 @@
-"""A participant's place in a topic: what it hears and says, without a connection.
+"""The membership of a participant: it sends and receives messages, without a connection of its own.
 
-Texts come in by `take` and go out by `send`. Everything that comes is checked before anybody hears
-of it: first the envelope, then the payload against the kind, then the ids. What fails is dropped
-and counted against its sender. Nothing here can be switched off.
+Received texts are passed to `receive`; sent texts go to the callback `send`. Every received message
+is checked before anything uses it: first the envelope, then the payload against the kind, then the
+ids. A message that fails is dropped and counted against its sender. The checks cannot be disabled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from interlock.topics.wire.payloads import (
 from interlock.topics.wire.threads import MessageThreads
 
 MOST_REMEMBERED: Final = 1_000
-"""Participants whose misbehaviour is counted."""
+"""The maximum number of participants whose dropped messages are counted."""
 _SHOWN: Final = 200
 _FAILURES: Final = {
     failure.mcpx: failure
@@ -72,7 +72,7 @@ _log = logging.getLogger("interlock.topics")
 
 
 class Membership:
-    """It is inside from a welcome on, until the connection is lost."""
+    """A participant is a member from the welcome until the connection is lost."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class Membership:
         self._misbehaved: Counter[str] = Counter()
         self._inside = False
         self.id = ""
-        """Who it is. It stays what it was when the connection is lost."""
+        """The id of this participant. It stays when the connection is lost."""
         self.capabilities: tuple[str, ...] = ()
         self.participants: dict[str, tuple[str, ...]] = {}
-        """Everybody else, and what they may send."""
+        """The other participants and their capabilities."""
         self.dropped = 0
-        """Messages that nobody could believe."""
+        """The number of messages that failed a check."""
         self.lost_messages = 0
-        """As the gateway counts them."""
+        """The number of lost messages, as counted by the gateway."""
         self.threads = MessageThreads()
         self.pending = TopicRequests()
         self.fulfilling = fulfilling
@@ -113,14 +113,14 @@ class Membership:
 
     @property
     def reputation(self) -> Mapping[str, int]:
-        """How often somebody sent what was not to be believed."""
+        """The number of dropped messages, by sender."""
         return dict(self._misbehaved)
 
     def can(self, kind: str) -> bool:
-        """Whether the last welcome allows it."""
+        """Return whether the last welcome allows this kind."""
         return not is_reserved(kind) and self._grants.grants(kind)
 
-    # -- speaking
+    # -- sending
 
     def say(
         self,
@@ -129,8 +129,11 @@ class Membership:
         to: Sequence[str] = (),
         correlation_id: str | None = None,
     ) -> str:
-        """Send an envelope, and return its id. Raises SendError for what the gateway or a receiver
-        would refuse: nothing is sent then. Raises InterlockError while there is no connection."""
+        """Send an envelope and return its id.
+
+        Raises SendError if the gateway or a receiver would reject the message, and InterlockError
+        while there is no connection.
+        """
         return self._speak(kind, payload, to, correlation_id)[0]
 
     def propose(self, kind: str, payload: bytes, to: Sequence[str]) -> Proposal:
@@ -148,7 +151,7 @@ class Membership:
         correlation_id: str | None = None,
         all: bool = False,
     ) -> TopicRequest:
-        """Send a request, and what waits for its answer. Raises SendError and InterlockError."""
+        """Send a request and return the pending request. Raises SendError and InterlockError."""
         try:
             kind = request_kind(method, context_of(method, params))
         except PayloadError as lie:
@@ -160,7 +163,7 @@ class Membership:
         return self.pending.expect(seen, to or self.participants, all=all)
 
     def give_up(self, asked: TopicRequest) -> None:
-        """Nobody waits for an answer any more: say so, where that is allowed."""
+        """Cancel a pending request, and notify the recipients if that is allowed."""
         self.pending.forget(asked)
         head, number = asked.seen.head, asked.seen.request_id
         kind = request_kind(mcp.CANCELLED)
@@ -172,10 +175,10 @@ class Membership:
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
     ) -> tuple[str, Proposal | None]:
         if is_reserved(kind):
-            raise SendError(f"Only a gateway may say {kind[:_SHOWN]}.")
+            raise SendError(f"Only a gateway may send {kind[:_SHOWN]}.")
         if not self._inside:
             raise InterlockError(
-                UPSTREAM_UNAVAILABLE, "There is no connection to the topic now: try again later."
+                UPSTREAM_UNAVAILABLE, "There is no connection to the topic. Try again later."
             )
         if not self.can(kind):
             allowed = ", ".join(self.capabilities)[:_SHOWN] or "nothing"
@@ -189,7 +192,7 @@ class Membership:
             proposal = self.fulfilling.proposed(envelope.head, content)
         self._send(envelope.text)
         if self.id in envelope.head.to and isinstance(content, Request | Response | Notification):
-            # Nobody is sent what it said itself.
+            # The gateway does not return a message to its sender.
             asyncio.get_running_loop().call_soon(self._hear_self, envelope, content)
         return envelope.head.id, proposal
 
@@ -203,21 +206,23 @@ class Membership:
             )  # fmt: skip
             if len(text) > MAX_ENVELOPE_BYTES:
                 raise SendError(
-                    f"An envelope has at most {MAX_ENVELOPE_BYTES} bytes, and this one has "
-                    f"{len(text)}: send less, or where it can be found.",
+                    f"The envelope has {len(text)} bytes. The limit is {MAX_ENVELOPE_BYTES}. Send less data, "
+                    "or a link to it.",
                     PAYLOAD_TOO_LARGE,
                 )
             envelope = read_envelope(text)
             return envelope, read_content(envelope)
         except (EnvelopeError, PayloadError) as error:
-            raise SendError(f"Nobody would believe it. {error.message}", INVALID_REQUEST) from None
+            raise SendError(
+                f"Receivers would reject this message. {error.message}", INVALID_REQUEST
+            ) from None
         except ValueError as error:
-            raise SendError(f"It cannot be sent: {error}.", INVALID_REQUEST) from None
+            raise SendError(f"Cannot send this message: {error}.", INVALID_REQUEST) from None
 
-    # -- hearing
+    # -- receiving
 
     def take(self, text: bytes) -> None:
-        """A message came. It never raises."""
+        """Handle a received message. Never raises."""
         try:
             envelope = read_envelope(text, MAX_GATEWAY_ENVELOPE_BYTES)
         except EnvelopeError as error:
@@ -225,7 +230,7 @@ class Membership:
             return
         head = envelope.head
         if len(text) > MAX_ENVELOPE_BYTES and head.sender != GATEWAY:
-            self._drop(head.sender, f"It has {len(text)} bytes, more than an envelope may.")
+            self._drop(head.sender, f"It has {len(text)} bytes. The limit is {MAX_ENVELOPE_BYTES}.")
             return
         try:
             content = read_content(envelope)
@@ -236,13 +241,13 @@ class Membership:
             self._welcomed(envelope, content)
             return
         if not self._inside:
-            self._drop(head.sender, "It came before the welcome.")
+            self._drop(head.sender, "It arrived before the welcome.")
             return
         if head.sender == self.id:
-            self._drop(head.sender, "It says that it was sent by this very participant.")
+            self._drop(head.sender, "Its sender is this participant.")
             return
         if self._is_under_way(head.id) and head.sender != GATEWAY:
-            self._drop(head.sender, f"The id {head.id[:60]!r} belongs to what is not over yet.")
+            self._drop(head.sender, f"The id {head.id[:60]!r} belongs to a pending message.")
             return
         why = self.threads.record(envelope, content)
         if why:
@@ -251,12 +256,14 @@ class Membership:
         self._hear(envelope, content)
 
     def _is_under_way(self, id: str) -> bool:
-        """Whether something of this id is waited for, or could be decided, however long ago it
-        came: `threads` forgets when much is said, and nobody may put another in its place."""
+        """Return whether this id belongs to a pending request or proposal, however old.
+
+        `threads` removes old messages, and no other message may take the place of a pending one.
+        """
         return id in self.pending or self.fulfilling.knows(id)
 
     def lost(self, why: str) -> None:
-        """The connection is gone, and with it everything that was under way."""
+        """Handle the loss of the connection: all pending requests fail."""
         self._inside = False
         self.participants = {}
         self.pending.lost(why)
@@ -274,7 +281,7 @@ class Membership:
             case Response():
                 verified = self.threads.fits(head, content)
                 if verified is False:
-                    self._drop(head.sender, "It does not answer the request that it names.")
+                    self._drop(head.sender, "It does not match the request that it names.")
                     return
                 self.pending.settle(head, content)
                 self.fulfilling.answered(head, content)
@@ -297,11 +304,11 @@ class Membership:
     def _welcomed(self, envelope: Envelope, welcome: Welcome) -> None:
         you = welcome.you
         if you.id not in envelope.head.to or (self._inside and you.id != self.id):
-            return  # somebody else's
+            return  # for another participant
         before = set(self.participants)
         self.id = you.id
         self.capabilities = you.capabilities
-        # Other gateways may list what grants nothing, as `system/*` does: one is welcome anyway.
+        # Other gateways may list patterns that grant nothing, such as `system/*`. Ignore them.
         self._grants = KindGrants(one for one in you.capabilities if not find_pattern_problem(one))
         self.participants = {
             one.id: one.capabilities for one in welcome.participants if one.id != you.id
@@ -315,7 +322,7 @@ class Membership:
     def _present(self, presence: Presence) -> None:
         who = presence.participant
         if who.id == self.id:
-            return  # its welcome says more
+            return  # the welcome has more information
         if presence.event == JOIN:
             self.participants[who.id] = who.capabilities
         elif self.participants.pop(who.id, None) is not None:
@@ -327,7 +334,7 @@ class Membership:
 
     def _problem(self, head: EnvelopeHeader, problem: Problem) -> None:
         if self.id not in head.to:
-            # A notice to all, about what somebody else said: that chose the id that it is about.
+            # A notice about a message of another participant, which chose the correlation id.
             return
         self.lost_messages += max(problem.lost, 0)
         failure = _FAILURES.get(problem.error, INVALID_REQUEST)
@@ -343,4 +350,4 @@ class Membership:
         if len(self._misbehaved) > MOST_REMEMBERED:
             least, _ = self._misbehaved.most_common()[-2:][0]
             del self._misbehaved[least]
-        _log.info("dropped a message of %r: %s", sender, why[:_SHOWN])
+        _log.info("message of %r dropped: %s", sender, why[:_SHOWN])

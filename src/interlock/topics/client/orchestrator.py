@@ -1,9 +1,9 @@
-"""Fulfils proposals by rule, in place of a human who has decided the same before.
+"""An orchestrator: it fulfils proposals by rules, for decisions that a person has made before.
 
-What is learned from a decision is that decision and no more: the same tool of the same participant,
-the same proposer, the same arguments. Whoever wants a wider rule writes one, with a condition. What
-no rule covers waits for a human, and so does everything that cannot be judged, or that two readers
-may read differently.
+A learned rule covers exactly one decision: the same tool of the same participant, the same
+proposer, the same arguments. A wider rule must be written, with a condition. Proposals that no rule
+covers wait for a person, and so do proposals that cannot be evaluated or that parsers could read in
+different ways.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from interlock.topics.wire.proposals import TrackedProposal, same
 
 MOST_REMEMBERED: Final = 1_000
 _LOOKED_AT: Final = frozenset({"name", "arguments"})
-"""Members of `params` that a rule speaks of. What stands in a `_meta` may decide what a call does:
-what has one waits for a human."""
+"""The members of `params` that rules evaluate. A `_meta` may change what a call does, so proposals
+with a `_meta` wait for a person."""
 _log = logging.getLogger("interlock.topics")
 
 
 class ProposalRule(msgspec.Struct, frozen=True):
-    """Which proposals are fulfilled. `when` is a CEL expression over `args`, `tool`, `caller` and
-    `server`, who is asked; `arguments` are exactly these; `proposers` are names or globs, none:
-    nobody's; `to` is exactly who is asked, none: anybody, but only one."""
+    """Proposals to fulfil.
+
+    `when` is a CEL expression over `args`, `tool`, `caller` and `server` (the recipient).
+    `arguments` are compared exactly. `proposers` are names or globs; an empty tuple matches nobody.
+    `to` are exactly the recipients; empty: any single recipient.
+    """
 
     tool: str
     proposers: tuple[str, ...]
@@ -49,12 +52,12 @@ class ProposalRule(msgspec.Struct, frozen=True):
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """What was done by a rule."""
+    """A proposal that a rule fulfilled."""
 
     proposal: str
     rule: ProposalRule
     error: str = ""
-    """Why it came to nothing."""
+    """Why the fulfilment failed."""
 
 
 class Orchestrator:
@@ -67,13 +70,13 @@ class Orchestrator:
         *,
         on_done: Callable[[RuleResult], None] | None = None,
     ) -> None:
-        """Raises BadValue for a condition that can never be used."""
+        """Raises BadValue for an invalid condition."""
         self._participant = participant
         self._on_done = on_done
         self._rules: list[tuple[ProposalRule, Condition | None]] = []
         self._taken: deque[str] = deque(maxlen=MOST_REMEMBERED)
         self.done: deque[RuleResult] = deque(maxlen=MOST_REMEMBERED)
-        """The last of what was done here, for whoever looks after it."""
+        """The last results, for monitoring."""
         for rule in rules:
             self.add(rule)
         participant.on(Proposal, self._heard)
@@ -83,28 +86,31 @@ class Orchestrator:
         return tuple(rule for rule, _ in self._rules)
 
     def add(self, rule: ProposalRule) -> None:
-        """From now on. Raises BadValue, and ValueError for a rule that would cover nobody."""
+        """Add a rule. Raises BadValue for an invalid condition, and ValueError for a rule that
+        matches nothing."""
         if not rule.tool or not rule.proposers:
-            raise ValueError("A rule names a tool, and whose proposals it is about.")
+            raise ValueError("A rule needs `tool` and `proposers`.")
         condition = None if rule.when is None else compile_condition(rule.when)
         self._rules.append((rule, condition))
 
     def remove(self, rule: ProposalRule) -> None:
-        """Not any more. Raises ValueError for one that is not there."""
+        """Remove a rule. Raises ValueError if it is not there."""
         del self._rules[self.rules.index(rule)]
 
     def learn(self, decision: TrackedProposal | Proposal) -> ProposalRule:
-        """A human has decided so, and the next one like it is not asked about. Raises ValueError
-        for what is no call of a tool, can be read in two ways, or was proposed to nobody; and for
-        what nobody fulfilled as it was proposed, but a rule."""
+        """Add a rule for a decision that a person has made.
+
+        Raises ValueError if the proposal is not a tool call, is ambiguous, has no recipient, was
+        not fulfilled unchanged, or was fulfilled by a rule.
+        """
         self._check_decided(decision)
         if decision.method != mcp.TOOLS_CALL or not decision.context:
-            raise ValueError(f"Only calls of tools can be learned, not {decision.method[:100]}.")
+            raise ValueError(f"Only tool calls can be learned, not {decision.method[:100]}.")
         arguments = _arguments(decision)
         if arguments is None:
-            raise ValueError("The arguments of the proposal are no object, or ambiguous.")
+            raise ValueError("The arguments of the proposal are not an object or are ambiguous.")
         if not decision.to:
-            raise ValueError("What was proposed to nobody in particular cannot be learned.")
+            raise ValueError("A proposal without recipients cannot be learned.")
         who = (glob.escape(decision.proposer),)
         rule = ProposalRule(decision.context, who, arguments=arguments, to=tuple(decision.to))
         if rule not in self.rules:
@@ -117,16 +123,16 @@ class Orchestrator:
         else:
             id, given = decision.id, None
         tracked = self._participant.tracked.get(id, given)
-        status = "not known here" if tracked is None else tracked.status
+        status = "unknown" if tracked is None else tracked.status
         if tracked is None or status != "fulfilled":
-            raise ValueError(f"The proposal is {status}: only what was fulfilled can be learned.")
+            raise ValueError(f"The proposal is {status}. Only fulfilled proposals can be learned.")
         if tracked.changed:
-            raise ValueError("It was fulfilled with other arguments than were proposed.")
+            raise ValueError("The proposal was fulfilled with other arguments.")
         if id in self._taken:
-            raise ValueError("A rule fulfilled it, and no human.")
+            raise ValueError("The proposal was fulfilled by a rule, not by a person.")
 
     def covering(self, proposal: TrackedProposal | Proposal) -> ProposalRule | None:
-        """The first rule that covers it. None: a human decides."""
+        """Return the first rule that covers a proposal. None: a person decides."""
         arguments = _arguments(proposal)
         if proposal.method != mcp.TOOLS_CALL or arguments is None:
             return None
@@ -142,7 +148,7 @@ class Orchestrator:
     async def _heard(self, event: Event) -> None:
         proposal: Proposal = event.content
         me = self._participant.id
-        # What is proposed to nobody in particular would be made to everybody.
+        # The fulfilment of a proposal without recipients would go to everybody.
         if proposal.proposer == me or not proposal.to or proposal.id in self._taken:
             return
         rule = self.covering(proposal)
@@ -157,12 +163,13 @@ class Orchestrator:
         except InterlockError as failed:
             error = failed.message
         except asyncio.CancelledError:
-            error = "It was left before the answer came."
+            error = "The topic was left before the response arrived."
             raise
         finally:
             done = RuleResult(proposal.id, rule, error)
             self.done.append(done)
-            _log.info("fulfilled %.100s by rule%s", proposal.context, f": {error}" if error else "")
+            outcome = f"failed: {error}" if error else "done"
+            _log.info("proposal %.100s: fulfilled by rule, %s", proposal.context, outcome)
             if self._on_done is not None:
                 self._on_done(done)
 
@@ -178,7 +185,7 @@ def _covers(
     if not any(fnmatchcase(proposal.proposer, one) for one in rule.proposers):
         return False
     if len(proposal.to) != 1 if not rule.to else set(proposal.to) != set(rule.to):
-        # Whom a condition does not see it says nothing about.
+        # A condition sees only one recipient, so it cannot approve others.
         return False
     if rule.arguments is not None:
         try:
@@ -195,8 +202,11 @@ def _covers(
 
 
 def _arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
-    """None: there are none, or beside them what no rule looks at, or others might read them
-    differently. What is sent is what was proposed, to the letter."""
+    """Return the arguments of a proposal.
+
+    None if there are none, if `params` has members that rules do not evaluate, or if parsers could
+    read them in different ways: the fulfilment sends `params` unchanged.
+    """
     try:
         params = decode_value(proposal.params)
         reject_lookalikes(bytes(proposal.params))

@@ -1,4 +1,4 @@
-"""The public class: a participant of a topic. See the package's docstring."""
+"""The public class `Participant`. See the docstring of the package."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ from interlock.topics.wire.proposals import LIFETIME, TrackedProposal
 Routing = Literal["all", "directed"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 TIMEOUT: Final = 30.0
-"""Seconds in which a request is waited for."""
+"""The default timeout of a request in seconds."""
 
 
 class ParticipantStatus(msgspec.Struct, frozen=True):
-    """How it stands, for whoever watches a program."""
+    """The state of a participant, for monitoring."""
 
     topic: str
     id: str
     inside: bool
     welcomes: int
-    """How often it was let in: one more than it had to come back."""
+    """The number of connects and reconnects."""
     dropped: int
     lost: int
     reputation: Mapping[str, int]
     waiting: int
-    """Requests of its own that are not answered."""
+    """Its own pending requests."""
     under_way: int
-    """Requests of others that it works on."""
+    """Requests of others that it is handling."""
 
 
 class Participant:
-    """Somebody in a topic: says, hears, asks, answers, proposes and fulfils."""
+    """A participant of a topic: chats, requests, responses, proposals and fulfilments."""
 
     def __init__(
         self,
@@ -93,16 +93,21 @@ class Participant:
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`url`: the gateway, such as wss://node.example.com/ws. `token` goes into the
-        Authorization header. `serving`: answers requests instead of the functions given by `tool`.
-        `lifetime`: seconds until a proposal that nobody fulfilled is over. The last four are for
-        tests."""
+        """
+        Args:
+            url: the gateway, such as wss://node.example.com/ws.
+            token: is sent in the Authorization header.
+            serving: handles requests, instead of functions registered with `tool`.
+            lifetime: seconds until a pending proposal expires.
+            patience: seconds in which the gateway must send a welcome.
+            dial: for tests, as are `sleep`, `jitter` and `clock`.
+        """
         if not re.fullmatch(TOPIC_PATTERN, topic):
-            raise ValueError(f"{topic!r} cannot be a topic: use 1 to 128 of A-Z, a-z, 0-9, . _ -")
+            raise ValueError(f"Invalid topic {topic!r}: use 1 to 128 of A-Z, a-z, 0-9, . _ -")
         if routing not in ("all", "directed"):
-            raise ValueError(f'{routing!r} is no routing: it is "all" or "directed".')
+            raise ValueError(f'Invalid routing {routing!r}: use "all" or "directed".')
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise ValueError("The token is empty, or has characters that no token has.")
+            raise ValueError("Invalid token: it is empty or has invalid characters.")
         self.topic = topic
         self._url = address(url, topic, routing)
         self._token = token
@@ -129,7 +134,7 @@ class Participant:
     def __repr__(self) -> str:
         return f"Participant({self._place.id or 'nobody yet'!r}, topic={self.topic!r})"
 
-    # -- what it offers
+    # -- registration
 
     @overload
     def tool(self, function: Function, /) -> Function: ...
@@ -139,15 +144,17 @@ class Participant:
         mutable: bool | None = None, reversible: bool | None = None, idempotent: bool | None = None,
     ) -> Callable[[Function], Function]: ...  # fmt: skip
     def tool(self, *function: Any, **said: Any) -> Any:
-        """Offer a function as a tool, by `@tool` or `@tool(mutable=True)`. Its schema is made from
-        its signature, and arguments that do not fit never reach it."""
+        """Register a function as a tool: `@tool` or `@tool(mutable=True)`.
+
+        Its schema is made from its signature, and invalid arguments never reach it.
+        """
         return self._own_tools().tool(*function, **said)
 
     def resource(
         self, uri: str, *, name: str | None = None, description: str | None = None,
         mime_type: str = "text/plain",
     ) -> Callable[[Function], Function]:  # fmt: skip
-        """Offer what a function without arguments gives back as a resource."""
+        """Register a function without arguments as a resource."""
 
         def offer(function: Function) -> Function:
             said = description or (function.__doc__ or "").strip()
@@ -165,24 +172,27 @@ class Participant:
         self, *, name: str | None = None, description: str | None = None
     ) -> Callable[[Function], Function]: ...
     def prompt(self, *function: Any, **said: Any) -> Any:
-        """Offer the text that a function makes of its arguments as a prompt: `@prompt`, or
+        """Register a function that returns a text as a prompt: `@prompt` or
         `@prompt(name="greeting")`."""
         return self._own_tools().prompt(*function, **said)
 
     def _own_tools(self) -> ToolServer:
         if self._tools is None:
-            raise RuntimeError("This participant was given `serving`: that answers, not functions.")
+            raise RuntimeError("This participant has `serving`, so functions cannot be registered.")
         return self._tools
 
-    # -- being there
+    # -- membership
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Participant]:
-        """In the topic for as long as the block runs. A gateway that cannot be reached is waited
-        for, and looked for again when it is lost. Raises InterlockError when it does not let this
-        participant in, or not any more: before the block, or out of it."""
+        """Join the topic during the block.
+
+        Waits for a gateway that cannot be reached, and reconnects when the connection is lost.
+        Raises InterlockError if the gateway rejects the participant permanently, before or during
+        the block.
+        """
         if self._connection is not None:
-            raise RuntimeError("This participant is connected already.")
+            raise RuntimeError("This participant is already connected.")
         standing = self._standing = MembershipState(self.topic)
         connection = self._connection = TopicConnection(
             self._url,
@@ -210,37 +220,38 @@ class Participant:
 
     @property
     def id(self) -> str:
-        """Who it is, as the gateway said. Empty: it was never let in."""
+        """The id that the gateway assigned. Empty before the first welcome."""
         return self._place.id
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What it may send, by the last welcome."""
+        """The capabilities from the last welcome."""
         return self._place.capabilities
 
     @property
     def participants(self) -> Mapping[str, tuple[str, ...]]:
-        """Who else is there, and what they may send."""
+        """The other participants and their capabilities."""
         return MappingProxyType(self._place.participants)
 
     def can(self, kind: str) -> bool:
-        """Whether it may send this kind."""
+        """Return whether it may send this kind."""
         return self._place.can(kind)
 
     @property
     def reputation(self) -> Mapping[str, int]:
-        """By participant: how many of its messages were dropped, because their kind lied about the
-        payload, their id was used before, or they answered what nobody had asked them."""
+        """The number of dropped messages, by sender: kind and payload differ, the id was used
+        before, or a response matches no request."""
         return self._place.reputation
 
     @property
     def tracked(self) -> Mapping[str, TrackedProposal]:
-        """Proposals that were seen, by id, and what became of them."""
+        """The proposals that were seen, by id, with their states."""
         return MappingProxyType(dict(self._place.fulfilling.tracked))
 
     @property
     def lost(self) -> int:
-        """Messages that it was too slow for, by the count of the gateway and of `events`."""
+        """The number of messages lost because they were read too slowly, at the gateway and in
+        `events`."""
         return self._place.lost_messages + self._place.listeners.lost
 
     @property
@@ -259,16 +270,19 @@ class Participant:
         )
 
     def chain(self, id: str) -> tuple[str, ...]:
-        """The ids of everything that belongs to a message: proposal, fulfilment, response…"""
+        """Return the ids of the thread of a message: proposal, fulfilment, response."""
         return self._place.threads.chain(id)
 
-    # -- speaking and hearing
+    # -- messages
 
     async def send(
         self, kind: str, payload: Any, to: Sequence[str] = (), correlation_id: str | None = None
     ) -> str:
-        """Send any kind, and return the id of the envelope. Raises SendError when the welcome does
-        not allow it, or nobody would believe it; nothing is sent then."""
+        """Send a message of any kind and return the id of its envelope.
+
+        Raises SendError if the welcome does not allow it or receivers would reject it. Nothing is
+        sent then.
+        """
         return self._place.say(kind, _encoded(payload), _names(to), correlation_id)
 
     async def chat(
@@ -279,34 +293,44 @@ class Participant:
         markdown: bool = False,
         correlation_id: str | None = None,
     ) -> str:
-        """Say something to everybody, or to some; everybody can hear that, too."""
+        """Send a chat message to everybody or to some. Everybody can read it."""
         payload = _encoded({"text": text, "format": "markdown" if markdown else "plain"})
         return self._place.say(CHAT, payload, _names(to), correlation_id)
 
     def on(self, what: str | type, callback: Callback) -> None:
-        """Be told of messages: by a pattern of kinds (`mcp/proposal:*`, `system/presence`), or by
-        the type of what is in them (`Chat`, `Proposal`). The callback may be async."""
+        """Call a function for messages. It may be async.
+
+        Args:
+            what: a pattern of kinds (`mcp/proposal:*`, `system/presence`) or a content type
+                (`Chat`, `Proposal`).
+        """
         self._place.listeners.on(what, callback)
 
     def events(self) -> Events:
-        """Everything that is heard from now on: `async for event in participant.events()`."""
+        """Return a stream of all messages from now on: `async for event in
+        participant.events()`."""
         return self._place.listeners.stream()
 
-    # -- asking
+    # -- requests
 
     async def request(
         self, to: str | Sequence[str], method: str, params: Any = None, timeout: float = TIMEOUT
     ) -> Any:
-        """Ask a participant; the result. Raises InterlockError: the error that was the answer, that
-        there was none in time, or that the connection was lost (`sent` in its data says whether it
-        may have been done)."""
+        """Send a request to a participant and return the result.
+
+        Raises InterlockError for an error response, a timeout or a lost connection. `sent` in its
+        data tells whether the request may have been executed.
+        """
         return await self._answer(self._ask(_names(to), method, _encoded(params)), timeout)
 
     async def ask_all(
         self, method: str, params: Any = None, timeout: float = TIMEOUT
     ) -> dict[str, Any]:
-        """Ask everybody; the answers by participant, of those who answered in time. Who does not
-        have what is asked for says nothing. An error stands there as the InterlockError it is."""
+        """Send a request to everybody and return the responses that arrive in time, by participant.
+
+        Participants that do not have the requested object do not respond. An error response is
+        returned as an InterlockError.
+        """
         asked = self._place.ask((), method, _encoded(params), all=True)
         try:
             async with asyncio.timeout(timeout):
@@ -326,8 +350,11 @@ class Participant:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Call a tool of a participant; its result. Who may not do so proposes it, and gets what
-        the fulfilment came to: that takes until somebody has decided."""
+        """Call a tool of a participant and return its result.
+
+        A participant that may not call proposes the call and returns the result of the fulfilment.
+        This takes until another participant decides.
+        """
         params = {"name": tool, "arguments": arguments or {}}
         if self.can(request_kind(mcp.TOOLS_CALL, tool)):
             seconds = TIMEOUT if timeout is None else timeout
@@ -335,10 +362,10 @@ class Participant:
         proposal = await self.propose(to, mcp.TOOLS_CALL, params)
         return await proposal.outcome(timeout)
 
-    # -- proposing and fulfilling
+    # -- proposals
 
     async def propose(self, to: str | Sequence[str], method: str, params: Any = None) -> Proposal:
-        """Ask that somebody asks `to` for this. Raises SendError."""
+        """Propose that another participant sends this request to `to`. Raises SendError."""
         raw = _encoded(params)
         try:
             kind = proposal_kind(method, context_of(method, raw))
@@ -356,11 +383,17 @@ class Participant:
         force: bool = False,
         timeout: float = TIMEOUT,
     ) -> Any:
-        """Make the call that was proposed; its result. It is made as it was proposed, to whom it
-        was proposed, but for `override`, the params instead, and `to`. Raises SendError for a
-        proposal of one's own, for one that is over unless `force`, for one that is another than was
-        given here (which an id alone cannot tell), and where a request of this kind is not
-        allowed."""
+        """Make a proposed call and return its result.
+
+        The call and its recipients are as proposed, unless changed explicitly. Raises SendError for
+        one's own proposal, for one that is not pending (unless `force`), for one that has changed
+        since (only detected if the proposal itself is passed, not its id), and if the request is
+        not allowed.
+
+        Args:
+            override: other params.
+            to: other recipients.
+        """
         place, shown = self._place, _shown(proposal)
         tracked = place.fulfilling.to_fulfil(_id_of(proposal), place.id, force=force, shown=shown)
         params = bytes(tracked.params) if override is None else _encoded(override)
@@ -369,11 +402,13 @@ class Participant:
         return await self._answer(asked, timeout)
 
     def reject(self, proposal: Proposal | TrackedProposal | Event | str, reason: str = "") -> bool:
-        """Do not want it. That stays here: say so in a chat, if others should know. False: it was
-        not pending any more."""
+        """Reject a proposal locally. Returns False if it was not pending.
+
+        Other participants are not told: send a chat for that.
+        """
         return self._place.fulfilling.reject(_id_of(proposal), reason)
 
-    # -- inside
+    # -- internals
 
     def _ask(
         self, to: Sequence[str], method: str, params: bytes, correlation_id: str | None = None
@@ -388,7 +423,7 @@ class Participant:
         except TimeoutError:
             self._place.give_up(asked)
             raise InterlockError(
-                DEADLINE_EXCEEDED, f"There was no answer within {timeout:g} s.", {"sent": True}
+                DEADLINE_EXCEEDED, f"No response within {timeout:g} s.", {"sent": True}
             ) from None
         except asyncio.CancelledError:
             self._place.give_up(asked)
@@ -405,13 +440,13 @@ class Participant:
     def _check_there(self, to: Sequence[str]) -> None:
         place = self._place
         if not place.inside:
-            return  # whoever sends it says so
+            return  # sending reports this error
         for one in to:
             if one != place.id and one not in place.participants:
-                there = ", ".join(sorted(place.participants)[:20]) or "nobody else"
+                there = ", ".join(sorted(place.participants)[:20]) or "none"
                 raise InterlockError(
                     UNKNOWN_PARTICIPANT,
-                    f"{one[:128]!r} is not in the topic {self.topic}. There: {there}.",
+                    f"{one[:128]!r} is not in the topic {self.topic}. Participants: {there}.",
                     {"sent": False},
                 )
 
@@ -426,25 +461,26 @@ class Participant:
             standing.welcomed(self._place.id, connection.label)
 
     def _context(self) -> SSLContext | None:
-        # Read anew each time: certificates are renewed while a program runs.
+        # Read for every connection: certificates are renewed while a program runs.
         return client_context(*self._tls) if self._url.startswith("wss:") else None
 
 
 def _failed(task: asyncio.Task[None], standing: MembershipState) -> None:
-    """Only a mistake of this library ends up here: whoever waits must not wait for ever."""
+    """End the membership after an internal error of the library, so that no caller waits without a
+    limit."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         standing.over(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON as it is, or what becomes JSON."""
+    """Encode a value as JSON. Bytes must be JSON already."""
     if isinstance(value, bytes | Raw):
         return bytes(value)
     try:
         return encode_value({} if value is None else value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise SendError(f"It cannot be written as JSON: {error}.", INVALID_REQUEST) from None
+        raise SendError(f"The value cannot be encoded as JSON: {error}.", INVALID_REQUEST) from None
 
 
 def _names(to: str | Sequence[str]) -> tuple[str, ...]:
@@ -452,7 +488,7 @@ def _names(to: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(proposal: Proposal | TrackedProposal | Event | str) -> Proposal | TrackedProposal | None:
-    """What somebody looked at who decides about it. None: all that is known is an id."""
+    """Return the proposal that the caller decided about, or None if only its id is known."""
     found = proposal.content if isinstance(proposal, Event) else proposal
     return found if isinstance(found, Proposal | TrackedProposal) else None
 

@@ -1,8 +1,7 @@
-"""Requests that a participant waits for, and what may settle them.
+"""Pending requests of a participant, and the responses that complete them.
 
-A response settles a call only when it names the envelope of the request, has its JSON-RPC id,
-method and context, and comes from somebody who was asked. Everything else is shown, and settles
-nothing.
+A response completes a request only if it names its envelope, has its JSON-RPC id, method and
+context, and comes from a recipient. Other responses are shown and complete nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +26,14 @@ from interlock.topics.wire.threads import ThreadMessage, answers
 
 
 class TopicRequest:
-    """A pending request to one participant or to many."""
+    """A pending request to one or more participants."""
 
     def __init__(self, seen: ThreadMessage, of: Iterable[str], *, all: bool) -> None:
-        """`of`: who may answer. `all`: every answer is wanted, not the first."""
+        """
+        Args:
+            of: the participants that may respond.
+            all: wait for all responses, not only for the first.
+        """
         self.seen = seen
         self.missing = set(of)
         self.answers: dict[str, Any] = {}
@@ -45,7 +48,7 @@ class TopicRequest:
 
 
 class TopicRequests:
-    """The pending requests of one participant, by the ids of their envelopes."""
+    """The pending requests of one participant, by envelope id."""
 
     def __init__(self) -> None:
         self._asked: dict[str, TopicRequest] = {}
@@ -63,16 +66,16 @@ class TopicRequests:
         return asked
 
     def forget(self, asked: TopicRequest) -> None:
-        """Nobody waits for it any more."""
+        """Remove a request that nothing waits for any more."""
         self._asked.pop(asked.seen.head.id, None)
 
     def settle(self, head: EnvelopeHeader, response: Response) -> bool:
-        """Whether the response was waited for."""
+        """Handle a response. Returns whether a request was waiting for it."""
         asked = self._asked.get(head.correlation_id or "")
         if asked is None or head.sender in asked.answers:
             return False
         if asked.done.done():
-            # The first answer was wanted, and whoever waits for it has not looked yet.
+            # The first response has arrived, but its waiter has not run yet.
             return False
         if not answers(asked.seen, head, response):
             return False
@@ -83,39 +86,39 @@ class TopicRequests:
         return True
 
     def refused(self, id: str | None, error: InterlockError) -> bool:
-        """The gateway did not forward it."""
+        """Fail a request that the gateway did not forward."""
         asked = self._asked.get(id or "")
         if asked is not None:
             asked.finish(error)
         return asked is not None
 
     def left(self, participant: str) -> None:
-        """Somebody who was asked has gone."""
+        """Handle the departure of a participant: its responses will not come."""
         for asked in list(self._asked.values()):
             if participant in asked.missing:
                 asked.missing.discard(participant)
                 if asked.missing:
                     continue
-                gone = f"{participant} left the topic before it answered."
+                gone = f"{participant} left the topic before it responded."
                 asked.finish(None if asked.all else lost(gone))
 
     def lost(self, why: str) -> None:
-        """Nothing can be answered any more."""
+        """Fail all requests: the connection is lost."""
         for asked in list(self._asked.values()):
-            asked.finish(lost(f"It was sent, and not answered: {why}."))
+            asked.finish(lost(f"The request was sent, but got no response: {why}."))
 
 
 def lost(sentence: str) -> InterlockError:
-    """It may have been done, or not."""
+    """Return the error for a request that may or may not have been executed."""
     return InterlockError(UPSTREAM_LOST, sentence, {"sent": True})
 
 
 def outcome_of(sender: str, response: Response) -> Any:
-    """The result as Python has it; an InterlockError where the answer is one."""
+    """Return the result as a Python value, or an InterlockError for an error response."""
     try:
         return _outcome_of(sender, response)
     except ProtocolError as error:
-        return InterlockError(UPSTREAM_PROTOCOL, f"{sender} answered something else. {error}")
+        return InterlockError(UPSTREAM_PROTOCOL, f"{sender} sent an invalid response. {error}")
 
 
 def _outcome_of(sender: str, response: Response) -> Any:

@@ -1,7 +1,7 @@
-"""Proposals, of this participant and of others: what becomes of them, and who may fulfil them.
+"""Proposals of this participant and of others: their outcomes, and which of them it may fulfil.
 
-A proposer learns the outcome as everybody does: it sees the request that fulfils its proposal, and
-the response to that.
+A proposer learns the outcome as every participant does: it sees the request that fulfils its
+proposal, and the response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHOWN = 200
 
 
 class Proposal:
-    """A call that somebody proposed: this participant, or another."""
+    """A proposed call, of this participant or another."""
 
     def __init__(self, tracked: TrackedProposal, owner: ProposalTracker) -> None:
         self.id = tracked.proposalId
@@ -57,7 +57,7 @@ class Proposal:
         self._owner = owner
         self._outcome: Any = _NOTHING
         self._changed: Any = _NOTHING
-        """What came of it with other arguments."""
+        """The outcome of a fulfilment with other arguments."""
         self._waiting: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
@@ -65,15 +65,24 @@ class Proposal:
         return f"Proposal({self.id!r}, {what!r} by {self.proposer!r})"
 
     async def outcome(self, timeout: float | None = None, *, changed: bool = False) -> Any:
-        """What the call came to, once somebody has fulfilled the proposal. Raises InterlockError:
-        the error that was the answer, that nobody fulfilled it in time, or that somebody did so
-        with other arguments than were proposed, unless `changed`. Without a timeout the lifetime of
-        the proposal is waited for."""
+        """Wait for the fulfilment and return its result.
+
+        Raises InterlockError for an error response, if the proposal was not fulfilled in time, or
+        if it was fulfilled with other arguments (unless `changed`).
+
+        Args:
+            timeout: seconds; default: the lifetime of the proposal.
+            changed: accept the result of a fulfilment with other arguments.
+        """
         return await self._owner.until_over(self, timeout, changed)
 
     def settle(self, outcome: Any, *, changed: bool = False) -> None:
-        """The first outcome is the one. `changed`: it is that of other arguments, and one of those
-        that were proposed may still come."""
+        """Set the outcome. Only the first counts.
+
+        Args:
+            changed: it is the outcome of other arguments. An outcome of the proposed arguments may
+                still follow.
+        """
         if changed:
             if self._changed is not _NOTHING:
                 return
@@ -86,11 +95,11 @@ class Proposal:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known what came of it, as it was proposed or with other arguments."""
+        """True if an outcome is known, of the proposed arguments or others."""
         return self._outcome is not _NOTHING or self._changed is not _NOTHING
 
     async def wait(self, seconds: float, changed: bool) -> Any:
-        """Raises TimeoutError."""
+        """Wait for the outcome. Raises TimeoutError."""
         if not self.settled:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
@@ -104,8 +113,8 @@ class Proposal:
             if not changed:
                 raise InterlockError(
                     ALREADY_DECIDED,
-                    "The proposal was fulfilled with other arguments than were proposed. Say "
-                    "changed=True to get what came of that.",
+                    "The proposal was fulfilled with other arguments. Use changed=True to get the "
+                    "result.",
                     {"changed": True, "sent": True},
                 )
             outcome = self._changed
@@ -115,7 +124,8 @@ class Proposal:
 
 
 def _is_held(response: Response) -> bool:
-    """Whether it says that the call was not made, because a human decides elsewhere."""
+    """Return whether a response says that the call was not made because an operator must approve
+    it."""
     if response.error is None:
         return response.result is not None and needed_below(response.result) is not None
     try:
@@ -132,7 +142,7 @@ def _failure_of(name: str) -> Failure:
 
 
 def _said(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
-    """All that somebody who decides about it looks at, to the letter."""
+    """Return everything that a decision about a proposal depends on."""
     return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
 
 
@@ -144,12 +154,12 @@ class _Fulfilment:
     def __init__(self, proposal: str, seen: ThreadMessage, changed: bool) -> None:
         self.proposal = proposal
         self.seen = seen
-        """What must be in the answer."""
+        """The request that a response must match."""
         self.changed = changed
-        """Whether it has other arguments."""
+        """True if it has other arguments."""
         self.answered = False
         self.held: set[str] = set()
-        """Who of those who were asked said that a human decides elsewhere."""
+        """The recipients that responded that an operator must approve."""
 
 
 class ProposalTracker:
@@ -163,17 +173,21 @@ class ProposalTracker:
         sees_all: bool,
         seconds: float = LIFETIME,
     ) -> None:
-        """`sees_all`: it hears what is said to others, and so who fulfils what."""
+        """
+        Args:
+            sees_all: True with routing "all": it receives messages to others, and so all
+                fulfilments.
+        """
         self._clock = clock
         self._sees_all = sees_all
         self._proposals = Proposals(seconds, stamp=stamp)
         self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
         self._fulfils: dict[str, _Fulfilment] = {}
-        """Requests by id. Whoever talks much makes nobody else's be forgotten."""
+        """Requests by id. A participant that sends many displaces only its own."""
 
     @property
     def tracked(self) -> Mapping[str, TrackedProposal]:
-        """As they stand now."""
+        """The current states."""
         self._proposals.expire(self._clock())
         return self._proposals.all
 
@@ -181,10 +195,10 @@ class ProposalTracker:
         return self._proposals.get(id)
 
     def knows(self, id: str) -> bool:
-        """Whether a proposal of this id was seen, or a request that fulfils one."""
+        """Return whether a proposal, or a request that fulfils one, with this id was seen."""
         return self._proposals.get(id) is not None or id in self._fulfils or id in self._known
 
-    # -- what is seen
+    # -- messages
 
     def proposed(self, head: EnvelopeHeader, proposal: payloads.ProposalPayload) -> Proposal:
         tracked = self._proposals.record(head, proposal, self._clock())
@@ -192,7 +206,8 @@ class ProposalTracker:
         return known
 
     def asked(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
-        """A request came by, or is about to be sent. The proposal that it fulfils, if any."""
+        """Record a request that was received or is about to be sent. Returns the proposal that it
+        fulfils."""
         if head.correlation_id is None:
             return None
         tracked = self._proposals.fulfilled(head, request)
@@ -205,21 +220,21 @@ class ProposalTracker:
         return tracked
 
     def _forget_one(self) -> None:
-        """The oldest of whoever fulfilled the most."""
+        """Remove the oldest request of the participant with the most requests."""
         often = Counter(one.seen.head.sender for one in self._fulfils.values())
         most = often.most_common(1)[0][0]
         oldest = next(id for id, one in self._fulfils.items() if one.seen.head.sender == most)
         del self._fulfils[oldest]
 
     def answered(self, head: EnvelopeHeader, response: Response) -> None:
-        """A response came by."""
+        """Record a response."""
         found = self._fulfils.get(head.correlation_id or "")
         if found is None or not answers(found.seen, head, response):
             return
         asked = found.seen.head
         if _is_held(response):
             found.held.add(head.sender)
-            # Of several each might make it; and what was answered once stays answered.
+            # Any of several recipients might make the call. A completed fulfilment stays completed.
             if not found.answered and asked.to and found.held.issuperset(asked.to):
                 self._proposals.withdrawn(found.proposal, asked.id)
             return
@@ -229,8 +244,11 @@ class ProposalTracker:
             proposal.settle(outcome_of(head.sender, response), changed=found.changed)
 
     def said(self, head: EnvelopeHeader, chat: Chat) -> None:
-        """Words about a proposal settle nothing. They are kept for whoever waits in vain. That it
-        comes to nothing counts if whom it was proposed to says so, and nobody else was meant."""
+        """Handle a chat about a proposal: store it as a note for the proposer.
+
+        A chat is no outcome, except for one: that the proposal has ended without a call, if its
+        only recipient says so to the proposer.
+        """
         id = head.correlation_id
         tracked = self._proposals.get(id)
         if id is None or tracked is None:
@@ -246,34 +264,39 @@ class ProposalTracker:
             proposal.settle(InterlockError(_failure_of(chat.ended), chat.text, data))
 
     def refused(self, id: str | None, error: InterlockError) -> None:
-        """The gateway did not forward it."""
+        """Fail a proposal that the gateway did not forward."""
         proposal = self._known.get(id or "")
         if proposal is not None:
             self._proposals.reject(proposal.id, error.message)
             proposal.settle(error)
 
-    # -- what is decided here
+    # -- decisions
 
     def to_fulfil(
         self, which: str, me: str, *, force: bool, shown: Proposal | TrackedProposal | None = None
     ) -> TrackedProposal:
-        """A proposal that may be fulfilled here. `shown`: what somebody looked at, who decided to.
-        Raises SendError."""
+        """Return a proposal that may be fulfilled here. Raises SendError.
+
+        Args:
+            shown: the proposal that the caller decided about.
+        """
         tracked = self.tracked.get(which)
         if tracked is None:
             raise SendError(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
         if shown is not None and _said(shown) != _said(tracked):
             raise SendError(
-                f"The proposal {which[:100]!r} is another one by now: look at it again.",
+                f"The proposal {which[:100]!r} has changed. Review it again.",
                 CONFIRMATION_EXPIRED,
             )
         if tracked.proposer == me:
-            raise SendError("Nobody fulfils what it proposed itself: another participant must.")
+            raise SendError(
+                "You cannot fulfil your own proposal. Another participant must do that."
+            )
         if tracked.status != "pending" and not force:
             by = f" by {tracked.fulfilled_by}" if tracked.fulfilled_by else ""
             raise SendError(
-                f"The proposal {which[:100]!r} is {tracked.status}{by}: say force=True to fulfil "
-                "it all the same.",
+                f"The proposal {which[:100]!r} is {tracked.status}{by}. To fulfil it anyway, use "
+                "force=True.",
                 CONFIRMATION_EXPIRED if tracked.status == "expired" else INVALID_REQUEST,
             )
         return tracked
@@ -285,7 +308,7 @@ class ProposalTracker:
     async def until_over(self, proposal: Proposal, timeout: float | None, changed: bool) -> Any:
         if not self._sees_all and not proposal.settled:
             raise SendError(
-                'With routing="directed" nobody hears who fulfils a proposal: use routing="all".',
+                'With routing="directed" fulfilments are not received. Use routing="all".',
                 INVALID_REQUEST,
             )
         left = max(proposal.expires - self._clock(), 0.0)
@@ -298,7 +321,7 @@ class ProposalTracker:
         tracked = self.tracked.get(id)
         status = "pending" if tracked is None else tracked.status
         note = "" if tracked is None else tracked.note
-        what = "was fulfilled, and not answered" if status == "fulfilled" else "was not fulfilled"
-        said = f" The last that was said about it: {note}" if note else ""
+        what = "was fulfilled but got no response" if status == "fulfilled" else "was not fulfilled"
+        said = f" Last remark: {note}" if note else ""
         data = {"status": status, "note": note, "sent": True}
         return InterlockError(DEADLINE_EXCEEDED, f"The proposal {what} in time.{said}", data)

@@ -1,8 +1,8 @@
-"""Answers the requests of other participants.
+"""The responder: it handles the requests of other participants.
 
-In a room everybody hears what is meant for others. So a participant does only what it is asked for
-by name, or what everybody is asked for and it really offers; and nothing that it could not answer.
-A request to everybody is never answered with an error.
+All participants of a room receive requests that are meant for others. So a participant handles only
+requests that are addressed to it, or requests to everybody for something that it offers, and only
+if it may send the response. A request to everybody never gets an error response.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from interlock.topics.wire.proposals import TrackedProposal
 from interlock.topics.wire.threads import id_value
 
 MOST_UNDER_WAY: Final = 100
-"""Requests of one participant that are worked on at the same time."""
+"""The maximum number of requests of one participant that are handled at the same time."""
 _log = logging.getLogger("interlock.topics")
 
 
 class EnvelopeSender(Protocol):
-    """Sends an envelope, and gives its id back. Raises SendError."""
+    """Sends an envelope and returns its id. Raises SendError."""
 
     def __call__(
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
@@ -48,7 +48,7 @@ class _WithMeta(msgspec.Struct):
 
 
 class TopicResponder:
-    """Everything that is being worked on for others."""
+    """The requests of others that are being handled."""
 
     def __init__(
         self,
@@ -58,36 +58,41 @@ class TopicResponder:
         proposal: Callable[[str | None], TrackedProposal | None],
         most: int = MOST_UNDER_WAY,
     ) -> None:
-        """`proposal` finds one that was seen."""
+        """
+        Args:
+            proposal: finds a proposal that was seen.
+        """
         self._serving = serving
         self._say = say
         self._can = can
         self._proposal = proposal
         self._most = most
         self._under_way: dict[tuple[str, str], tuple[str | bytes, asyncio.Task[None]]] = {}
-        """By who asked, and the id of its envelope: JSON-RPC ids may come twice, since a program
-        that was started anew counts from the beginning."""
+        """By sender and envelope id. JSON-RPC ids may repeat: a restarted program counts from the
+        beginning."""
         self._busy: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     def asked(self, head: EnvelopeHeader, request: Request, me: str) -> None:
-        """Somebody asked somebody for something."""
+        """Handle a request."""
         if head.to and me not in head.to:
             return
         if not head.to and not self._serving.offers(request.method, request.context):
             return
         kind = response_kind(request.method, request.context)
         if not self._can(kind):
-            # Done in silence it would be worse than not done.
-            _log.warning("%.100s is asked for here, and may not be answered", kind)
+            # Executing the call without a response would be worse than ignoring it.
+            _log.warning("request ignored: this participant may not send %.100s", kind)
             return
         key = (head.sender, head.id)
         try:
             if self._busy[head.sender] >= self._most:
                 raise InterlockError(
-                    TOO_BUSY, f"{self._most} requests of {head.sender} are under way: wait for one."
+                    TOO_BUSY,
+                    f"{head.sender} has {self._most} requests under way, which is the limit. Wait "
+                    "for a response.",
                 )
         except InterlockError as error:
             self._answer(head, request, me, error)
@@ -103,19 +108,19 @@ class TopicResponder:
         task.add_done_callback(lambda _: self._ended(key))
 
     def told(self, head: EnvelopeHeader, notification: Notification) -> None:
-        """Whoever asked may say that it does not want it any more."""
+        """Handle a cancellation by the sender of a request."""
         if notification.method != mcp.CANCELLED:
             return
         try:
             named = msgspec.json.decode(notification.params, type=mcp.CancelledParams).request_id
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return  # nobody can be told: a notification has no answer
+            return  # a notification has no error response
         for (sender, _), (id, task) in list(self._under_way.items()):
             if named and sender == head.sender and id == id_value(named):
                 task.cancel()
 
     def left(self, participant: str) -> None:
-        """Nobody waits for what it asked for."""
+        """Cancel the requests of a participant that has left."""
         for (sender, _), (_, task) in list(self._under_way.items()):
             if sender == participant:
                 task.cancel()
@@ -132,7 +137,7 @@ class TopicResponder:
             outcome = error
         except Exception:
             _log.exception("%s failed", request_kind(request.method, request.context)[:200])
-            outcome = InterlockError(INTERNAL, "The participant failed. Its log says where.")
+            outcome = InterlockError(INTERNAL, "The participant failed. See its log.")
         self._answer(head, request, me, outcome)
 
     def _answer(
@@ -149,12 +154,12 @@ class TopicResponder:
         try:
             self._say(kind, payload, to, head.id)
         except InterlockError as error:
-            _log.warning("a response to %.128s was not sent: %s", head.sender, error.message)
+            _log.warning("cannot send a response to %.128s: %s", head.sender, error.message)
             if isinstance(outcome, bytes) and head.to:
                 self._answer(head, request, me, InterlockError(INTERNAL, error.message))
 
     def _addressees(self, head: EnvelopeHeader, request: Request, me: str) -> list[str]:
-        """Whoever asked, and whoever proposed what was asked for, if that was seen."""
+        """Return the sender of the request and, if known, the proposer of the call."""
         proposal = self._proposal(head.correlation_id)
         if proposal is None or proposal.proposer in (head.sender, me):
             return [head.sender]
@@ -182,7 +187,7 @@ class TopicResponder:
             try:
                 self._say(kind, said, [head.sender], head.id)
             except InterlockError as error:
-                _log.debug("progress was not told: %s", error.message)
+                _log.debug("cannot send progress: %s", error.message)
 
         return report
 

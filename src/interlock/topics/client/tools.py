@@ -1,6 +1,6 @@
-"""What a participant serves: functions as tools, resources and prompts of an ordinary MCP server.
+"""Functions of a program as tools, resources and prompts of an MCP server.
 
-`RequestServer` is what the room needs to know of it. A bridge to another server brings its own.
+`RequestServer` is the interface that the room uses. A bridge to another server implements it too.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
 def _silent(done: float, total: float, message: str) -> None:
-    """Nobody wants to know."""
+    """Ignore progress."""
 
 
 reporting: ContextVar[Report] = ContextVar("reporting", default=_silent)
-"""How whoever works on a request tells how far it is."""
+"""The function that reports progress of the current request."""
 
 
 class RequestServer(Protocol):
-    """Answers requests."""
+    """Handles requests."""
 
     def offers(self, method: str, context: str) -> bool:
-        """Whether a request to everybody is for it, too."""
+        """Return whether it handles a request that is addressed to everybody."""
         ...
 
     async def answer(self, request: Request) -> bytes:
-        """The result. Raises InterlockError, which is answered as an error."""
+        """Return the result. An InterlockError becomes the error response."""
         ...
 
 
@@ -75,11 +75,11 @@ class _Prompt(msgspec.Struct):
 
 
 def _decorated(function: Any, add: Callable[[Any], None]) -> Any:
-    """The function, once it was added; without one, what does so."""
+    """Add the function and return it. Without a function, return a decorator that does so."""
 
     def offer(one: Any) -> Any:
         if not callable(one):
-            raise TypeError(f"{one!r} is no function. A name is given as name={one!r}.")
+            raise TypeError(f"{one!r} is not a function. Pass a name as name={one!r}.")
         add(one)
         return one
 
@@ -120,7 +120,7 @@ class ToolServer:
         reversible: bool | None = None,
         idempotent: bool | None = None,
     ) -> Any:
-        """A decorator: of `function`, or of what it is asked to decorate."""
+        """Register a tool, directly or as a decorator."""
         capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
         return _decorated(
             function,
@@ -134,7 +134,7 @@ class ToolServer:
         name: str | None = None,
         description: str | None = None,
     ) -> Any:
-        """The same for prompts."""
+        """Register a prompt, directly or as a decorator."""
         return _decorated(
             function, lambda one: self.add_prompt(one, name or one.__name__, description)
         )
@@ -158,7 +158,7 @@ class ToolServer:
         if not uri or any(one.isspace() for one in uri) or ":" not in uri:
             raise ValueError(f"{uri!r} is not a URI.")
         if uri in self._resources:
-            raise ValueError(f"There is a resource {uri!r} already.")
+            raise ValueError(f"A resource {uri!r} already exists.")
         listed = {"uri": uri, "name": name, "description": description, "mimeType": mime_type}
         self._resources[uri] = _Resource(listed, read)
 
@@ -176,11 +176,11 @@ class ToolServer:
     def _check(self, name: str, taken: dict[str, Any], what: str) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{name!r} cannot be the name of a {what}: use 1 to 128 of letters, digits, "
-                f'_, -, . and /, or give it another one: {what}(name="…").'
+                f"{name!r} is not a valid name of a {what}. Use 1 to 128 letters, digits, _, -, . "
+                f'and /, or set another name: {what}(name="…").'
             )
         if name in taken:
-            raise ValueError(f"There is a {what} {name!r} already: give this one another name.")
+            raise ValueError(f"A {what} {name!r} already exists. Use another name.")
 
     # -- RequestServer
 
@@ -239,7 +239,7 @@ class ToolServer:
         if tool is None:
             raise InterlockError(
                 UNKNOWN_TOOL,
-                f"There is no tool {request.context[:100]!r} here. There are: "
+                f"There is no tool {request.context[:100]!r} here. Available tools: "
                 f"{', '.join(self._tools) or 'none'}.",
             )
         arguments = _params(request, _NamedParams).arguments
@@ -279,8 +279,11 @@ class ToolServer:
 
 
 def _told(trouble: ToolError) -> str:
-    """What is wrong. Everybody in the room reads it, so what nobody meant to tell them, an error of
-    some other library, is told without what looks like a secret."""
+    """Return the error text of a tool.
+
+    Every participant can read it. An unexpected exception of a library may contain secrets, so its
+    text is redacted.
+    """
     return str(trouble) if trouble.__cause__ is None else redact(str(trouble))
 
 
@@ -289,10 +292,10 @@ def _params(request: Request, shape: type[Any]) -> Any:
         return msgspec.json.decode(request.params, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InterlockError(
-            INVALID_PARAMS, f"The params of {request.method} do not fit: {error}."
+            INVALID_PARAMS, f"The params of {request.method} are invalid: {error}."
         ) from None
 
 
 def _check_page(request: Request) -> None:
     if _params(request, _ListParams).cursor is not None:
-        raise InterlockError(INVALID_PARAMS, "The cursor is unknown: this list has one page only.")
+        raise InterlockError(INVALID_PARAMS, "The cursor is invalid: this list has only one page.")

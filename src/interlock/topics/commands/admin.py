@@ -1,6 +1,7 @@
-"""`interlock topic list` and `topic grant`: asks the admin paths of a node's topics, in the words
-of which it tells what came of it. The node decides who may; nothing is known here that it did not
-answer."""
+"""`interlock topic list` and `topic grant`: clients of the admin API of a node.
+
+The node authorizes the requests. These commands show only what it returns.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +31,18 @@ from interlock.topics.commands.gateway_target import VARIABLE, GatewayTarget
 from interlock.topics.commands.message_format import may, one_line, profile_of
 from interlock.topics.overview import TopicDetails, TopicMember
 
-# -- Topics and who is in them, as lines for a person. Pure, but for the time zone.
+# -- Topics and their members, formatted for people. No I/O, but it depends on the time zone.
 
-_HEADS: Final = ("topic", "access", "profile", "node", "record", "here", "refused")
+_HEADS: Final = ("topic", "access", "profile", "node", "record", "members", "rejected")
 _GAP: Final = "  "
 _NONE: Final = "-"
 _WIDEST: Final = 40
 _MOST_SHOWN: Final = 10
-"""Members of a topic in the list of all: the topic by itself shows everybody."""
+"""The maximum number of members of a topic in the list of all topics."""
 
 
 def overview(topics: Sequence[TopicDetails]) -> Iterator[str]:
-    """A table of all topics, below each who is there."""
+    """Yield a table of all topics with their members."""
     if not topics:
         return
     rows = [_row(one) for one in topics]
@@ -59,26 +60,27 @@ def overview(topics: Sequence[TopicDetails]) -> Iterator[str]:
 
 
 def detailed(topic: TopicDetails) -> Iterator[str]:
-    """Everything about one topic."""
+    """Yield everything about one topic."""
     yield one_line(topic.name, 128)
     by = "" if topic.entry == topic.name else f", by {one_line(topic.entry, 128)} in the config"
-    yield f"  access   {topic.access}, {format_count(topic.seats, 'seat')}{by}"
-    guests = f"; without a token {topic.anonymous}" if topic.access == "public" else ""
-    yield f"  profile  {topic.profile}{guests}"
-    yield f"  node     {_NONE if topic.node is None else one_line(topic.node, 128)}"
-    yield f"  record   {topic.record}"
+    entries = format_count(topic.seats, "configured participant")
+    yield f"  access    {topic.access}, {entries}{by}"
+    guests = f"; without a token: {topic.anonymous}" if topic.access == "public" else ""
+    yield f"  profile   {topic.profile}{guests}"
+    yield f"  node      {_NONE if topic.node is None else one_line(topic.node, 128)}"
+    yield f"  record    {topic.record}"
     if not topic.open:
-        yield f"  here     nobody, of at most {topic.most}"
+        yield f"  members   none, at most {topic.most}"
         return
-    yield f"  here     {len(topic.members)}, of at most {topic.most}"
-    yield f"  refused  {format_count(topic.refused, 'message')} since it was opened"
+    yield f"  members   {len(topic.members)}, at most {topic.most}"
+    yield f"  rejected  {format_count(topic.refused, 'message')} since it was opened"
     for member in topic.members:
         yield ""
-        own = ", a seat of the node itself" if member.inside else ""
+        own = " (the node itself)" if member.inside else ""
         yield f"{one_line(member.participant_id, 256)}{own}"
-        yield f"  since    {_since(member.connected_at)}"
-        yield f"  routing  {member.routing}"
-        yield f"  refused  {format_count(member.refused, 'message')}"
+        yield f"  since     {_since(member.connected_at)}"
+        yield f"  routing   {member.routing}"
+        yield f"  rejected  {format_count(member.refused, 'message')}"
         profile = profile_of(member.capabilities)
         named = f" ({profile})" if profile else ""
         yield f"  may send{named}:" + ("" if member.capabilities else " nothing")
@@ -87,7 +89,7 @@ def detailed(topic: TopicDetails) -> Iterator[str]:
 
 
 def _row(topic: TopicDetails) -> tuple[str, ...]:
-    """As the config has it; what is open now behind it."""
+    """Return the row of a topic: its settings and its current state."""
     return (
         one_line(topic.name, 128),
         topic.access,
@@ -100,9 +102,9 @@ def _row(topic: TopicDetails) -> tuple[str, ...]:
 
 
 def _member(member: TopicMember) -> tuple[str, ...]:
-    more = ["the node's own seat"] if member.inside else []
+    more = ["the node itself"] if member.inside else []
     if member.refused:
-        more.append(f"{member.refused} refused")
+        more.append(f"{member.refused} rejected")
     return (
         one_line(member.participant_id, 256),
         one_line(may(member.capabilities)),
@@ -113,7 +115,7 @@ def _member(member: TopicMember) -> tuple[str, ...]:
 
 
 def _since(moment: str) -> str:
-    """In the time zone of whoever reads it."""
+    """Format a time in the local time zone."""
     try:
         return format_local(datetime.fromisoformat(moment).timestamp(), "seconds")
     except (ValueError, OverflowError):
@@ -125,7 +127,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
-    """What is wider than its column stands out rather than being cut: ids and patterns count."""
+    """Format a row. A cell that is wider than its column is not cut: ids and patterns matter."""
     cells = (
         cell if cell_len(cell) >= width else set_cell_size(cell, width)
         for cell, width in zip(row, widths, strict=True)
@@ -136,30 +138,30 @@ def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
 T = TypeVar("T")
 
 _WITHIN: Final = 15.0
-"""An issuer may have to be asked who somebody is."""
+"""A timeout in seconds. The node may have to ask an issuer about the token."""
 _MOST_ANSWER: Final = 64 * 1024 * 1024
 _MOST_NAMED: Final = 20
 _NOT_THERE: Final = "not_found"
-_SEVERAL: Final = "Here that is --topic NAME."
+_SEVERAL: Final = "Use --topic NAME."
 _WITHOUT_TOKEN: Final = {
-    401: f"Show one by ${VARIABLE} or --token-file.",
+    401: f"Set a token with ${VARIABLE} or --token-file.",
     403: (
-        "Without a token you are the user of this machine, local: show one by "
+        "Without a token you are the caller local, the user of this machine. Set a token with "
         f"${VARIABLE} or --token-file."
     ),
 }
-"""What helps whoever came without one."""
+"""Advice for callers without a token, by status code."""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """What the node says when it does not do it."""
+    """The error body of the node."""
 
     error: str
     message: str
 
 
 def show(there: GatewayTarget, name: str | None, *, json: bool) -> None:
-    """Print the topics, or one of them. Raises InterlockError."""
+    """Print all topics, or one. Raises InterlockError."""
     from interlock.topics.overview import TopicDetails
 
     body = _ask(there, "/admin/topics", {} if name is None else {"topic": name})
@@ -172,7 +174,7 @@ def show(there: GatewayTarget, name: str | None, *, json: bool) -> None:
     for line in overview(found) if name is None else detailed(found[0]):
         print(output.sanitize(line))
     if not found:
-        output.print_note("the node has no topics: its config names them under topics.rooms.")
+        output.print_note("the node has no topics. Add them to its config, under topics.rooms.")
 
 
 def _no_such(there: GatewayTarget, name: str) -> str:
@@ -184,7 +186,7 @@ def _no_such(there: GatewayTarget, name: str) -> str:
     if close:
         return f'there is no topic {name}; did you mean "{close[0]}"?'
     more = ", …" if len(names) > _MOST_NAMED else ""
-    return f"there is no topic {name}. There are: {', '.join(names[:_MOST_NAMED])}{more}."
+    return f"there is no topic {name}. Topics: {', '.join(names[:_MOST_NAMED])}{more}."
 
 
 def change(
@@ -196,7 +198,7 @@ def change(
     topic: str | None,
     json: bool,
 ) -> None:
-    """Give and take capabilities, and print what it was and is. Raises InterlockError."""
+    """Add and remove capabilities, and print the old and new ones. Raises InterlockError."""
     from interlock.topics.member import CapabilityUpdate
 
     for pattern in give:
@@ -221,31 +223,32 @@ def change(
 
 
 def _listed(capabilities: tuple[str, ...]) -> str:
-    """All of them: nothing of what somebody may send is cut off."""
-    words = ", ".join(capabilities) or "nothing: it listens"
+    """Format capabilities without truncation."""
+    words = ", ".join(capabilities) or "none (it can only listen)"
     return one_line(words, len(words))
 
 
 def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
-    """What somebody may have expected otherwise."""
+    """Return notes about effects that the user may not expect."""
     from interlock.protocol.kinds import compile_grants, find_pattern_problem
 
-    notes = [f"it did not have {one}." for one in taken if one not in old]
+    notes = [f"it did not have {one} before." for one in taken if one not in old]
     kept = [one for one in new if not find_pattern_problem(one)]
     for one in taken:
         still = next((wider for wider in kept if compile_grants((wider,)).grants(one)), None)
         if still is not None:
-            notes.append(f"what {one} grants, it may still send by {still}.")
+            notes.append(f"{still} still grants {one}.")
     if old == new:
-        notes.append("nothing has changed.")
+        notes.append("nothing changed.")
     return notes
 
 
-# -- asking
+# -- requests
 
 
 def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = None) -> bytes:
-    """What the node answers. Raises InterlockError, in its words where it says no."""
+    """Send a request and return the body. Raises InterlockError, with the node's message if there
+    is one."""
     import http.client
 
     fields = there.fields
@@ -266,7 +269,7 @@ def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = Non
         instead = there.instead if isinstance(error, ConnectionRefusedError) else ""
         why = instead or f": {_reason(error)}."
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"no node answers at {_place(there)}{why}"
+            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_place(there)}{why}"
         ) from None
     finally:
         connection.close()
@@ -277,7 +280,7 @@ def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = Non
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came within {_WITHIN:.0f} s"
+        return f"no response within {_WITHIN:.0f} s"
     untrusted = getattr(error, "verify_message", None)
     if untrusted:
         return f"its certificate is not trusted ({untrusted})"
@@ -296,13 +299,11 @@ def _refused(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
     if told.error == _NOT_THERE:
         return InterlockError(
             INVALID_REQUEST,
-            f"the node at {_place(there)} lets nobody look after topics (it answers 404): "
-            "topics.admins in its config names who may.",
+            f"the node at {_place(there)} has no administrators of topics (HTTP 404). Add them to "
+            "topics.admins in its config.",
         )
     if not told.message:
-        return InterlockError(
-            INTERNAL, f"{_place(there)} answered with HTTP {status}; is it a node?"
-        )
+        return InterlockError(INTERNAL, f"{_place(there)} returned HTTP {status}; is it a node?")
     try:
         failure = failure_by_name(told.error)
     except KeyError:
@@ -318,5 +319,5 @@ def _read(body: bytes, shape: type[T], there: GatewayTarget) -> T:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InterlockError(
-            INTERNAL, f"{_place(there)} answered something else; is it a node?"
+            INTERNAL, f"{_place(there)} sent an invalid response; is it a node?"
         ) from None

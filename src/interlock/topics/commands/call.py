@@ -1,5 +1,5 @@
-"""`interlock topic call`: one call of a participant's tool, or a proposal of it where one may not
-call, and what came of it."""
+"""`interlock topic call`: calls a tool of a participant, or proposes the call, and prints the
+result."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ async def make(
     propose: bool,
     timeout: float | None,
 ) -> bytes:
-    """The result, as JSON. Raises InterlockError, and BadParameter for wrong arguments."""
-    # Nobody tries again: what went wrong is told once, by its error.
+    """Make or propose the call. Returns the result as JSON.
+
+    Raises InterlockError, and BadParameter for invalid arguments.
+    """
+    # No retries: a failure is reported once, by its error.
     log_lines.log_to_stderr(logging.ERROR)
     try:
         arguments = {} if json is None else read_json_object(json)
@@ -53,7 +56,7 @@ async def make(
     except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
     if not isinstance(result, dict):
-        raise InterlockError(UPSTREAM_PROTOCOL, f"{to} answered what no tool can answer.")
+        raise InterlockError(UPSTREAM_PROTOCOL, f"{to} returned something that is no tool result.")
     return msgspec.json.encode(result)
 
 
@@ -67,33 +70,32 @@ async def _proposed(
         if not id or head.correlation_id != id or not isinstance(chat, Chat):
             return
         if chat.ended and head.sender == to:
-            # The end of it: that is told by its error.
+            # The proposal has ended: its error reports that.
             return
         words = one_line(f"{head.sender}: {chat.text}", _MOST_WORDS)
         output.print_note(laid_out(words, sys.stderr))
         if chat.ended:
-            output.print_note(
-                "Others may still fulfil it, so it waits on; Ctrl-C leaves it to them."
-            )
+            output.print_note("Others may still fulfil it. Ctrl-C stops waiting.")
 
     participant.on(Chat, heard)
     proposal = await participant.propose(to, TOOLS_CALL, params)
     id = proposal.id
     output.print_note(
-        f"proposed to {one_line(to, 128)} as {id}; it waits until somebody fulfils it. Ctrl-C "
-        "leaves it to the others."
+        f"proposed to {one_line(to, 128)} as {id}. Waiting until a participant fulfils it; Ctrl-C "
+        "stops waiting."
     )
     return await proposal.outcome(timeout)
 
 
 async def _schema(participant: Participant, to: str, tool: str) -> dict[str, Any]:
-    """What the tool wants. Nothing, where that cannot be asked: then all values are texts."""
+    """Return the input schema of the tool. Empty if it is not available: then all values are
+    strings."""
     if not participant.can(request_kind(TOOLS_LIST)):
         return {}
     try:
         listed = await participant.request(to, TOOLS_LIST, {}, _LISTED_WITHIN)
     except InterlockError:
-        # The call itself tells what is wrong with that participant.
+        # The call itself reports the problem.
         return {}
     tools = listed.get("tools") if isinstance(listed, dict) else None
     for one in tools if isinstance(tools, list) else ():

@@ -1,6 +1,9 @@
-"""What `interlock check` doubts about topics: seats of callers that nobody is, rooms into which
-nobody comes, and seats that do not let their owners do what they are for, or bind less than they
-seem to. Pure."""
+"""Warnings of `interlock check` about topics: participants that match no caller, topics that nobody
+can join, capabilities that are too small for their purpose, or that restrict less than they seem
+to.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,16 @@ _CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 
 
 def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[ConfigWarning]:
-    """Callers, administrators and upstreams that no token names, where tokens name all callers;
-    capabilities that let nobody say anything of MCP; upstreams that cannot answer; and callers that
-    may do more outside their topics than in them. `made`: tokens that are not in the config, and
-    good."""
+    """Yield warnings about the topics of a config.
+
+    - callers, administrators and upstreams that no token names, if tokens name all callers;
+    - capabilities that match no MCP message;
+    - upstreams that cannot respond;
+    - callers that may do more outside topics than in them.
+
+    Args:
+        made: valid tokens that are not in the config.
+    """
     for name, topic in config.section(TopicsConfig).rooms.items():
         yield from _capabilities(name, topic)
         yield from _closed(name, topic)
@@ -37,7 +46,7 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
     yield from _free_elsewhere(config, made)
     identity = config.identity
     if identity.issuers or identity.introspection:
-        # Others know who comes.
+        # An issuer names the callers, so the config alone does not tell who exists.
         return
     callers = {_LOCAL, *(one.name for one in config.tokens), *(one.name for one in made)}
     callers |= {one.name for one in identity.certificates}
@@ -47,12 +56,12 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
         for number, seat in enumerate(topic.seats):
             yield from _strangers((*at, "seats", number, "callers"), seat.callers, callers)
         if topic.node is not None and topic.node in callers and _by_own_name(topic.node, topic):
-            what = f"a caller is called {topic.node}, too, and cannot come in under that name"
-            yield (*at, "node"), what, "give its seat another id, or call the node something else"
+            what = f"the caller {topic.node} has the same name and cannot join under it"
+            yield (*at, "node"), what, "set another id for the caller or for the node"
         ids = callers | {seat.id for seat in topic.seats if seat.id is not None}
         for id in topic.upstreams:
             if id not in ids:
-                what = f"nobody is called {id} there: no token and no seat names it"
+                what = f"no token and no participant of the topic has the name {id}"
                 yield (*at, "upstreams", id), what, _hint(id, ids)
 
 
@@ -62,7 +71,7 @@ def _strangers(
     for number, glob in enumerate(globs):
         if any(fnmatchcase(one, glob) for one in known):
             continue
-        fits = "fits" if _GLOB & {*glob} else "names"
+        fits = "matches" if _GLOB & {*glob} else "has the name"
         yield (*path, number), f"no token of this config {fits} {glob}", _hint(glob, known)
 
 
@@ -72,19 +81,19 @@ def _hint(name: str, known: set[str]) -> str:
         return f'did you mean "{close[0]}"?'
     if known == {_LOCAL}:
         return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
-    return "correct it, or make one: interlock token create"
+    return "correct it, or create a token: interlock token create"
 
 
 def _by_own_name(caller: str, topic: TopicConfig) -> bool:
-    """Whether this caller, if it may come in at all, does so under its own name."""
+    """Return whether a caller, if it may join, does so under its own name."""
     seat = _seat_of(caller, topic)
     return seat is not None and seat.id is None
 
 
 def _closed(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     if topic.access == RESTRICTED and not topic.seats:
-        what = "nobody has a seat here, and only who has one comes in"
-        hint = "write seats: [{callers: [NAME], profile: full_access}], or access: private"
+        what = "the topic is restricted and has no participants, so nobody can join"
+        hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
         yield ("topics", "rooms", name), what, hint
 
 
@@ -97,20 +106,21 @@ def _capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
 
 
 def pattern_doubt(pattern: str) -> tuple[str, str] | None:
-    """What is odd about a capability that seems to be of MCP, and how it is written."""
+    """Return what is wrong with a capability that looks like an MCP kind, and the correct form.
+    None if nothing."""
     meant = _meant(pattern)
     if meant is None:
         return None
-    hint = f"write {meant}" if meant else _MCP_FORMS
-    return f"no message is of the kind {pattern}", hint
+    hint = f"use {meant}" if meant else _MCP_FORMS
+    return f"no message has the kind {pattern}", hint
 
 
-_MCP_FORMS: Final = "write mcp/request:…, mcp/proposal:…, mcp/response:… or mcp/*"
+_MCP_FORMS: Final = "use mcp/request:…, mcp/proposal:…, mcp/response:… or mcp/*"
 
 
 def _meant(pattern: str) -> str | None:
-    """What somebody seems to have meant by a pattern that no message fits. None: some may; empty:
-    nobody knows."""
+    """Return the pattern that the author probably meant. None: the pattern is valid; empty:
+    unknown."""
     lowered = pattern.lower()
     if lowered.startswith(("mcp:", "mcp.")):
         return _better(f"mcp/{lowered[4:]}")
@@ -129,7 +139,7 @@ def _meant(pattern: str) -> str | None:
 
 
 def _better(pattern: str) -> str:
-    """The same, and what is meant by it if that is no kind either."""
+    """Return the pattern, or a correction of it if it is no valid kind either."""
     return _meant(pattern) or pattern
 
 
@@ -142,21 +152,21 @@ def _meant_method(family: str, rest: str) -> str | None:
     kinds = sorted({f"{one.rpartition('/')[0]}/*" for one in _METHODS if "/" in one})
     known = kinds if method.endswith("*") else list(_METHODS)
     close = difflib.get_close_matches(method.lower(), known, n=1, cutoff=0.75)
-    # Others may have methods of their own.
+    # An unknown method may be an extension, so only likely typos are reported.
     return f"{family}:{close[0]}{colon}{context}" if close else None
 
 
-# -- seats
+# -- participants
 
 
 def _seat_of(caller: str, topic: TopicConfig) -> SeatConfig | None:
-    """The seat of a caller of this name, as far as the name alone says. None: it has none."""
+    """Return the participant entry of a caller by its name alone. None: it may not join."""
     seat = _own_seat(caller, (), topic)
     return SeatConfig() if seat is None and topic.access != RESTRICTED else seat
 
 
 def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConfig | None:
-    """The seat that names it, or one of its roles."""
+    """Return the entry that matches the name or one of the roles."""
     for seat in topic.seats:
         named = any(fnmatchcase(caller, glob) for glob in seat.callers)
         if named or not set(seat.roles).isdisjoint(roles):
@@ -165,7 +175,7 @@ def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConf
 
 
 def _mute(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
-    """Participants whose tools would be called, and who may not answer."""
+    """Yield upstreams that may not send responses."""
     for id in topic.upstreams:
         named = next((seat for seat in topic.seats if seat.id == id), None)
         seat = named or _seat_of(id, topic)
@@ -173,13 +183,13 @@ def _mute(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
             continue
         granted = compile_grants(capabilities_of(seat, topic.profile))
         if not all(map(granted.grants, _ANSWERS)):
-            what = f"{id} may not answer there, so none of its tools would ever be listed"
-            hint = "give its seat profile: response_only, or capabilities: ['mcp/response:*']"
+            what = f"{id} may not send responses, so its tools cannot be listed"
+            hint = "give it profile: response_only, or capabilities: ['mcp/response:*']"
             yield ("topics", "rooms", name, "upstreams", id), what, hint
 
 
 def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[ConfigWarning]:
-    """Callers that only propose in topics, or less, and call tools beside them: in one line."""
+    """Yield one warning about callers that may only propose in topics but call tools elsewhere."""
     policy, rooms = config.policy, config.section(TopicsConfig).rooms.values()
     upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())
     if policy.default == "deny" or not (config.enabled_servers or upstreams):
@@ -200,15 +210,15 @@ def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Con
         *some, last = free
         who = f"{', '.join(some)} and {last}" if some else last
         what = (
-            f"{who} may call no tools in topics, and call them all the same at {config.path}: a "
-            "seat binds nobody outside its topic"
+            f"{who} may not call tools in topics, but may call all tools at {config.path}: "
+            "capabilities of a topic do not apply outside it"
         )
-        hint = "give such a token may: [join], or write a rule of the policy with then: confirm"
+        hint = "set may: [join] for such a token, or add a policy rule with then: confirm"
         yield ("tokens",), what, hint
 
 
 def _holds(rule: RuleConfig, caller: str) -> bool:
-    """Whether a rule stops every tool call of a caller."""
+    """Return whether a rule stops every tool call of a caller."""
     limits = rule.selectors().keys() - {"tools", "callers"}
     tools = not rule.tools or "*" in rule.tools
     who = not rule.callers or any(fnmatchcase(caller, glob) for glob in rule.callers)

@@ -1,6 +1,7 @@
-"""Which gateway is meant, and as whom one goes there.
+"""The gateway that a command connects to, and the credentials for it.
 
-The token comes from the environment or a file, never from the command line: others can read that.
+The token comes from the environment or a file, never from the command line, which other users can
+read.
 """
 
 from __future__ import annotations
@@ -43,33 +44,33 @@ if TYPE_CHECKING:
 VARIABLE: Final = "INTERLOCK_TOKEN"
 _MOST_TOKEN: Final = 64 * 1024
 _OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""What a node listens on that cannot be dialled."""
+"""Listen addresses that cannot be dialled, and their replacements."""
 _NO_PATH: Final = 404
 _NO_SEAT: Final = 403
 _MOST_NAMED: Final = 20
 _WITHOUT_TOKEN: Final = {
-    401: f"Programs show one by ${VARIABLE} or --token-file.",
+    401: f"Set a token with ${VARIABLE} or --token-file.",
     403: (
-        "Without a token you are the user of this machine, local. A seat can name that: "
-        f"{{callers: [local], profile: full_access}}. Or show a token by ${VARIABLE} or "
-        "--token-file."
+        "Without a token you are the caller local, the user of this machine. Add it to the "
+        "participants of the topic: {callers: [local], profile: full_access}. Or set a token with "
+        f"${VARIABLE} or --token-file."
     ),
 }
-"""What helps whoever came without one, by how it was sent away."""
+"""Advice for callers without a token, by status code."""
 _REPLACED: Final = (
-    "another program came in as the same participant, and the newest has the place (join, watch, "
-    "send, call and bridge each take it)."
+    "another program joined as the same participant, and the newest connection stays (join, watch, "
+    "send, call and bridge each have one)."
 )
-_ONE_EACH: Final = f"Give each program a token of its own, by ${VARIABLE} or --token-file"
+_ONE_EACH: Final = f"Give each program its own token, with ${VARIABLE} or --token-file"
 _SOMEBODY: Final = ("certificate", "TLS", "does not open a WebSocket")
-"""What is said of an address where somebody answers, though not as one hoped."""
+"""Parts of errors that show that a server responded, though not as expected."""
 
 GatewayOption = Annotated[
     str | None,
     typer.Option(
         "--gateway",
         metavar="URL",
-        help="Another gateway: wss://host/ws. Default: the node of the config.",
+        help="URL of another gateway: wss://host/ws. Default: the node of the config.",
         show_default=False,
     ),
 ]
@@ -78,20 +79,20 @@ TokenOption = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="Its first line is the token. Default: $INTERLOCK_TOKEN, else none.",
+        help="File with the token in its first line. Default: $INTERLOCK_TOKEN, else no token.",
         show_default=False,
     ),
 ]
 CaOption = Annotated[
     Path | None,
     typer.Option(
-        "--ca", metavar="FILE", help="The CA of the gateway's certificate.", show_default=False
+        "--ca", metavar="FILE", help="CA of the gateway's certificate.", show_default=False
     ),
 ]
 
 
 class GatewayTarget:
-    """Where topics are, and how one gets in."""
+    """A gateway and the credentials for it."""
 
     def __init__(
         self,
@@ -102,13 +103,16 @@ class GatewayTarget:
         own: TargetNode | None = None,
         doubt: str = "",
     ) -> None:
-        """`own`: the node of this user, whose certificate stands in its config. `doubt`: why it may
-        be somewhere else."""
+        """
+        Args:
+            own: the node of this user; its config has the certificate.
+            doubt: why the URL may be wrong.
+        """
         self.url = url
         self.error: InterlockError | None = None
-        """Why nobody could be reached, the last time."""
+        """The last connection error."""
         self.topic = ""
-        """Which topic is wanted there."""
+        """The topic to join."""
         self._reached = False
         self._noted = ""
         self._token = token
@@ -117,14 +121,18 @@ class GatewayTarget:
         self._doubt = doubt
 
     def settings(self, *, patient: bool) -> dict[str, Any]:
-        """What a Participant is given. Without patience a gateway that is not there is the end;
-        with it, one where nobody answered the first time."""
+        """Return arguments for a Participant.
+
+        Args:
+            patient: retry after the connection is lost, but not if the first attempt finds no
+                server.
+        """
         sleep = self._again if patient else self._not_again
         return {"token": self._token, "ca": self._ca, "dial": self._dial, "sleep": sleep}
 
     def told(self, error: InterlockError) -> InterlockError:
-        """What went wrong, in the words of whoever knows best: a library that was told to try no
-        second time does not know why, and nothing of tokens and the config of this user."""
+        """Return a better error: with the cause of a failed connection, and with advice from the
+        config."""
         if self.error is not None and error.failure is INTERNAL:
             return self._advised(_on_one_line(self.error))
         error = _on_one_line(error)
@@ -132,7 +140,7 @@ class GatewayTarget:
         if data.get("close") == REPLACED_CODE:
             return InterlockError(error.failure, self._replaced(), data)
         if data.get("status") == _NO_PATH:
-            # The config of whoever calls is not to blame for it.
+            # Not an error of the local config.
             words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
             return InterlockError(INVALID_REQUEST, words, data)
         more = self._no_such_topic() if data.get("status") == _NO_SEAT else ""
@@ -143,7 +151,7 @@ class GatewayTarget:
         return InterlockError(error.failure, f"{error.message} {more}", data)
 
     def over_http(self, within: float) -> HTTPConnection:
-        """To the node of this gateway, for what it serves beside topics. Raises InterlockError."""
+        """Return an HTTP connection to the node of this gateway. Raises InterlockError."""
         from http.client import HTTPConnection, HTTPSConnection
 
         parts = urlsplit(self.url)
@@ -154,19 +162,19 @@ class GatewayTarget:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What one shows there, as headers."""
+        """The Authorization header, if there is a token."""
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
     @property
     def instead(self) -> str:
-        """What to do when nobody is there, where it should have been the node of this user."""
+        """Advice if the node of this user does not respond."""
         if self._own is None:
             return ""
         hint = node_discovery.describe_other_nodes(self._own)
         return f", but {hint}" if hint else ". Start one with: interlock up"
 
     def _advised(self, error: InterlockError) -> InterlockError:
-        """With what to do about it, where nobody answers."""
+        """Add advice to the error if no server responded."""
         if error.failure is not UPSTREAM_UNAVAILABLE:
             return error
         words = [error.message, self._doubt]
@@ -177,26 +185,27 @@ class GatewayTarget:
     def _start_one(self) -> str:
         if self._own is None:
             return (
-                "Is a gateway running there? `interlock up` starts a node; --gateway names another "
-                "gateway, --node a node of this machine."
+                "Is a gateway running there? `interlock up` starts a node. --gateway selects "
+                "another gateway, --node a node of this machine."
             )
         hint = node_discovery.describe_other_nodes(self._own)
         if hint:
             return f"But {hint}."
         return (
-            "Start the node with: interlock up. Or --node names one that runs at another address, "
-            "--gateway any other gateway."
+            "Start the node with: interlock up. Or select a node at another address with --node, "
+            "or any other gateway with --gateway."
         )
 
     def _replaced(self) -> str:
-        """Why the place was lost to oneself, which is no fault of anybody."""
-        happened = f"You are out of {self.topic}: {_REPLACED}"
+        """Return the error text for a participant that was replaced by another program of the same
+        user."""
+        happened = f"Disconnected from {self.topic}: {_REPLACED}"
         if self._token is None:
             return (
-                f"{happened} All programs without a token are this one participant, the user of "
-                f"this machine. {_ONE_EACH} (`tokens` in the node's config names them)."
+                f"{happened} All programs without a token are one participant, the user of this "
+                f"machine. {_ONE_EACH} (see `tokens` in the node's config)."
             )
-        return f"{happened} {_ONE_EACH}, and come in again."
+        return f"{happened} {_ONE_EACH}, and join again."
 
     def _trusted(self) -> ssl.SSLContext:
         if self._own is not None and self._own.config.tls is not None:
@@ -208,7 +217,8 @@ class GatewayTarget:
         return client_context(self._ca)
 
     def _no_such_topic(self) -> str:
-        """What a gateway does not tell, and the config of this user does."""
+        """Return advice from the config of this user. The gateway does not reveal which topics
+        exist."""
         if self._own is None:
             return ""
         names = list(self._own.config.section(TopicsConfig).rooms)
@@ -216,17 +226,14 @@ class GatewayTarget:
             return ""
         close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
         if close:
-            return f'There is no such topic in its config; did you mean "{close[0]}"?'
+            return f'Its config has no topic {self.topic}; did you mean "{close[0]}"?'
         more = ", …" if len(names) > _MOST_NAMED else ""
         return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
 
     def _no_topics(self) -> str:
         if self._own is None or self._own.config.section(TopicsConfig).rooms or self._doubt:
             return ""
-        return (
-            "The node has no topics (it answers 404): its config names them under topics.rooms, "
-            "each with who sits there."
-        )
+        return "The node has no topics (HTTP 404). Add them to its config, under topics.rooms."
 
     async def _dial(
         self,
@@ -250,15 +257,15 @@ class GatewayTarget:
         return channel
 
     async def _again(self, seconds: float) -> None:
-        """Whoever was there is looked for until it is there again. Where nobody answered at all,
-        the address is wrong or nothing runs, and no waiting helps."""
+        """Wait before a retry. If no server has responded at all, raise the error: the URL is wrong
+        or nothing runs there."""
         error = self.error
         if error is not None and not self._reached:
             if not _is_answered(error):
                 raise error
             if error.message != self._noted:
                 self._noted = error.message
-                output.print_note(f"{one_line(error.message)} Trying again.")
+                output.print_note(f"{one_line(error.message)} Retrying.")
         await asyncio.sleep(seconds)
 
     async def _not_again(self, seconds: float) -> None:
@@ -268,13 +275,13 @@ class GatewayTarget:
 
 
 def _is_answered(error: InterlockError) -> bool:
-    """Whether somebody was there, who said no."""
+    """Return whether a server responded with an error."""
     return "status" in (error.data or {})
 
 
 def _on_one_line(error: InterlockError) -> InterlockError:
-    """A gateway may say anything, also what would look like lines of this program. Problems of a
-    config are ours, and have lines of their own."""
+    """Put the error text on one line. A gateway may send anything, including text that imitates
+    output of this program. Config errors are our own and keep their lines."""
     if isinstance(error, ConfigError):
         return error
     return InterlockError(error.failure, one_line(error.message), error.data)
@@ -287,13 +294,13 @@ def gateway(
     token_file: Path | None,
     ca: Path | None = None,
 ) -> GatewayTarget:
-    """Raises InterlockError and BadParameter."""
+    """Return the target that the options name. Raises InterlockError and BadParameter."""
     if url is not None:
         for option, given in (("--node", node), ("--config", config)):
             if given is not None:
-                raise typer.BadParameter(f"--gateway names one already: leave {option} out.")
+                raise typer.BadParameter(f"{option} cannot be combined with --gateway.")
         try:
-            check_gateway_url(url, token=f"show a token by ${VARIABLE} or --token-file")
+            check_gateway_url(url, token=f"set a token with ${VARIABLE} or --token-file")
         except BadValue as bad:
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
         meant, where = None, _Place(url)
@@ -302,40 +309,41 @@ def gateway(
         where = _place_of(meant, named=node is not None)
     if ca is not None:
         if meant is not None and meant.config.tls is not None:
-            raise typer.BadParameter("--ca: the certificate of this node stands in its config.")
+            raise typer.BadParameter("--ca: the config of this node already has its certificate.")
         if not where.url.startswith("wss:"):
-            raise typer.BadParameter(
-                f"--ca is for what is reached over wss://, and this is {where.url}."
-            )
+            raise typer.BadParameter(f"--ca requires a wss:// URL. This is {where.url}.")
     trusted = None if ca is None else str(ca)
     return GatewayTarget(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
 
 
 class _Place(NamedTuple):
-    """Where topics are, and why perhaps not."""
+    """The URL of the topics, and why it may be wrong."""
 
     url: str
     doubt: str = ""
 
 
 def _place_of(meant: TargetNode, *, named: bool) -> _Place:
-    """Where the topics of a node are: as it says itself where its config is not known, or is not
-    the one it runs by. Raises InterlockError and BadParameter."""
+    """Return the URL of the topics of a node. The running node is asked if its config is unknown or
+    invalid.
+
+    Raises InterlockError and BadParameter.
+    """
     now = meant.fetch_summary() if named or meant.config_error is not None else None
     if meant.config_error is not None:
         if now is None or not (named or node_discovery.can_locate_node(meant.config_error)):
-            # Which node is meant is not known, or nothing runs: first the config must be right.
+            # The node is unknown or not running, so the config must be corrected first.
             hint = node_discovery.describe_other_nodes(meant)
             if hint:
                 output.print_note(f"Note: {hint}")
             raise meant.config_error
-        node_discovery.print_earlier_config_note(meant.config_error)
+        node_discovery.print_earlier_config_note(meant)
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
         told = urlsplit(now.topics_url)
         url = _url(told.scheme, told.hostname or "", told.port, told.path)
         if told.scheme == "wss" and meant.config.tls is None:
-            doubt = "--ca FILE names who signed its certificate."
+            doubt = "If its CA is private, add --ca FILE."
     else:
         config = meant.config
         scheme = "ws" if config.tls is None else "wss"
@@ -344,15 +352,17 @@ def _place_of(meant: TargetNode, *, named: bool) -> _Place:
         )
         if named and meant.source is None and (now is None or now.topics_url is UNSET):
             doubt = (
-                f"Nobody could be asked where the topics of --node are, so {url} was tried; "
-                f"--gateway names another path, or wss://."
+                f"The node did not tell the URL of its topics, so {url} was tried. Set another "
+                f"path, or wss://, with --gateway."
             )
     if named and now is None:
-        # It may be anybody's, anywhere; and a token is shown there.
+        # The server at this URL is unknown, and it would receive the token.
         try:
             check_gateway_url(url, token="")
         except BadValue as bad:
-            raise typer.BadParameter(f"--node: {bad.message}; --gateway names wss://.") from None
+            raise typer.BadParameter(
+                f"--node: {bad.message}; set a wss:// URL with --gateway."
+            ) from None
     return _Place(url, doubt)
 
 
@@ -362,7 +372,7 @@ def _url(scheme: str, host: str, port: int | None, path: str) -> str:
 
 
 def token_of(file: Path | None) -> str | None:
-    """The token, or None. Raises InterlockError."""
+    """Return the token, or None. Raises InterlockError."""
     if file is None:
         return _checked(os.environ.get(VARIABLE) or None, f"${VARIABLE}")
     try:
@@ -371,17 +381,19 @@ def token_of(file: Path | None) -> str | None:
             token = opened.readline(_MOST_TOKEN).strip()
             more = "" if token else opened.read(_MOST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise InterlockError(CONFIG, f"the token file {file} cannot be read: {why}.") from None
+        why = getattr(error, "strerror", None) or "it is not a text file"
+        raise InterlockError(CONFIG, f"cannot read the token file {file}: {why}.") from None
     if not token:
-        what = "has nothing in its first line: the token stands there" if more else "is empty"
+        what = "has an empty first line; put the token there" if more else "is empty"
         raise InterlockError(CONFIG, f"the token file {file} {what}.")
     if shared:
-        output.print_note(f"Note: others on this machine can read {file}: chmod 600 {file}")
+        output.print_note(
+            f"Note: other users of this machine can read {file}. Fix: chmod 600 {file}"
+        )
     return _checked(token, f"the token file {file}")
 
 
 def _checked(token: str | None, where: str) -> str | None:
     if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise InterlockError(CONFIG, f"{where} has characters that no token has.")
+        raise InterlockError(CONFIG, f"{where} has characters that are invalid in a token.")
     return token

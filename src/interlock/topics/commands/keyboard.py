@@ -1,6 +1,6 @@
-"""What is typed at a terminal, as keys. Pure: bytes in, keys out.
+"""Parser of terminal input: bytes in, keys out. No I/O.
 
-What is pasted is text and never a key: whatever somebody copied cannot decide anything.
+Pasted text is never a key, so copied text cannot decide anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PASTE_BEGINS: Final = "\x1b[200~"
 _PASTE_ENDS: Final = "\x1b[201~"
 PASTE_ON: Final = "\x1b[?2004h"
 PASTE_OFF: Final = "\x1b[?2004l"
-"""What makes a terminal say where a paste begins and ends."""
+"""These sequences make a terminal mark the beginning and end of a paste."""
 
 _CONTROLS: Final = {
     "\r": "enter",
@@ -54,18 +54,18 @@ _SEQUENCES: Final = {
     "[Z": "tab",
 }
 _LONGEST: Final = 32
-"""No sequence is longer: what goes on is none."""
+"""The maximum length of an escape sequence."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One key. `text` for a character or a paste, which have no name of their own."""
+    """A key. `text` is set for characters and pastes, which have no name of their own."""
 
     name: str
     text: str = ""
 
 
 class KeyParser:
-    """Takes what a terminal sends, in pieces."""
+    """Parses the input of a terminal in pieces."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -98,7 +98,7 @@ class KeyParser:
             self._pasting = False
             found.append(Key("paste", _plain(text[at:end])))
             return end + len(_PASTE_ENDS)
-        # The mark of the end may be cut in two.
+        # The end marker may be split across two reads.
         for kept in range(len(_PASTE_ENDS) - 1, 0, -1):
             if text.endswith(_PASTE_ENDS[:kept]) and len(text) - kept >= at:
                 self._rest = text[-kept:]
@@ -113,11 +113,11 @@ class KeyParser:
             self._pasting = True
             return at + len(_PASTE_BEGINS)
         if at + 1 == len(text):
-            # A terminal sends a sequence at once: this was the key itself.
+            # A terminal sends a sequence at once: this was the Escape key.
             found.append(Key("escape"))
             return at + 1
         if text[at + 1] not in "[O":
-            # Alt and a key: nothing of ours.
+            # Alt and a key: not used.
             found.append(Key("escape"))
             return at + 1
         end = at + 2
@@ -135,5 +135,5 @@ class KeyParser:
 
 
 def _plain(text: str) -> str:
-    """A paste, in one line."""
+    """Put a paste on one line."""
     return "".join(one if one.isprintable() else " " for one in text)

@@ -1,7 +1,7 @@
-"""`interlock topic join` on a terminal: keys in, a screen out, a participant behind it.
+"""`interlock topic join` on a terminal: connects the keyboard, the screen and a participant.
 
-What is shown is drawn anew from a value (`topic_screen`), at most thirty times a second. The
-terminal is given back as it was, whatever happens.
+The screen is drawn from a value (`screen.Screen`), at most 30 times a second. The state of the
+terminal is always restored.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from interlock.topics.wire.proposals import TrackedProposal
 
 _DRAW_EVERY: Final = 1 / 30
 _LOOK_EVERY: Final = 1.0
-"""Proposals end and connections are lost without a message."""
+"""Seconds between two checks for changes without a message: expired proposals and lost
+connections."""
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l" + PASTE_ON
 _END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""Lines do not go on in the next while the screen is there: terminals do not agree on how wide each
-sign is, and nobody may begin a line of its own by writing wide ones."""
+"""Line wrapping is off while the screen is shown. Terminals differ in character widths, and a text
+with wide characters must not begin a line of its own."""
 _HOME: Final = "\x1b[H"
 _REJECTED: Final = chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
 _ANSWERED_WITHIN: Final = 300.0
-"""What a call that was let through may take."""
+"""The timeout of a fulfilled call in seconds."""
 _MOST_TOLD: Final = 20
-"""So many rejections are told one by one: more of them at once are one message."""
+"""Up to this number of rejections at once are sent as one message each, more as one for all."""
 _MOST_WORDS: Final = 300
 
 
@@ -82,23 +83,23 @@ class LiveScreen:
         self._drawing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._words: dict[str, str] = {}
-        """By proposal: what whom it is for said about it last."""
+        """By proposal: the last remark of a recipient."""
 
-    # -- what happens
+    # -- events
 
     def heard(self, event: Event) -> None:
-        """Something was said in the topic."""
+        """Show a message of the topic."""
         head, content = event.envelope.head, read_content(event.envelope)
         line = line_of(head, content, at=self._clock(), own=self.screen.own)
         if line is not None and event.verified is None:
-            line = replace(line, text=f"{line.text}  (to a request that was not seen)")
+            line = replace(line, text=f"{line.text}  (response to an unseen request)")
         if line is not None:
             answers = isinstance(content, Response) and self._participant.id in head.to
             mine = answers and event.verified is True
             self.screen = topic_screen.said(self.screen, line, to_the_end=mine)
         if isinstance(content, Chat) and head.correlation_id is not None:
             tracked = self._participant.tracked.get(head.correlation_id)
-            # Whoever else talks about it decides nothing there.
+            # Remarks of other participants have no effect on it.
             if tracked is not None and head.sender in tracked.to:
                 words = one_line(f"{head.sender}: {content.text}", _MOST_WORDS)
                 self._words[tracked.proposalId] = words
@@ -110,14 +111,14 @@ class LiveScreen:
         self.draw_soon()
 
     def look(self) -> None:
-        """Draw again, if anything is not as it is shown."""
+        """Draw again if something has changed."""
         before = self.screen
         self._update()
         if self.screen != before:
             self.draw_soon()
 
     def _update(self) -> None:
-        """Who is there now, what waits, and whether there is a connection."""
+        """Update the participants, the pending proposals and the connection state."""
         one = self._participant
         lies = one.reputation
         people = [
@@ -138,7 +139,7 @@ class LiveScreen:
     def _as_shown(self, tracked: TrackedProposal) -> PendingProposal:
         one = self._participant
         kind = request_kind(tracked.method, tracked.context)
-        barred = "" if one.can(kind) else f"You may not fulfil it: {one.id} may not send {kind}."
+        barred = "" if one.can(kind) else f"You cannot fulfil it: {one.id} may not send {kind}."
         return PendingProposal(
             tracked.proposalId,
             tracked.proposer,
@@ -155,7 +156,7 @@ class LiveScreen:
         self.draw_soon()
 
     def typed(self, data: bytes) -> None:
-        """What the terminal sent. Nothing: it is gone."""
+        """Handle terminal input. Empty: the terminal is gone."""
         if not data:
             self.left.set()
         for key in self._keys.feed(data):
@@ -168,10 +169,14 @@ class LiveScreen:
             self._do(deed, shown)
         self.draw_soon()
 
-    # -- deeds
+    # -- actions
 
     def _do(self, deed: ScreenAction, shown: PendingProposal | None) -> None:
-        """`shown`: the proposal that somebody was asked about."""
+        """Perform an action.
+
+        Args:
+            shown: the proposal that the user was asked about.
+        """
         if deed.name == "leave":
             self.left.set()
         elif deed.name == "say" and deed.text.strip() == "/help":
@@ -195,7 +200,7 @@ class LiveScreen:
         try:
             await work
         except InterlockError as error:
-            # What somebody answered stands in the room already.
+            # An error response is already shown as a message of the topic.
             if "participant" not in (error.data or {}):
                 self.note(error.message, "problem", to_the_end=True)
         self.look()
@@ -207,19 +212,19 @@ class LiveScreen:
         except InterlockError:
             self.screen = topic_screen.unsaid(self.screen, text)
             raise
-        # Nobody is sent what it said itself.
+        # The gateway does not return a message to its sender.
         self._mine(f"{words} (to {to[0]})" if to else words)
 
     async def _fulfil(self, id: str, shown: PendingProposal | None) -> None:
         tracked = self._participant.tracked.get(id)
         if tracked is not None and not self._as_shown(tracked).is_same(shown):
-            words = "It is not what was shown any more: nothing was done."
+            words = "The proposal has changed since it was shown. Nothing was done."
             self.note(words, "problem", to_the_end=True)
             return
         what: TrackedProposal | str = id if tracked is None else tracked
         fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
         try:
-            # What is refused here is refused before anything is sent, and so at once.
+            # Local errors occur at once, before anything is sent.
             await asyncio.sleep(0)
             if not fulfilling.done():
                 self._mine(f"fulfils [{short(id)}]")
@@ -231,7 +236,7 @@ class LiveScreen:
         one = self._participant
         proposer = one.tracked[id].proposer if id in one.tracked else ""
         if not one.reject(id):
-            self.note("It does not wait any more.")
+            self.note("The proposal is no longer pending.")
             return
         self._mine(f"rejects [{short(id)}]")
         if self._is_told(proposer):
@@ -241,7 +246,7 @@ class LiveScreen:
         one = self._participant
         rejected = [id for id in ids if one.reject(id)]
         if not rejected:
-            self.note("They do not wait any more.")
+            self.note("The proposals are no longer pending.")
             return
         count = f"{len(rejected):,} {'proposal' if len(rejected) == 1 else 'proposals'}"
         whose = "you" if proposer == one.id else proposer[:128]
@@ -249,22 +254,22 @@ class LiveScreen:
         if not self._is_told(proposer):
             return
         if len(rejected) > _MOST_TOLD:
-            words = f"{count} of yours were rejected, with all that waited until now."
+            words = f"{count} of yours were rejected: all that were pending."
             await one.chat(words, to=[proposer], correlation_id=rejected[-1])
             return
         for id in rejected:
             await one.send(CHAT, _REJECTED, [proposer], id)
 
     def _is_told(self, proposer: str) -> bool:
-        """Whether a proposer can be told what became of it. Why not, whoever sits here learns."""
+        """Return whether a proposer can be told about a rejection. The user sees why not."""
         one = self._participant
         if proposer == one.id:
             return False
         if proposer not in one.participants:
-            self.note(f"{proposer[:128]} is not here any more: nobody was told.")
+            self.note(f"{proposer[:128]} has left and was not told.")
             return False
         if not one.can(CHAT):
-            self.note(f"You may not chat here: {proposer[:128]} was not told.")
+            self.note(f"{proposer[:128]} was not told: you may not chat here.")
             return False
         return True
 
@@ -281,7 +286,7 @@ class LiveScreen:
 
     def draw(self) -> None:
         self.stop_drawing()
-        # Once for all that was heard since the last time.
+        # One update for all messages since the last drawing.
         self._update()
         self._write(as_seen(self.screen, self._colours))
         self.screen = topic_screen.looked(self.screen)
@@ -292,7 +297,7 @@ class LiveScreen:
             self._drawing = None
 
     async def end(self) -> None:
-        """What is under way is not waited for: it was said, and others see what becomes of it."""
+        """Stop without waiting for pending calls: other participants see their responses."""
         self.stop_drawing()
         for task in list(self._tasks):
             task.cancel()
@@ -300,7 +305,7 @@ class LiveScreen:
 
 
 def as_seen(screen: Screen, colours: str | None) -> str:
-    """What is written to the terminal."""
+    """Return the screen as terminal output."""
     width, height = screen.size
     console = Console(
         file=io.StringIO(),
@@ -321,7 +326,7 @@ def as_seen(screen: Screen, colours: str | None) -> str:
 
 
 class _Noted(logging.Handler):
-    """What would be logged stands on the screen instead."""
+    """A log handler that shows records on the screen."""
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
         super().__init__()
@@ -333,8 +338,8 @@ class _Noted(logging.Handler):
 
 
 async def stay(gateway: GatewayTarget, topic: str) -> None:
-    """In the topic until one leaves it. Raises InterlockError."""
-    # Until somebody is there to talk to, an ordinary terminal says what is wrong, once.
+    """Take part in the topic until the user leaves. Raises InterlockError."""
+    # Before the connection, errors go to the ordinary terminal, once.
     log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     participant = participant_of(gateway, topic, patient=True)
@@ -404,13 +409,13 @@ def _write(text: str) -> None:
 
 
 def _colours() -> str:
-    # Without colours a choice is still to be seen.
+    # Without colours the selection is still visible.
     return Console().color_system or "standard"
 
 
 @contextmanager
 def _keys_as_they_come(fd: int) -> Iterator[None]:
-    """Each key at once, unseen, Ctrl-C too; line ends of the output stay as they are."""
+    """Read each key at once and without echo, Ctrl-C too. Output processing is unchanged."""
     before = termios.tcgetattr(fd)
     now = termios.tcgetattr(fd)
     now[0] &= ~(termios.IXON | termios.ICRNL)
@@ -419,5 +424,5 @@ def _keys_as_they_come(fd: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # What was typed behind the last key is not for the shell.
+        # Discard pending input: it is not meant for the shell.
         termios.tcsetattr(fd, termios.TCSAFLUSH, before)

@@ -1,7 +1,7 @@
-"""What is said in a topic, in words for people. Pure.
+"""Messages of a topic as text for people. No I/O.
 
-Whatever others wrote stands on one line behind who said it, without anything that a terminal would
-obey: it cannot look like a line of ours.
+A text of a participant is on one line behind the name of its sender, without terminal control
+characters. So it cannot imitate output of this program.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from interlock.topics.wire.payloads import (
 )
 
 LONGEST: Final = 2_000
-"""Characters of one line: more of it is in `--json`."""
+"""The maximum number of characters of a line. `--json` shows everything."""
 _SHORT_ID: Final = 8
 _PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
 _LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
 
 
 class MessageLine(msgspec.Struct, frozen=True):
-    """One line of what happened."""
+    """One line of output."""
 
     at: str
-    """When it was heard, as people read a clock."""
+    """The local time of arrival."""
     who: str
     """Empty: the gateway, or this program."""
     text: str
@@ -49,29 +49,32 @@ class MessageLine(msgspec.Struct, frozen=True):
     """plain, mine, proposal, answer, note or problem."""
 
     def plainly(self) -> str:
-        """For a pipe."""
+        """Format the line without colours."""
         return f"{self.at} {self.who}: {self.text}" if self.who else f"{self.at} * {self.text}"
 
 
 def one_line(text: str, most: int = LONGEST) -> str:
-    """What others wrote, in one line."""
+    """Put a text of a participant on one line, without control characters."""
     shown = " ".join(output.sanitize(text[: most * 2]).split())
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def exactly(params: bytes | Raw) -> list[str]:
-    """Params with nothing left out, as they will be sent: lines of JSON, in which whatever
-    terminals do not show alike is written as its number."""
+    """Format params completely, as lines of JSON.
+
+    Characters that terminals may show differently are escaped.
+    """
     try:
         shown = msgspec.json.format(bytes(params), indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = bytes(params).decode(errors="backslashreplace")
-    # Line breaks of JSON itself are ours; those inside its texts are escaped already.
+    # Line breaks come from the formatter. Those inside strings are already escaped.
     return [escape_invisible(line) for line in shown.split("\n")]
 
 
 def called(text: str, there: Container[str]) -> str:
-    """The name of somebody whom a text calls by `@`, and who is not there. Empty: nobody."""
+    """Return the name after `@` at the beginning of a text if no such participant is there, else
+    ""."""
     name, _, words = text.removeprefix("@").partition(" ")
     if not text.startswith("@") or not words.strip():
         return ""
@@ -80,8 +83,10 @@ def called(text: str, there: Container[str]) -> str:
 
 
 def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
-    """For whom something is that begins with `@` and the name of somebody who is there, and what is
-    said to them. To anybody else it is said to all, as it was written."""
+    """Return the recipients and the text of a line that may begin with `@NAME`.
+
+    If there is no such participant, the unchanged text goes to everybody.
+    """
     name, _, words = text.removeprefix("@").partition(" ")
     name = name if name in there else name.rstrip(":,")
     if text.startswith("@") and name in there and words.strip():
@@ -90,28 +95,28 @@ def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
 
 
 def short(id: str) -> str:
-    """Enough of an id to tell it from others."""
+    """Return the beginning of an id."""
     return one_line(id[:_SHORT_ID], _SHORT_ID)
 
 
 def profile_of(capabilities: Iterable[str]) -> str:
-    """The name of exactly these capabilities, if they have one."""
+    """Return the name of the profile with exactly these capabilities, or ""."""
     return _PROFILE_OF.get(frozenset(capabilities), "")
 
 
 def may(capabilities: Sequence[str]) -> str:
-    """What somebody may send, in a word where there is one."""
+    """Return what a participant may send: a profile name or its capabilities."""
     return profile_of(capabilities) or ", ".join(capabilities) or "nothing"
 
 
 def line_of(
     head: EnvelopeHeader, content: Content, *, at: str, own: str = ""
 ) -> MessageLine | None:
-    """One message. None: it is nothing that anybody would read."""
+    """Format a message. None: there is nothing to show."""
     who = one_line(head.sender, 128)
     to = _to(head.to)
     if isinstance(content, Chat):
-        # Everybody reads it: there is no secrecy in a room.
+        # Every participant can read it, also if it has recipients.
         whom = f" (to {to})" if head.to else ""
         return MessageLine(at, who, one_line(content.text) + whom, _mine(head, own))
     if isinstance(content, ProposalPayload):
@@ -122,11 +127,11 @@ def line_of(
     if isinstance(content, Request):
         what = _call(content.method, content.context, content.params)
         about = head.correlation_id
-        done = f"fulfils [{short(about)}]" if about else "asks"
+        done = f"fulfils [{short(about)}]" if about else "requests"
         return MessageLine(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
     if isinstance(content, Response):
         tone = "answer" if content.error is None else "problem"
-        return MessageLine(at, who, f"answers{_whom(to)}: {_answer(content)}", tone)
+        return MessageLine(at, who, f"responds{_whom(to, ' to')}: {_answer(content)}", tone)
     if isinstance(content, Notification):
         return MessageLine(at, who, _call(content.method, content.context, content.params), "note")
     if isinstance(content, Presence):
@@ -149,13 +154,13 @@ def _presence(content: Presence, at: str) -> MessageLine:
     if content.event != JOIN:
         return MessageLine(at, "", f"{who} left", "note")
     may = ", ".join(content.participant.capabilities)
-    return MessageLine(at, "", f"{who} is here, and may send {one_line(may) or 'nothing'}", "note")
+    return MessageLine(at, "", f"{who} joined and may send {one_line(may) or 'nothing'}", "note")
 
 
 def _welcome(content: Welcome, at: str) -> MessageLine:
     others = ", ".join(one.id for one in content.participants) or "nobody else"
     may = ", ".join(content.you.capabilities) or "nothing"
-    words = f"you are {content.you.id} and may send {may}; here: {others}"
+    words = f"you are {content.you.id} and may send {may}; participants: {others}"
     return MessageLine(at, "", one_line(words), "note")
 
 
@@ -165,14 +170,14 @@ def _other(head: EnvelopeHeader, content: UnknownPayload, at: str) -> MessageLin
 
 
 def _call(method: str, context: str, params: Raw) -> str:
-    """`tools/call write_file {"path":"/a"}`"""
+    """Format a call: `tools/call write_file {"path":"/a"}`."""
     named = arguments_of(params)
     said = f"{method} {context} {named}" if context else f"{method} {named}"
     return one_line(said)
 
 
 def arguments_of(params: Raw | bytes) -> str:
-    """What a call is made with: for a tool its arguments, which is all that matters of it."""
+    """Format the arguments of a tool call, or the params of another call."""
     try:
         members: dict[str, Raw] = msgspec.json.decode(params, type=dict[str, Raw])
     except (msgspec.DecodeError, RecursionError):
@@ -194,7 +199,7 @@ def _message(error: Raw) -> str:
 
 
 def _result(result: Raw | None) -> str:
-    """The text of a tool's result, the names of a list; else all of it."""
+    """Format a result: the text of a tool result, the names of a list, else all of it."""
     told = None if result is None else _decoded(result)
     listed = _listed(told) if isinstance(told, dict) else ""
     if listed:
@@ -210,7 +215,7 @@ def _result(result: Raw | None) -> str:
 
 
 def _listed(result: dict[Any, Any]) -> str:
-    """A list by what is in it: `2 tools: add, echo`. With their schemas nobody would read it."""
+    """Format a list by its names: `2 tools: add, echo`. Schemas would be unreadable."""
     for key in _LISTS:
         entries = result.get(key)
         if isinstance(entries, list):

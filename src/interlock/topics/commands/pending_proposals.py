@@ -1,7 +1,7 @@
-"""The proposals that wait, as `interlock topic join` lists them. Pure.
+"""The list of pending proposals in `interlock topic join`. No I/O.
 
-Those of one proposer stand together, and whoever proposes much takes no more room than others do. A
-proposal keeps its number for as long as it waits, whatever comes and goes around it.
+Proposals are grouped by proposer, and a proposer with many of them gets no more space than others.
+A proposal keeps its number while it is pending.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from msgspec.structs import replace
 
 
 class PendingProposal(msgspec.Struct, frozen=True):
-    """A proposal that waits."""
+    """A pending proposal."""
 
     id: str
     proposer: str
     target: str
     what: str
-    """`tools/call write_file`"""
+    """The call, such as `tools/call write_file`."""
     params: bytes
     mine: bool = False
-    """Whether it is one's own: nobody fulfils those."""
+    """True for one's own proposal, which one cannot fulfil."""
     barred: str = ""
-    """Why it cannot be fulfilled by oneself. Empty: it can."""
+    """Why the user cannot fulfil it. Empty: the user can."""
     said: str = ""
-    """The last that was said about it by whom it is for, and who that is."""
+    """The last remark of a recipient, with its name."""
     number: int = 0
 
     def is_same(self, other: PendingProposal | None) -> bool:
-        """Whether the other asks for the very same, whatever is said about it."""
+        """Return whether the other is the same proposal, apart from remarks."""
         return other is not None and self._asked_for() == other._asked_for()
 
     def _asked_for(self) -> tuple[object, ...]:
@@ -38,7 +38,7 @@ class PendingProposal(msgspec.Struct, frozen=True):
 
 
 class HiddenProposals(msgspec.Struct, frozen=True):
-    """Proposals of one proposer for which there is no room."""
+    """Proposals of one proposer that are not listed for lack of space."""
 
     proposer: str
     count: int
@@ -47,8 +47,11 @@ class HiddenProposals(msgspec.Struct, frozen=True):
 def arranged(
     before: Iterable[PendingProposal], now: Iterable[PendingProposal], last: int
 ) -> tuple[PendingProposal, ...]:
-    """Those of one proposer together, the oldest first. Who waited before keeps its number, and who
-    comes gets the next after `last`: no key for one that has gone is about another."""
+    """Group proposals by proposer, oldest first, and number them.
+
+    Known proposals keep their numbers. New ones get numbers after `last`, so that a key for a
+    proposal that is gone never selects another.
+    """
     known = {one.id: one for one in before}
     groups: dict[str, list[PendingProposal]] = {}
     for one in now:
@@ -65,8 +68,8 @@ def arranged(
 def folded(
     waiting: Sequence[PendingProposal], chosen: str, most: int
 ) -> list[PendingProposal | HiddenProposals]:
-    """What is listed of them in so many rows: the chosen one always, then the oldest of each
-    proposer, and how many there are beside them."""
+    """Return at most `most` rows: the selected proposal, the oldest of each proposer, and the
+    numbers of hidden ones."""
     if len(waiting) <= most:
         return list(waiting)
     groups = _groups(waiting)
@@ -76,7 +79,7 @@ def folded(
         if len(rows) <= most:
             return rows
     place = next((at for at, one in enumerate(rows) if _is(one, chosen)), 0)
-    # One more than the chosen one, to see that the list goes on.
+    # Show one more than the selected one, as a sign that the list continues.
     first = max(0, min(place - most + 2, len(rows) - most)) if most > 1 else place
     return rows[first : first + most]
 
@@ -84,7 +87,8 @@ def folded(
 def _shortened(
     group: list[PendingProposal], chosen: str, most: int
 ) -> Iterable[PendingProposal | HiddenProposals]:
-    """The oldest of a proposer, the chosen one, and how many there are between and behind them."""
+    """Return the oldest proposals of one proposer, the selected one, and the numbers of hidden
+    ones."""
     place = next((at for at, one in enumerate(group) if one.id == chosen), 0)
     if place < most:
         return [*group[:most], *_as_rows(group[most:])]
@@ -97,12 +101,12 @@ def _is(row: PendingProposal | HiddenProposals, chosen: str) -> bool:
 
 
 def of_same(waiting: Iterable[PendingProposal], one: PendingProposal) -> tuple[str, ...]:
-    """The ids of all that the proposer of this one has proposed."""
+    """Return the ids of all proposals of the same proposer."""
     return tuple(other.id for other in waiting if other.proposer == one.proposer)
 
 
 def beside(waiting: Sequence[PendingProposal], chosen: str, step: int) -> str:
-    """The first proposal of the next proposer, or of the one before."""
+    """Return the first proposal of the next or previous proposer."""
     groups = _groups(waiting)
     place = next((at for at, group in enumerate(groups) if _has(group, chosen)), 0 - step)
     return groups[max(0, min(place + step, len(groups) - 1))][0].id
@@ -120,5 +124,5 @@ def _groups(waiting: Iterable[PendingProposal]) -> Sequence[list[PendingProposal
 
 
 def _as_rows(hidden: list[PendingProposal]) -> list[PendingProposal | HiddenProposals]:
-    # A row that says "1 more" takes as much room as that one.
+    # A row "1 more" needs as much space as the proposal itself.
     return [HiddenProposals(hidden[0].proposer, len(hidden))] if len(hidden) > 1 else list(hidden)

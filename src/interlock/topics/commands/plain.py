@@ -1,4 +1,4 @@
-"""Being in a topic without a screen: saying one thing, reading along, serving."""
+"""Topic commands without a screen: send a message, print messages, run a bridge."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from interlock.topics.commands.message_format import addressed, called, line_of,
 from interlock.topics.wire.payloads import read_content
 
 _MOST_UNSAID: Final = 100
-"""Lines of stdin that wait to be said."""
+"""The maximum number of stdin lines that wait to be sent."""
 _MOST_NAMED: Final = 20
 
 
 @asynccontextmanager
 async def inside(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participant]:
-    """A participant in the topic, if the gateway is there now. Raises InterlockError."""
+    """Connect to the topic once, without retries. Raises InterlockError."""
     participant = participant_of(gateway, topic, patient=False)
     try:
         async with participant.connected():
@@ -46,24 +46,24 @@ async def inside(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participan
 def participant_of(
     gateway: GatewayTarget, topic: str, *, patient: bool, **more: Any
 ) -> Participant:
-    """The name of the topic was looked at before. Raises InterlockError."""
+    """Create a participant. The name of the topic is already checked. Raises InterlockError."""
     gateway.topic = topic
     settings = gateway.settings(patient=patient)
     try:
         return Participant(gateway.url, topic=topic, **{**settings, **more})
     except ValueError as error:
-        # A node of one's own may listen where no topic is joined.
+        # The config of the local node may have an address that cannot be used for topics.
         raise InterlockError(CONFIG, str(error)) from None
 
 
 async def say_once(
     gateway: GatewayTarget, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
 ) -> str:
-    """Say one thing and leave; the id of the message. Raises InterlockError.
+    """Send one message and leave. Returns its id. Raises InterlockError.
 
-    What the gateway would refuse, by the welcome that it gave, is not sent at all.
+    A message that the welcome does not allow is not sent.
     """
-    # Nobody tries again: what went wrong is told once, by its error.
+    # No retries: a failure is reported once, by its error.
     log_lines.log_to_stderr(logging.ERROR)
     async with inside(gateway, topic) as participant:
         there = {participant.id, *participant.participants}
@@ -75,15 +75,15 @@ async def say_once(
 
 
 def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: str = "") -> None:
-    """Say that nobody of that name is there, and who is."""
-    others = ", ".join(sorted(there)[:_MOST_NAMED]) or "nobody else"
+    """Print that these participants are not in the topic, and who is."""
+    others = ", ".join(sorted(there)[:_MOST_NAMED]) or "none"
     verb = "is" if len(missing) == 1 else "are"
-    words = f"{', '.join(missing)} {verb} not in {topic} now{more}. There: {others}."
+    words = f"{', '.join(missing)} {verb} not in {topic} now{more}. Other participants: {others}."
     output.print_note(f"Note: {one_line(words)}")
 
 
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
-    """One message on one line: in words, or as it came."""
+    """Format a message on one line, as text or as the original JSON."""
     if json:
         text = remove_line_breaks(event.envelope.text).decode()
         return output.sanitize(text) if sys.stdout.isatty() else text
@@ -95,11 +95,14 @@ def shown(event: Event, *, json: bool, own: str = "") -> str | None:
 
 
 def laid_out(line: str, out: TextIO) -> str:
-    """One line with words of others, as it is to be printed: a terminal would go on in the next
-    row, where they look like a line of their own."""
+    """Wrap a line for the terminal.
+
+    A terminal would continue it in the next row, where text of a participant could imitate a line
+    of this program.
+    """
     if not out.isatty():
         return line
-    # What the terminal's encoding lacks takes more room.
+    # Escaped characters that the encoding lacks need more space.
     written = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
     return "\n".join(wrap_text(written, streams.terminal_size(out.fileno())[0]))
 
@@ -112,9 +115,12 @@ async def read_along(
     wanted: Callable[[Event], bool] = lambda _: True,
     talk: bool = False,
 ) -> None:
-    """Print what is said until a signal comes, or nobody reads it any more; `talk`: what comes on
-    stdin is said."""
-    # What keeps one out is told by its error; from then on, that one is out for a while.
+    """Print messages until a signal, or until the output is closed.
+
+    Args:
+        talk: send the lines of stdin.
+    """
+    # Before the connection errors are raised. After it, a lost connection is logged as a warning.
     log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     participant = participant_of(gateway, topic, patient=True)
@@ -139,16 +145,16 @@ async def read_along(
 
 
 async def _nothing() -> None:
-    """Nobody talks."""
+    """Do nothing."""
 
 
 async def _talk(participant: Participant) -> None:
-    """Every line of stdin is said."""
+    """Send every line of stdin."""
     lines: asyncio.Queue[str] = asyncio.Queue(_MOST_UNSAID)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
-        # A thread of its own, which nobody waits for: a read from stdin cannot be called off.
+        # A daemon thread, because a read from stdin cannot be cancelled.
         for line in _lines_of(sys.stdin.fileno()):
             try:
                 asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
@@ -168,11 +174,12 @@ async def _talk(participant: Participant) -> None:
             else:
                 if nobody:
                     there, topic = participant.participants, participant.topic
-                    _note_missing([nobody], topic, there, ", and it was said to everybody")
+                    _note_missing([nobody], topic, there, ", so it was sent to everybody")
 
 
 def _lines_of(fd: int) -> Iterator[str]:
-    """Not by way of the stream: a process cannot end while a thread that waits has its lock."""
+    """Yield lines of a file descriptor. Not with a stream object: a process cannot exit while a
+    waiting thread has its lock."""
     rest = b""
     cut = False
     while True:
@@ -183,12 +190,12 @@ def _lines_of(fd: int) -> Iterator[str]:
             data = b""
         *whole, rest = (rest + data).split(b"\n")
         if cut and whole:
-            # The end of a line that was too long is no line.
+            # Skip the rest of a line that was too long.
             whole, cut = whole[1:], False
         if cut:
             rest = b""
         elif rest and (not data or len(rest) > MAX_ENVELOPE_BYTES):
-            # The last line, or one that the gateway would not take.
+            # The last line, or one that is too long for the gateway.
             whole, rest, cut = [*whole, rest], b"", bool(data)
         yield from (one.decode(errors="replace") for one in whole)
         if not data:
@@ -196,10 +203,10 @@ def _lines_of(fd: int) -> Iterator[str]:
 
 
 async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: str) -> None:
-    """Keep a server in the topic until a signal comes. Raises InterlockError."""
+    """Run an MCP server in the topic until a signal. Raises InterlockError."""
     from interlock.topics.client.bridge import Bridge
 
-    # A server that does not get ready is the end, and told by its error.
+    # A server that fails to start is reported by its error.
     log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     bridge = Bridge(server, name=name)
@@ -207,7 +214,7 @@ async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: 
     async def stay() -> None:
         async with bridge.running():
             log_lines.log_to_stderr(logging.WARNING)
-            # It may be started before its gateway is.
+            # The bridge may be started before the gateway.
             participant = participant_of(
                 gateway, topic, patient=True, serving=bridge, sleep=asyncio.sleep
             )
@@ -215,7 +222,7 @@ async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: 
 
             def changed(method: str) -> None:
                 kind = request_kind(method)
-                # Who may only answer says nothing: others ask again when they want to know.
+                # Without the capability nothing is sent. Others list the tools when they need them.
                 if participant.status.inside and participant.can(kind):
                     task = asyncio.ensure_future(_tell(participant, kind, method))
                     telling.add(task)
@@ -234,7 +241,7 @@ async def _tell(participant: Participant, kind: str, method: str) -> None:
     try:
         await participant.send(kind, notification(method))
     except InterlockError as error:
-        output.print_note(f"Note: a new list was not told: {error.message}")
+        output.print_note(f"Note: cannot announce a changed list: {error.message}")
 
 
 def _introduce(participant: Participant, tools: int) -> None:
@@ -246,8 +253,8 @@ def _introduce(participant: Participant, tools: int) -> None:
     )
     if not participant.can("mcp/response:tools/call:x"):
         output.print_note(
-            "Note: it may not answer calls there. Whoever runs the gateway can give its seat the "
-            "profile response_only."
+            "Note: it may not respond to calls there. Ask the operator of the gateway to give it "
+            "the profile response_only."
         )
 
 
@@ -262,7 +269,7 @@ def heed_signals() -> asyncio.Event:
 async def until(
     stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: GatewayTarget
 ) -> None:
-    """Until the work is done or has failed, or somebody wants it to end. Raises InterlockError."""
+    """Wait for the work, or for a signal. Raises InterlockError."""
     working = asyncio.ensure_future(work)
     try:
         await first_of(stopping, working)
@@ -274,7 +281,7 @@ async def until(
 
 
 async def first_of(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
-    """Until somebody wants it to end, or one of these has ended; raises what it ended with."""
+    """Wait for a signal, or for one of these tasks. Raises the exception of a task."""
     stopped = asyncio.ensure_future(stopping.wait())
     try:
         everything: set[asyncio.Future[Any]] = {stopped, *working}

@@ -1,4 +1,4 @@
-"""What topics add to commands that belong to no feature."""
+"""What topics add to the commands that belong to no feature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from interlock.trust.identity.api_tokens import AccessToken
 
 _MOST_NAMED: Final = 8
-"""Topics that are named when a node starts."""
+"""The maximum number of topics that are named when a node starts."""
 
 
 class TopicsReports(FeatureReports):
@@ -33,11 +33,11 @@ class TopicsReports(FeatureReports):
         return format_count(count, "topic") if count else ""
 
     def other_servers(self, config: Config) -> OtherServers:
-        """Participants of topics whose tools the node has."""
+        """Return participants of topics that are upstreams."""
         found: dict[str, ServerConfig] = {}
         for topic, room in config.section(TopicsConfig).rooms.items():
             if room.upstreams:
-                # Few have any.
+                # Imported here, because few topics have upstreams.
                 from interlock.topics.participant_upstream import key_of, server_of
 
                 for id, settings in room.upstreams.items():
@@ -48,7 +48,7 @@ class TopicsReports(FeatureReports):
     # -- a running node
 
     def client_lines(self, config: Config, url: str) -> Iterator[tuple[str, str]]:
-        """Where topics are, which there are, and how a person comes in."""
+        """Yield the URL and names of the topics, and the command to join one."""
         names = list(config.section(TopicsConfig).rooms)
         if not names:
             return
@@ -66,12 +66,13 @@ class TopicsReports(FeatureReports):
         from interlock.topics.overview import TopicsStatus
 
         for name, topic in sorted(report.part(TopicsStatus).topics.items()):
-            refused = f", {format_count(topic.refused, 'message')} refused" if topic.refused else ""
+            count = format_count(topic.refused, "message")
+            refused = f", {count} rejected" if topic.refused else ""
             yield f"topic {output.sanitize(name)}: {format_count(topic.members, 'member')}{refused}"
 
 
 def _made(config: Config, source: ConfigSource) -> list[AccessToken]:
-    """Tokens of `interlock token` that are good."""
+    """Return the valid tokens of `interlock token`."""
     import os
     import time
 
@@ -86,7 +87,7 @@ def _made(config: Config, source: ConfigSource) -> list[AccessToken]:
         now = time.time()
         return [one for one in AccessStore(path).tokens() if one.state(now) == "good"]
     except (InterlockError, OSError):
-        # Whoever needs the file says what is wrong with it.
+        # Commands that need the file report the problem.
         return []
 
 

@@ -1,8 +1,8 @@
-"""The screen of `interlock topic join`: what is on it, and what a key does. Pure.
+"""The screen of `interlock topic join`: its state, and the effect of a key. No I/O.
 
-A screen is a value: a key makes another screen out of it, and perhaps a deed. What is decided is
-decided by the id of a proposal, never by its place, so that nothing slips under the key that is
-being pressed; and only once all of it has been seen.
+A screen is an immutable value: a key produces a new screen and maybe an action. Decisions refer to
+the id of a proposal, never to its position, so that the list cannot move under a key. A decision
+also requires that the whole proposal was shown.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from interlock.topics.commands.pending_proposals import PendingProposal, arrange
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
-_TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left out."
-_CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
+_TOO_LONG: Final = f"The limit is {LONGEST_DRAFT:,} characters: the rest was dropped."
+_CUT: Final = "The end of the text is missing. Enter again sends it anyway, Ctrl-U clears it."
 _NONE_SEEN: Final = (
-    "None made since you came in waits; what waits for the node is in `interlock approvals`."
+    "No pending proposals since you joined. For calls of the node, see `interlock approvals`."
 )
 _NONE_LEFT: Final = "No pending proposals. Back to chat."
-_NOT_ANY_MORE: Final = "It does not wait any more: nothing was done."
+_NOT_ANY_MORE: Final = "The proposal is no longer pending. Nothing was done."
 _NOTHING_DONE: Final = "Nothing was done."
-_CHOOSE: Final = "Choose one first: ↑↓ or its number."
-_OWN: Final = "Nobody fulfils a proposal of its own."
+_CHOOSE: Final = "Select a proposal first: ↑↓ or its number."
+_OWN: Final = "You cannot fulfil your own proposal."
 ASKED_BEHIND: Final = "│ "
-"""What each line of a question stands behind."""
+"""The prefix of each line of a question."""
 _NARROWEST: Final = 20
 _LOWEST: Final = 8
-_CRAMPED: Final = f"Too small: {_NARROWEST} columns and {_LOWEST} lines are needed to see it."
+_CRAMPED: Final = f"The terminal is too small: it needs {_NARROWEST} columns and {_LOWEST} lines."
 _FEWEST: Final = 4
-"""Lines in which something can be shown at all."""
+"""The minimum number of lines of a question."""
 
 
 class ScreenParticipant(msgspec.Struct, frozen=True):
-    """Who is there."""
+    """A participant in the list."""
 
     id: str
     may: str
-    """What it may send, in a word or two."""
+    """What it may send, in short."""
     lies: int = 0
-    """How often it sent what it should not have."""
+    """The number of its dropped messages."""
 
 
 class ScreenAction(msgspec.Struct, frozen=True):
-    """What is to be done: say, fulfil, reject, reject_all or leave."""
+    """An action: say, fulfil, reject, reject_all or leave."""
 
     name: str
     text: str = ""
-    """What to say, the id of the proposal, or whose proposals."""
+    """The text to send, the id of the proposal, or the proposer."""
     ids: tuple[str, ...] = ()
-    """Those of several proposals."""
+    """The ids of several proposals."""
 
 
 class Screen(msgspec.Struct, frozen=True):
@@ -65,52 +65,56 @@ class Screen(msgspec.Struct, frozen=True):
     own: str = ""
     connected: bool = False
     lost: int = 0
-    """Messages that came too fast."""
+    """The number of lost messages."""
     people: tuple[ScreenParticipant, ...] = ()
     lines: tuple[MessageLine, ...] = ()
     proposals: tuple[PendingProposal, ...] = ()
     size: tuple[int, int] = (80, 24)
     cramped: bool = False
-    """Whether the terminal is smaller than that: some of it is out of sight."""
+    """True if the terminal is smaller than `size`, so that some of the screen is not visible."""
     deciding: bool = False
-    """Whether keys go to the proposals, not to what is being written."""
+    """True if keys go to the proposals, not to the draft."""
     chosen: str = ""
-    """The proposal that keys are about."""
+    """The selected proposal."""
     typed: str = ""
-    """The digits of a number that may go on."""
+    """The digits of an incomplete number."""
     sweeping: tuple[str, ...] = ()
-    """The proposals that are to be rejected, if one says yes now: all of one proposer."""
+    """The proposals to reject if the user confirms: all of one proposer."""
     asking: str = ""
-    """The proposal that is to be fulfilled, if one says yes now."""
+    """The proposal to fulfil if the user confirms."""
     about: tuple[str, ...] = ()
-    """What was to be known about it when the question was asked. It stays as it was: nobody moves
-    the lines of a question by talking."""
+    """Remarks about it at the time of the question. They do not change, so that a chat cannot move
+    the lines of a question."""
     offset: int = 0
-    """The first line of it that is shown."""
+    """The first line of the question that is shown."""
     seen: int = 0
-    """How many of its lines have been shown."""
+    """The number of lines of the question that have been shown."""
     back: int = 0
-    """How many lines one has gone back in what was said."""
+    """The number of lines that the user has scrolled back."""
     draft: str = ""
     cursor: int = 0
     cut: bool = False
-    """Whether something that was typed or pasted did not fit into the draft."""
+    """True if typed or pasted text did not fit into the draft."""
     doubted: str = ""
-    """The draft that is for nobody who is here: Enter again says it to everybody."""
+    """A draft for a participant that is not there: a second Enter sends it to everybody."""
     note: str = ""
     numbered: int = 0
-    """The highest number that a proposal got since some wait."""
+    """The highest number of a proposal since the list was empty."""
 
     def proposal(self, id: str) -> PendingProposal | None:
         return next((one for one in self.proposals if one.id == id), None)
 
 
-# -- what happens
+# -- events
 
 
 def said(screen: Screen, line: MessageLine, *, to_the_end: bool = False) -> Screen:
-    """Something was said. `to_the_end`: it answers what was done here, and is to be seen."""
-    # Who reads what was said before stays where it is.
+    """Add a message.
+
+    Args:
+        to_the_end: scroll to the end, because the message responds to an action of the user.
+    """
+    # A user who has scrolled back stays at the same lines.
     back = min(screen.back + 1, MOST_LINES) if screen.back and not to_the_end else 0
     return replace(screen, lines=(*screen.lines[1 - MOST_LINES :], line), back=back)
 
@@ -120,11 +124,14 @@ def now_here(screen: Screen, people: Iterable[ScreenParticipant]) -> Screen:
 
 
 def now_waiting(screen: Screen, proposals: Iterable[PendingProposal]) -> Screen:
-    """These wait now. Whatever was about one that does not wait any more is over; another one by
-    the same id is another one."""
+    """Set the pending proposals.
+
+    Questions about proposals that are no longer pending are closed. A changed proposal with the
+    same id counts as another one.
+    """
     before = {one.id: one for one in screen.proposals}
     there = arranged(screen.proposals, proposals, screen.numbered)
-    # Only when nothing waits, numbers begin again.
+    # Numbers start again only when no proposal is pending.
     numbered = max((screen.numbered, *(one.number for one in there))) if there else 0
     now = {one.id: one for one in there}
 
@@ -140,7 +147,7 @@ def now_waiting(screen: Screen, proposals: Iterable[PendingProposal]) -> Screen:
         left = tuple(filter(waits, screen.sweeping))
         changed = replace(changed, sweeping=left, note=changed.note if left else _NOT_ANY_MORE)
     if not waits(screen.chosen):
-        # Not its neighbour instead: a key that is on its way is about the one that was there.
+        # Do not select its neighbour: the next key may still be meant for the one that is gone.
         changed = replace(changed, chosen="")
     if not there and screen.deciding:
         changed = replace(changed, deciding=False, typed="", note=changed.note or _NONE_LEFT)
@@ -148,13 +155,13 @@ def now_waiting(screen: Screen, proposals: Iterable[PendingProposal]) -> Screen:
 
 
 def unsaid(screen: Screen, text: str) -> Screen:
-    """It could not be said: it is to be written again by nobody, before what came after it."""
+    """Put a text that could not be sent back into the draft, in front of newer text."""
     draft = f"{text} {screen.draft}" if screen.draft else text
     return replace(screen, draft=draft, cursor=screen.cursor + len(draft) - len(screen.draft))
 
 
 def resized(screen: Screen, width: int, height: int) -> Screen:
-    # Other lines are shown now: what has been seen of a question is not known any more.
+    # Lines wrap differently now, so it is unknown which lines of a question were seen.
     size = (max(width, _NARROWEST), max(height, _LOWEST))
     cramped = size != (width, height)
     return replace(screen, size=size, cramped=cramped, offset=0, seen=0)
@@ -164,7 +171,7 @@ def resized(screen: Screen, width: int, height: int) -> Screen:
 
 
 def pressed(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
-    """What a key does."""
+    """Handle a key. Returns the new screen and an action, if any."""
     screen = replace(screen, note="")
     if key.name == "leave":
         return screen, ScreenAction("leave")
@@ -196,7 +203,7 @@ def _decided(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     if key.name == "text" and key.text.isascii() and key.text.isdigit():
         return _numbered(screen, key.text), None
     if screen.typed:
-        # Whatever else is pressed, the number is whole.
+        # Any other key completes the number.
         id = next((one.id for one in screen.proposals if str(one.number) == screen.typed), "")
         screen = replace(screen, chosen=id, typed="")
     if key.name == "escape":
@@ -215,12 +222,12 @@ def _decided(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
         return replace(screen, sweeping=of_same(screen.proposals, one)), None
     if one.mine:
         return replace(screen, note=_OWN), None
-    about = tuple(filter(None, [one.barred, one.said and f"Said about it by {one.said}"]))
+    about = tuple(filter(None, [one.barred, one.said and f"Remark by {one.said}"]))
     return replace(screen, asking=one.id, about=about, offset=0, seen=0), None
 
 
 def _moved(screen: Screen, key: Key) -> str | None:
-    """The proposal that a key goes to. None: it is no such key."""
+    """Return the proposal that a key selects. None: the key selects nothing."""
     ids = [one.id for one in screen.proposals]
     name = {"g": "home", "G": "end"}.get(key.text, key.name) if key.name == "text" else key.name
     if name in ("home", "end"):
@@ -235,12 +242,13 @@ def _moved(screen: Screen, key: Key) -> str | None:
 
 
 def _numbered(screen: Screen, digit: str) -> Screen:
-    """A digit of a number. Where others begin alike, none is chosen before it is whole."""
+    """Handle a digit. If several numbers begin with the same digits, nothing is selected until the
+    number is complete."""
     typed = screen.typed + digit
     alike = {str(one.number): one.id for one in screen.proposals}
     alike = {number: id for number, id in alike.items() if number.startswith(typed)}
     if not alike:
-        # Nothing is chosen then: a key that follows was meant for that one.
+        # Select nothing: the next key may be meant for this number.
         return replace(screen, typed="", chosen="", note=f"There is no proposal {typed}.")
     if typed in alike and len(alike) == 1:
         return replace(screen, typed="", chosen=alike[typed])
@@ -248,7 +256,7 @@ def _numbered(screen: Screen, digit: str) -> Screen:
 
 
 def _swept(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
-    """Somebody was asked whether all of one proposer shall be rejected."""
+    """Handle a key for the question whether to reject all proposals of a proposer."""
     one = screen.proposal(screen.sweeping[0])
     if key.name == "text" and key.text in "yY" and one is not None:
         deed = ScreenAction("reject_all", one.proposer, screen.sweeping)
@@ -259,12 +267,12 @@ def _swept(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
 
 
 def _answered(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
-    """Somebody was asked whether it shall be fulfilled."""
+    """Handle a key for the question whether to fulfil a proposal."""
     lines, room = question(screen), question_room(screen)
     if key.name in ("down", "page_down", "up", "page_up"):
         step = room if key.name.startswith("page") else 1
         offset = screen.offset + (step if key.name.endswith("down") else -step)
-        # Not past what has not been on the screen yet, however fast the keys come.
+        # Not beyond lines that have not been drawn yet, however fast the keys come.
         offset = max(0, min(offset, len(lines) - room, screen.seen))
         return replace(screen, offset=offset), None
     one = screen.proposal(screen.asking)
@@ -274,10 +282,10 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
         if screen.cramped:
             return replace(screen, note=_CRAMPED), None
         if not screen.seen:
-            # Typed before it was there to be read: whatever that was meant for.
+            # Typed before the question was drawn: it cannot be an answer.
             return screen, None
         if screen.seen < len(lines):
-            return replace(screen, note="There is more of it: ↓ shows the rest."), None
+            return replace(screen, note="Read all of it first: ↓ scrolls."), None
         return _over(screen), ScreenAction("fulfil", screen.asking)
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
         return replace(_over(screen), note=_NOTHING_DONE), None
@@ -285,13 +293,13 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
 
 
 def _over(screen: Screen) -> Screen:
-    """The question is answered."""
+    """Close the question."""
     return replace(screen, asking="", about=(), offset=0, seen=0)
 
 
 def looked(screen: Screen) -> Screen:
-    """It was drawn, and what of a question is on it has been seen; only what follows on what was
-    seen counts."""
+    """Record that the screen was drawn: the visible lines of a question have been seen. Only lines
+    that follow directly on seen ones count."""
     if not screen.asking or screen.offset > screen.seen:
         return screen
     end = min(screen.offset + question_room(screen), len(question(screen)))
@@ -312,9 +320,7 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
             return replace(screen, cut=False, note=_CUT), None
         nobody = called(draft.strip(), {one.id for one in screen.people})
         if nobody and screen.connected and screen.doubted != draft:
-            words = (
-                f"Nobody else here is called {one_line(nobody, 128)}: Enter again says it to all."
-            )
+            words = f"There is no participant {one_line(nobody, 128)}. Enter again sends to all."
             return replace(screen, doubted=draft, note=words), None
         return replace(screen, draft="", cursor=0, back=0), ScreenAction("say", draft.strip())
     moved = {"left": at - 1, "right": at + 1, "home": 0, "end": len(draft)}.get(key.name)
@@ -338,16 +344,16 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
 
 
 def question_room(screen: Screen) -> int:
-    """How many lines of a question are shown at once."""
+    """Return the number of lines of a question that are shown at once."""
     return max(_FEWEST, screen.size[1] - _FEWEST)
 
 
 def question(screen: Screen) -> list[str]:
-    """Everything about the proposal that is to be fulfilled, in lines that fit."""
+    """Return everything about the proposal to fulfil, as wrapped lines."""
     one = screen.proposal(screen.asking)
     if one is None:
         return []
-    # A cell at the end stays empty: there terminals put whatever does not fit, over what was there.
+    # The last cell stays empty: some terminals overwrite it with text that does not fit.
     width = screen.size[0] - measure_width(ASKED_BEHIND) - 1
     return _asked(one.proposer, one.target, one.what, one.params, screen.about, width)
 
@@ -356,12 +362,13 @@ def question(screen: Screen) -> list[str]:
 def _asked(
     proposer: str, target: str, what: str, params: bytes, about: tuple[str, ...], width: int
 ) -> list[str]:
-    """Kept, since it is asked for with each key and each drawing, and may be a mebibyte."""
+    """Format the question. Cached: it is needed for every key and drawing, and may have a
+    mebibyte."""
     whole = [
         f"{escape_invisible(proposer)} proposes"
         + (f" to {escape_invisible(target)}" if target else ""),
         *map(escape_invisible, about),
-        f"{escape_invisible(what)}, with exactly this:",
+        f"{escape_invisible(what)} with these exact params:",
         *exactly(params),
     ]
     return [part for line in whole for part in wrap_text(line, width)]

@@ -1,5 +1,5 @@
-"""Draws the screen of `interlock topic join`: what was said on the left, who is there on the right,
-what waits below. Pure: a screen in, lines out, every one as wide as the terminal."""
+"""Drawing of the screen of `interlock topic join`: messages on the left, participants on the right,
+proposals below. No I/O: it returns lines with the width of the terminal."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ _STYLES: Final = {
     "problem": "red",
 }
 _NO_SCREEN: Final = frozenset(("", "dumb", "unknown"))
-"""Terminals that obey nothing."""
+"""Values of $TERM without cursor control."""
 _WRITING: Final = "Enter send · Tab proposals · PgUp scroll · /help · ^C quit"
 HELP: Final = (
     "Enter sends your text to everybody. @NAME at its beginning sends it to NAME only.",
-    "Tab moves to the proposals: a fulfils the selected one, r rejects it, R rejects all of one.",
+    "Tab moves to the proposals: a fulfils the selected one, r rejects it, R all of its proposer.",
     "PgUp and PgDn scroll. Ctrl-C leaves the topic.",
 )
-_DECIDING: Final = "↑↓ or number · a fulfils · r rejects, R all of one · Tab writes · Ctrl-C leaves"
+_DECIDING: Final = "↑↓ or number · a fulfil · r reject, R all of proposer · Tab chat · ^C quit"
 _NUMBERED: Final = ", or a, r, Enter for this one"
-_ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
-_LOOKING: Final = "You may not fulfil it · n goes back · ↑↓ looks at all of it"
+_ASKING: Final = "y fulfil · n cancel · ↑↓ scroll"
+_LOOKING: Final = "You cannot fulfil it · n back · ↑↓ scroll"
 _CALL: Final = "tools/call "
 _MOST_NAME: Final = 40
 
 
 def undrawable(term: str, encoding: str) -> str:
-    """Why a terminal cannot show the screen, in a few words; empty: it can."""
+    """Return why a terminal cannot show the screen. Empty if it can."""
     if term in _NO_SCREEN:
-        return f"it is {term}, by $TERM" if term else "$TERM does not say what it is"
-    # In another one, signs that it lacks would be wider than they were measured.
+        return f"$TERM is {term}" if term else "$TERM is not set"
+    # In other encodings, escaped characters would be wider than measured.
     if codecs.lookup(encoding).name != "utf-8":
-        return f"its encoding is {encoding}; in a UTF-8 locale there is one"
+        return f"its encoding is {encoding}; use a UTF-8 locale"
     return ""
 
 
 def drawn(screen: Screen) -> list[Text]:
-    """The whole screen, line by line."""
+    """Return all lines of the screen."""
     width, height = screen.size
     below = _foot(screen)
     body = height - 1 - len(below)
@@ -66,7 +66,7 @@ def drawn(screen: Screen) -> list[Text]:
 
 def _head(screen: Screen) -> Text:
     state = f" · {screen.lost} messages lost" if screen.lost else ""
-    state += "" if screen.connected else " · not connected, trying again"
+    state += "" if screen.connected else " · not connected, retrying"
     count = len(screen.people) + (1 if screen.own else 0)
     words = f" {screen.topic} · you are {screen.own or '…'} · {count} here{state}"
     return _styled(words, "reverse" if screen.connected else "reverse red")
@@ -89,7 +89,8 @@ def _room(screen: Screen, height: int) -> list[Text]:
 
 
 def _said(screen: Screen, width: int, height: int) -> list[Text]:
-    """The last lines that fit, or those before them, with how many there are since."""
+    """Return the last lines that fit. If scrolled back, return earlier ones and the number of newer
+    ones."""
     if screen.back:
         newer = _styled(f"↓ {screen.back:,} newer: PgDn", "bold yellow")
         return [*_lines(screen, width, height - 1), newer] if height > 1 else [newer]
@@ -117,7 +118,7 @@ def _line(line: MessageLine, width: int) -> list[Text]:
 
 
 def _people(screen: Screen, width: int, height: int) -> list[Text]:
-    rows = [_styled("here", "bold")]
+    rows = [_styled("participants", "bold")]
     if screen.own:
         rows.append(_styled(f"{screen.own} (you)", "cyan"))
     for one in screen.people:
@@ -134,7 +135,7 @@ def _people(screen: Screen, width: int, height: int) -> list[Text]:
 
 
 def _foot(screen: Screen) -> list[Text]:
-    """What waits, what is being written, and what can be done."""
+    """Return the proposals, the draft and the key help."""
     rows: list[Text] = []
     if not screen.asking:
         rows += _proposals(screen)
@@ -144,7 +145,7 @@ def _foot(screen: Screen) -> list[Text]:
         rows.append(_styled(f" {_keys(screen)}", "dim"))
         return rows
     width, height = screen.size
-    # It is there to be read; but most of the screen is for what it is about.
+    # The note must be readable, but most of the screen is for its subject.
     most = max(1, min(3, height // 6))
     return rows + [_styled(f" {one}", "bold yellow") for one in wrap_text(asked, width - 1)[:most]]
 
@@ -156,7 +157,7 @@ def _asked_below(screen: Screen) -> str:
     count = len(screen.sweeping)
     what = "the one proposal" if count == 1 else f"all {count:,} proposals"
     whose = "you" if one.mine else one_line(one.proposer, _MOST_NAME)
-    return f"Reject {what} of {whose}? y rejects · n does not"
+    return f"Reject {what} of {whose}? y reject · n cancel"
 
 
 def _keys(screen: Screen) -> str:
@@ -165,7 +166,7 @@ def _keys(screen: Screen) -> str:
         return _LOOKING if one is not None and one.barred else _ASKING
     if screen.typed:
         whole = any(str(one.number) == screen.typed for one in screen.proposals)
-        return f"{screen.typed}…: another digit{_NUMBERED if whole else ''} · Esc back to writing"
+        return f"{screen.typed}…: another digit{_NUMBERED if whole else ''} · Esc back to chat"
     return _DECIDING if screen.deciding else _WRITING
 
 
@@ -188,12 +189,12 @@ def _proposals(screen: Screen) -> list[Text]:
 
 
 def _fold(one: HiddenProposals, width: int, *, deciding: bool) -> str:
-    keys = "   (↓ to them, → past them, G to the last)" if deciding else ""
+    keys = "   (↓ show, → next proposer, G last)" if deciding else ""
     return f"{'':>{width}} {one_line(one.proposer, _MOST_NAME)}: {one.count:,} more{keys}"
 
 
 def _proposal(one: PendingProposal, width: int) -> str:
-    """Who wants what of whom, in as few words as it takes: there is little room for them."""
+    """Format a proposal in one short row."""
     who = "you" if one.mine else one_line(one.proposer, 128)
     to = f" → {one_line(one.target, 128)}" if one.target else ""
     what = one_line(one.what.removeprefix(_CALL), 200)
@@ -202,13 +203,13 @@ def _proposal(one: PendingProposal, width: int) -> str:
 
 @lru_cache(maxsize=16)
 def _arguments(params: bytes) -> str:
-    """Kept, since it is asked for with each drawing, and may be a mebibyte."""
+    """Format arguments. Cached: they are needed for every drawing, and may have a mebibyte."""
     return one_line(arguments_of(params), 500)
 
 
 def _draft(screen: Screen) -> Text:
     width = screen.size[0]
-    # The cursor stays in sight. No more is looked at than could be shown: a draft may be long.
+    # Keep the cursor visible. Measure no more than fits: a draft may be long.
     begin = max(0, screen.cursor - width)
     while cell_len(screen.draft[begin : screen.cursor]) > width - 4:
         begin += 1
@@ -235,7 +236,7 @@ def _question(screen: Screen, height: int) -> list[Text]:
 
 
 def _fit(row: Text, width: int) -> Text:
-    """Exactly so wide. A line never goes on in the next."""
+    """Cut or pad a row to exactly this width, so that it never wraps."""
     whole = cell_len(row.plain)
     if whole == width:
         return row.copy()
@@ -251,5 +252,5 @@ def _fit(row: Text, width: int) -> Text:
 
 
 def _styled(text: str, style: str) -> Text:
-    """Styled as far as it goes: what is put behind it is not."""
+    """Return a text with a style that does not apply to text appended later."""
     return Text().append(text, style=style)

@@ -29,9 +29,7 @@ def _checked_name(name: str | None) -> str | None:
     from interlock.protocol.mcpx_terms import TOPIC_PATTERN
 
     if name is not None and not re.fullmatch(TOPIC_PATTERN, name):
-        raise typer.BadParameter(
-            f"{name!a} cannot be a topic: use 1 to 128 of A-Z, a-z, 0-9, . _ -"
-        )
+        raise typer.BadParameter(f"invalid topic {name!a}: use 1 to 128 of A-Z, a-z, 0-9, . _ -")
     return name
 
 
@@ -39,16 +37,16 @@ Name = Annotated[
     str,
     typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, callback=_checked_name),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One envelope per line, for programs.")]
-AsAnswered = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one envelope per line, for programs.")]
+AsAnswered = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @topic.callback()
 def _topic() -> None:
     """Take part in topics: rooms where agents and people work together.
 
-    Who one is there, and what one may say, is for the gateway to decide, by the token: it comes
-    from $INTERLOCK_TOKEN or --token-file. Without one, one is the user of this machine.
+    The gateway decides who you are and what you may send, by your token from $INTERLOCK_TOKEN or
+    --token-file. Without a token you are the user of this machine.
     """
 
 
@@ -62,12 +60,12 @@ def join(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Talk, see who is there, and decide about proposals.
+    """Chat, see the participants, and decide about proposals.
 
-    On a terminal: Enter says what is written (to everybody, or for NAME if it begins with @NAME),
-    Tab goes to the proposals, where a fulfils one (it is shown whole, and asked for once) and r
-    rejects it; Ctrl-C leaves. Elsewhere, and with --json, what is said comes as lines, and lines
-    of stdin are said.
+    On a terminal: Enter sends the text (to everybody, or to NAME if it begins with @NAME). Tab
+    moves to the proposals: a shows the selected one and asks whether to fulfil it, r rejects it.
+    Ctrl-C leaves. Without a terminal, and with --json, messages are printed as lines, and lines of
+    stdin are sent.
 
     \b
     Examples:
@@ -89,13 +87,13 @@ def join(
 
 
 def _has_screen() -> bool:
-    """Whether the terminal can show one; if not, whoever sits there is told why."""
+    """Return whether the terminal can show a screen. Prints why not."""
     from interlock.topics.commands.screen_view import undrawable
 
     why = undrawable(os.environ.get("TERM", ""), sys.stdout.encoding)
     if why:
         output.print_note(
-            f"Note: this terminal cannot show a screen ({why}). What is said comes as lines."
+            f"Note: this terminal cannot show a screen ({why}). Messages come as lines."
         )
     return not why
 
@@ -108,7 +106,7 @@ def watch(
         typer.Option(
             "--kind",
             metavar="PATTERN",
-            help="Only messages of these kinds, such as mcp/proposal:* or system/*.",
+            help="Print only messages of these kinds, such as mcp/proposal:* or system/*.",
             show_default=False,
         ),
     ] = None,
@@ -119,7 +117,7 @@ def watch(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Print what is said, one message per line, until Ctrl-C.
+    """Print messages, one per line, until Ctrl-C.
 
     \b
     Examples:
@@ -144,20 +142,20 @@ def watch(
 def send(
     name: Name,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What to say; - reads it from stdin.")
+        str, typer.Argument(metavar="TEXT", help="The text to send; - reads it from stdin.")
     ],
     to: Annotated[
         list[str] | None,
-        typer.Option("--to", metavar="ID", help="To whom. May be repeated.", show_default=False),
+        typer.Option("--to", metavar="ID", help="Recipient. May be repeated.", show_default=False),
     ] = None,
     kind: Annotated[
         str,
-        typer.Option("--kind", metavar="KIND", help="Another kind: then TEXT is its payload."),
+        typer.Option("--kind", metavar="KIND", help="Send another kind; TEXT is its payload."),
     ] = "chat",
     about: Annotated[
         str | None,
         typer.Option(
-            "--about", metavar="ID", help="The message that it is about.", show_default=False
+            "--about", metavar="ID", help="Id of the message that it refers to.", show_default=False
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="TEXT is Markdown.")] = False,
@@ -167,9 +165,9 @@ def send(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Say one thing and leave. Prints the id of the message.
+    """Send one message and leave. Prints the id of the message.
 
-    Everybody in the topic can hear it, whomever it is for.
+    Every participant of the topic can read it, also with --to.
 
     \b
     Examples:
@@ -190,14 +188,14 @@ def send(
 
 
 def _given(text: str) -> bytes:
-    """What stands on the command line, or on stdin: no more than fits into an envelope."""
+    """Return the text from the command line or stdin, up to the size of an envelope."""
     if text != "-":
         return os.fsencode(text)
     from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 
     read = sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)
     if len(read) > MAX_ENVELOPE_BYTES:
-        raise typer.BadParameter(f"stdin has more than {MAX_ENVELOPE_BYTES} bytes.")
+        raise typer.BadParameter(f"the input is longer than {MAX_ENVELOPE_BYTES} bytes.")
     return read
 
 
@@ -215,32 +213,32 @@ def _payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
     from interlock.topics.wire.payloads import chat_payload
 
     if kind == CHAT:
-        # People read it: what other programs wrote in other encodings is worth saying, too.
+        # For people, so output of other programs in other encodings is sent too.
         text = given.decode(errors="replace")
         if not text.strip():
-            raise typer.BadParameter("there is nothing to say.")
+            raise typer.BadParameter("TEXT is empty.")
         return chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
     if markdown:
-        raise typer.BadParameter("--markdown is for a chat.")
+        raise typer.BadParameter("--markdown works only with the kind chat.")
     try:
-        # Read once, to be told here what is wrong with it.
+        # Parsed here for a better error message.
         given.decode()
         msgspec.json.decode(given, type=dict[str, msgspec.Raw])
     except UnicodeDecodeError:
         raise typer.BadParameter(f"the payload of {kind} is not UTF-8.") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise typer.BadParameter(f"the payload of {kind} is a JSON object: {error}.") from None
+        raise typer.BadParameter(f"the payload of {kind} must be a JSON object: {error}.") from None
     return given.strip()
 
 
 @topic.command()
 def call(
     name: Name,
-    to: Annotated[str, typer.Argument(metavar="ID", help="Whose tool.", show_default=False)],
+    to: Annotated[str, typer.Argument(metavar="ID", help="The participant.", show_default=False)],
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool.", show_default=False)],
     arguments: KeyValueArgument = None,
     propose: Annotated[
-        bool, typer.Option("--propose", help="Propose it, even if one may call.")
+        bool, typer.Option("--propose", help="Propose the call, even if you may make it.")
     ] = False,
     json: JsonOption = None,
     json_output: JsonOutputOption = False,
@@ -249,7 +247,7 @@ def call(
         typer.Option(
             "--timeout",
             metavar="TIME",
-            help="How long to wait, such as 30s. Default: 30s, 5m for a proposal.",
+            help="Maximum time to wait, such as 30s. Default: 30s, 5m for a proposal.",
             show_default=False,
         ),
     ] = None,
@@ -259,11 +257,11 @@ def call(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Call a tool of a participant, or propose that somebody does.
+    """Call a tool of a participant, or propose the call.
 
-    Who may not call proposes, and waits for what comes of it: what is said about the proposal
-    goes to stderr, the result of the call to stdout. Values are typed by the tool's schema where
-    one may ask for it; otherwise they are texts, and key:=JSON says what they are.
+    If you may not call, the command proposes the call and waits for the result. Remarks about the
+    proposal go to stderr, the result to stdout. Values get their types from the schema of the tool
+    if it can be read. Otherwise they are strings, and key:=JSON sets other types.
 
     \b
     Examples:
@@ -276,9 +274,9 @@ def call(
 
     check_argument_form(arguments, json)
     for text in (to, tool, *(arguments or []), json or ""):
-        _check_text(text, "what is written there")
+        _check_text(text, "an argument")
     if not to.strip():
-        raise typer.BadParameter("there is no id: whose tool shall it be?")
+        raise typer.BadParameter("ID is empty: name the participant that has the tool.")
     seconds = read_timeout(timeout)
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     from interlock.topics.commands.call import make
@@ -302,10 +300,10 @@ def bridge(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Put an MCP server into a topic, as it is. It stays there until Ctrl-C.
+    """Run an MCP server as a participant of a topic, until Ctrl-C.
 
-    It needs a seat that may answer: the profile response_only. When the gateway is lost it is
-    looked for again; a server that ends is started again.
+    The participant must be allowed to respond: profile response_only. The command reconnects to a
+    lost gateway and restarts a server that ends.
 
     \b
     Examples:
@@ -317,7 +315,7 @@ def bridge(
 
     server = read_server(command or [], url, env or [], header or [])
     there = topic_where.gateway(config, node, gateway, token_file, ca)
-    # A mistake on the command line is told before anything slow is imported.
+    # Errors of the command line are reported before slow imports.
     from interlock.terminal.event_loop import run
     from interlock.topics.commands.plain import serve
 
@@ -330,7 +328,7 @@ def list_topics(
         str | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Only this one, with all there is to know.",
+            help="Show only this topic, with all details.",
             show_default=False,
             callback=_checked_name,
         ),
@@ -342,11 +340,11 @@ def list_topics(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show the topics of a running node, and who is in them.
+    """List the topics of a running node and their participants.
 
-    Those of its config, and those that are open by a glob of it: who may come in, what newcomers
-    may say, the node's own seat, what is recorded, who is there, and how many messages were
-    refused. For administrators of topics (topics.admins in the node's config).
+    Shows the topics of the config and the open topics that match its globs: access, profiles, the
+    node's own participant, what is recorded, the participants, and the number of rejected messages.
+    For administrators of topics (topics.admins in the node's config).
 
     \b
     Examples:
@@ -366,8 +364,8 @@ def grant(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATTERN]...",
-            help="Kinds that it may send from now on, such as 'mcp/request:tools/*'.",
+            metavar="PATTERN",
+            help="Kinds to allow, such as 'mcp/request:tools/*'.",
             show_default=False,
         ),
     ] = None,
@@ -376,7 +374,7 @@ def grant(
         typer.Option(
             "--take",
             metavar="PATTERN",
-            help="One that it has no longer. May be repeated.",
+            help="Remove this capability. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -385,7 +383,7 @@ def grant(
         typer.Option(
             "--topic",
             metavar="NAME",
-            help="The topic, where it is in several.",
+            help="The topic, if the participant is in several.",
             show_default=False,
             callback=_checked_name,
         ),
@@ -397,10 +395,11 @@ def grant(
     token_file: TokenOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Change what a participant may say, at once.
+    """Change what a participant may send, at once.
 
-    It holds until the node restarts, or its config gives that seat something else. For
-    administrators of topics (topics.admins in the node's config); nobody changes its own.
+    The change holds until the node restarts, or until its config for this participant changes. For
+    administrators of topics (topics.admins in the node's config). Nobody can change their own
+    capabilities.
 
     \b
     Examples:
@@ -412,10 +411,10 @@ def grant(
 
     given, taken = list(patterns or []), list(take or [])
     for text in (id, *given, *taken):
-        _check_text(text, "what is written there")
+        _check_text(text, "an argument")
     if not id.strip():
-        raise typer.BadParameter("there is no id: `interlock topic list` shows who is there.")
+        raise typer.BadParameter("ID is empty: `interlock topic list` shows the participants.")
     if not given and not taken:
-        raise typer.BadParameter("say what it may send from now on, or what to --take.")
+        raise typer.BadParameter("name a PATTERN to add, or one to remove with --take.")
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     topic_admin.change(there, id, given, taken, topic=name, json=json)

@@ -1,1 +1,1 @@
-"""MCPx v0.1: envelopes, what stands in them, and what belongs together. Pure."""
+"""The MCPx v0.1 message format: envelopes, payloads, threads and proposals. No I/O."""

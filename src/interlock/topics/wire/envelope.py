@@ -1,10 +1,10 @@
-"""The envelope of MCPx (section 3): who says what to whom, around a payload that is not opened.
+"""The envelope of an MCPx message (MCPx §3): sender, recipients and kind, around an unread payload.
 
-A gateway judges the head and passes the text on as it came. So a receiver with another JSON reader
-must find the same head in it: an envelope in which a member stands twice, or beside something that
-some readers take for it (`Kind`, `correlationId`), is refused.
+A gateway checks only the head and forwards the original bytes. A receiver with another JSON parser
+must therefore read the same head. An envelope is rejected if a member occurs twice, or if it has a
+member that some parsers confuse with a known one (`Kind`, `correlationId`).
 
-Pure: bytes in, heads out, and back. The payload is checked to be JSON and an object, no more.
+This module does no I/O. It checks only that the payload is a JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 LONGEST_MESSAGE_ID: Final = 256
 MOST_ADDRESSEES: Final = 1_000
 MOST_MEMBERS: Final = 100
-"""Members of an envelope, known and unknown: looking for twins must not take long."""
+"""The maximum number of members of an envelope, known and unknown. It bounds the search for
+lookalike members."""
 
 _SHOWN: Final = 100
 _BRACE: Final = ord("{")
@@ -38,7 +39,8 @@ _KNOWN: Final = twins.KnownMembers(*_KNOWN_NAMES)
 
 
 class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):
-    """What a gateway knows of a message. `sender` is its `from`; no `to` is for everybody."""
+    """The head of a message: all that a gateway reads. `sender` is the member `from`. An empty `to`
+    addresses everybody."""
 
     id: str
     kind: str
@@ -48,7 +50,7 @@ class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A message, as a participant reads it. `text` is what came."""
+    """A message as a participant reads it. `text` is the original JSON."""
 
     head: EnvelopeHeader
     payload: Raw
@@ -57,17 +59,18 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class EnvelopeError(ProtocolError):
-    """What is wrong with an envelope, and what could be read of it all the same."""
+    """An envelope that cannot be accepted, with the members that could be read."""
 
     def __init__(
         self, message: str, failure: Failure, id: str = "", kind: str = "", sender: str = ""
     ) -> None:
         super().__init__(message, failure)
         self.id = id
-        """Empty: none could be read."""
+        """The id of the envelope. Empty if it could not be read."""
         self.kind = kind
         self.sender = sender
-        """Who says that it sent it, which the gateway has checked. Empty: it did not get so far."""
+        """The `from` of the envelope, which the gateway has checked. Empty if it could not be
+        read."""
 
 
 _Id = Annotated[str, Meta(min_length=1, max_length=LONGEST_MESSAGE_ID)]
@@ -76,8 +79,11 @@ _To = Annotated[tuple[str, ...], Meta(max_length=MOST_ADDRESSEES)]
 
 
 class _Wire(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """The members in the order of the draft's sample. Written again it is never longer than what
-    was read: absent members stay absent, and no character takes more room."""
+    """The JSON shape of an envelope, with members in the order of the example in the draft.
+
+    Encoding it again never makes it longer than the input: absent members stay absent, and no
+    character needs more bytes.
+    """
 
     protocol: str
     id: _Id
@@ -98,31 +104,31 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHECKS: Final[dict[str, tuple[msgspec.json.Decoder[object], str]]] = {
-    "protocol": (msgspec.json.Decoder(str), f'the text "{PROTOCOL}"'),
-    "id": (msgspec.json.Decoder(_Id), f"a text of 1 to {LONGEST_MESSAGE_ID} characters"),
-    "from": (msgspec.json.Decoder(str), "the id under which you were welcomed, as a text"),
-    "kind": (msgspec.json.Decoder(_Kind), f"a text of 1 to {LONGEST_KIND} characters"),
+    "protocol": (msgspec.json.Decoder(str), f'the string "{PROTOCOL}"'),
+    "id": (msgspec.json.Decoder(_Id), f"a string of 1 to {LONGEST_MESSAGE_ID} characters"),
+    "from": (msgspec.json.Decoder(str), "a string: the id from your welcome message"),
+    "kind": (msgspec.json.Decoder(_Kind), f"a string of 1 to {LONGEST_KIND} characters"),
     "to": (
         msgspec.json.Decoder(_To | None),
         f"an array of at most {MOST_ADDRESSEES} participant ids",
     ),
-    "correlation_id": (msgspec.json.Decoder(str | None), "the id of another envelope, as a text"),
+    "correlation_id": (msgspec.json.Decoder(str | None), "a string: the id of another envelope"),
 }
 _REQUIRED: Final = ("protocol", "id", "from", "kind", "payload")
 
 
 def read_head(text: bytes) -> EnvelopeHeader:
-    """What a gateway needs to know. Raises EnvelopeError."""
+    """Parse the head of an envelope, which is all that a gateway needs. Raises EnvelopeError."""
     return _head_of(_read(text))
 
 
 def read_payload(text: bytes) -> Raw:
-    """What a gateway passes on. Raises EnvelopeError, as `read_head` does."""
+    """Return the payload of an envelope. Raises EnvelopeError, as `read_head` does."""
     return _read(text).payload
 
 
 def read_envelope(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> Envelope:
-    """The whole of it. Raises EnvelopeError, for a time stamp that is none as well."""
+    """Parse a whole envelope. Raises EnvelopeError, also for an invalid timestamp."""
     wire = _read(text, longest)
     stamp = "" if isinstance(wire.ts, UnsetType) else _stamp_of(wire, wire.ts)
     return Envelope(_head_of(wire), wire.payload, stamp, text)
@@ -138,9 +144,9 @@ def write_envelope(
     correlation_id: str | None = None,
     ts: str = "",
 ) -> bytes:
-    """`payload` is the text of a JSON object; it is taken as it is."""
+    """Encode an envelope. `payload` is the JSON text of an object and is inserted unchanged."""
     if bytes(memoryview(payload)[:1]) != b"{":
-        raise ValueError("the payload of an envelope is the text of a JSON object")
+        raise ValueError("the payload of an envelope must be the JSON text of an object")
     return _encode(
         _Wire(
             protocol=PROTOCOL,
@@ -168,7 +174,7 @@ def _read(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _Wire:
             wire = _decode_wire(text)
         except _UNREADABLE:
             return _read_exactly(text, longest)
-        # Most senders write it as short as it can be: then nothing stands twice.
+        # Most senders write compact JSON. Equal length then proves that no member occurs twice.
         if (
             (len(_encode(wire)) == len(text) or _said_once(text, wire.payload))
             and wire.protocol == PROTOCOL
@@ -180,7 +186,10 @@ def _read(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _Wire:
 
 
 def _said_once(text: bytes, payload: Raw) -> bool:
-    """Whether no known name stands twice in what has no other: for those who write spaces."""
+    """Return whether no known member occurs twice in an envelope without unknown members.
+
+    Needed for senders that write whitespace.
+    """
     outside = text.replace(bytes(payload), b"", 1)
     if b"\\" in outside:
         return _doubled(text, _decode_members(text)) is None
@@ -189,7 +198,7 @@ def _said_once(text: bytes, payload: Raw) -> bool:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """What is in the payload has not been looked at."""
+    """Return whether the text is valid UTF-8. The decoder has not looked inside the payload."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -198,10 +207,9 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _read_exactly(text: bytes, longest: int) -> _Wire:
-    """The same for whoever writes members that nobody knows, and the reason why it cannot be
-    read."""
+    """Parse an envelope that has unknown members, or raise EnvelopeError with the reason."""
     if len(text) > longest:
-        raise EnvelopeError(f"An envelope has at most {longest} bytes.", INVALID_REQUEST)
+        raise EnvelopeError(f"The envelope is longer than {longest} bytes.", INVALID_REQUEST)
     members = _members_of(text)
     id, kind = _text_in(members, "id", LONGEST_MESSAGE_ID), _text_in(members, "kind", LONGEST_KIND)
 
@@ -211,7 +219,7 @@ def _read_exactly(text: bytes, longest: int) -> _Wire:
     if (doubled := _doubled(text, members)) is not None:
         if doubled == "id":
             id = ""
-        refuse(f"The member {doubled[:_SHOWN]!r} of the envelope stands twice: say it once.")
+        refuse(f"The member {doubled[:_SHOWN]!r} occurs twice in the envelope: send it once.")
     if (twin := _KNOWN.find_lookalike(members.keys() - _KNOWN_SET)) is not None:
         refuse(twins.describe_lookalike("The envelope", *twin))
     for name in _REQUIRED:
@@ -222,15 +230,15 @@ def _read_exactly(text: bytes, longest: int) -> _Wire:
             try:
                 decoder.decode(members[name])
             except _UNREADABLE:
-                refuse(f"The member `{name}` of the envelope is not {meant}.")
+                refuse(f"The member `{name}` of the envelope must be {meant}.")
     if memoryview(members["payload"])[0] != _BRACE:
-        refuse("The member `payload` of the envelope is not an object.")
+        refuse("The member `payload` of the envelope must be an object.")
     known = {name: members[name] for name in _KNOWN_NAMES if name in members}
     wire = _decode_wire(_encode(known))
     if wire.protocol != PROTOCOL:
         refuse(
-            f'This gateway speaks "{PROTOCOL}", and the envelope says {wire.protocol[:_SHOWN]!r}: '
-            f'use a client for "{PROTOCOL}".',
+            f'This gateway supports "{PROTOCOL}". The envelope has protocol '
+            f'{wire.protocol[:_SHOWN]!r}: use a client for "{PROTOCOL}".',
             PROTOCOL_MISMATCH,
         )
     return wire
@@ -241,15 +249,15 @@ def _members_of(text: bytes) -> _Members:
         text.decode()
         members = _decode_members(text)
     except msgspec.ValidationError:
-        why = "A message is one JSON object, the envelope, and this is something else."
+        why = "A message must be one JSON object: the envelope."
         raise EnvelopeError(why, INVALID_REQUEST) from None
     except RecursionError:
-        why = "The envelope is nested too deeply to be read."
+        why = "The envelope is nested too deeply."
         raise EnvelopeError(why, INVALID_REQUEST) from None
     except _UNREADABLE as error:
         raise EnvelopeError(f"The message is not JSON: {error}.", PARSE_ERROR) from None
     if len(members) > MOST_MEMBERS:
-        raise EnvelopeError(f"An envelope has at most {MOST_MEMBERS} members.", INVALID_REQUEST)
+        raise EnvelopeError(f"The envelope has more than {MOST_MEMBERS} members.", INVALID_REQUEST)
     return members
 
 
@@ -262,8 +270,11 @@ _GOES_ON: Final = re.compile(_SPACE + rb"([,}])")
 
 
 def _doubled(text: bytes, members: _Members) -> str | None:
-    """The member that stands twice. `members` has the last value of each: one that is followed by
-    another value, or that comes again, is doubled. So no value has to be read to find its end."""
+    """Return the name of a member that occurs twice, or None.
+
+    `members` has the last value of each name. A name whose value differs at its position, or that
+    occurs again, is a duplicate. So no value has to be parsed to find its end.
+    """
     begin = _BEGINS.match(text)
     seen: set[str] = set()
     at = begin.end() if begin is not None else len(text)
@@ -281,7 +292,7 @@ def _doubled(text: bytes, members: _Members) -> str | None:
 
 
 def _text_in(members: _Members, name: str, longest: int) -> str:
-    """Empty: there is none that could be meant."""
+    """Return the text value of a member. Empty if the member is absent, no text, or too long."""
     if name in members:
         try:
             found = _decode_text(members[name])
@@ -292,7 +303,7 @@ def _text_in(members: _Members, name: str, longest: int) -> str:
     return ""
 
 
-# -- time stamps
+# -- timestamps
 
 _STAMP: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|[+-](\d\d):(\d\d))", re.ASCII
@@ -300,7 +311,7 @@ _STAMP: Final = re.compile(
 
 
 def is_time(text: str) -> bool:
-    """Whether it is a time as RFC 3339 writes it; a leap second is one."""
+    """Return whether the text is an RFC 3339 timestamp. Leap seconds are allowed."""
     found = _STAMP.fullmatch(text)
     if found is None:
         return False
@@ -317,12 +328,12 @@ def is_time(text: str) -> bool:
 
 
 def _stamp_of(wire: _Wire, ts: Raw) -> str:
-    """Empty: it says that it has none."""
+    """Return the timestamp. Empty if `ts` is null or empty."""
     try:
         stamp = _decode_stamp(ts)
     except _UNREADABLE:
         stamp = "unreadable"
     if stamp and not is_time(stamp):
-        why = "The member `ts` of the envelope is not a time like 2025-08-26T14:00:00Z (RFC 3339)."
+        why = "The member `ts` of the envelope must be a time like 2025-08-26T14:00:00Z (RFC 3339)."
         raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind, wire.sender)
     return stamp or ""

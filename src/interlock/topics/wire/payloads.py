@@ -1,10 +1,10 @@
-"""What stands in an envelope, read by whoever receives it (section 4.3 of MCPx).
+"""Payloads of envelopes, as receivers read them (MCPx §4.3).
 
-A gateway judges the kind and never opens the payload. So a receiver believes nothing before the
-payload says the same as the kind: method and context, and in a way that every JSON reader reads
-alike. Whatever does not is a `PayloadError`, and there is no switch to let it pass.
+A gateway checks the kind of a message and never opens the payload. So a receiver accepts a payload
+only if its method and context match the kind, and if every JSON parser reads it alike. Everything
+else raises `PayloadError`. The check cannot be disabled.
 
-Pure: envelopes in, contents out, and payloads back.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from interlock.topics.wire.envelope import Envelope
 
 Format = Literal["plain", "markdown"]
 MOST_PARAMS: Final = 100
-"""Members of `params`, known and unknown: looking for twins must not take long."""
+"""The maximum number of members of `params`, known and unknown. It bounds the search for lookalike
+members."""
 MOST_MEMBERS: Final = 100
-"""Members of a payload, for the same reason."""
+"""The maximum number of members of a payload, for the same reason."""
 
 _NOTHING: Final = Raw(b"{}")
 _SHOWN: Final = 100
@@ -48,18 +49,18 @@ _OF_PARAMS: Final = {
     for method, member in CONTEXT_MEMBER.items()
 }
 ENDED: Final = "interlock/ended"
-"""A member of a chat's payload: see `Chat.ended`."""
+"""A member of a chat payload: see `Chat.end_reason`."""
 
 
 class PayloadError(ProtocolError):
-    """The payload is not what the kind says, or could be read in two ways."""
+    """A payload that does not match its kind, or that parsers could read in different ways."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, INVALID_REQUEST)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Somebody is asked for something. `context` is what the payload names."""
+    """A request. `context` is the tool, prompt or resource that the payload names."""
 
     id: Raw
     method: str
@@ -68,7 +69,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """Something is told, and not answered."""
+    """A notification: it gets no response."""
 
     method: str
     context: str = ""
@@ -76,8 +77,8 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """An answer. It does not say itself to what: `method` and `context` are what its kind claims,
-    and whoever knows the request compares."""
+    """A response. It does not name its request: `method` and `context` come from its kind. Callers
+    that know the request must compare them."""
 
     id: Raw
     method: str
@@ -87,7 +88,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class ProposalPayload(msgspec.Struct, frozen=True):
-    """Somebody who may not do it asks that somebody does."""
+    """A proposed call, which another participant may make."""
 
     method: str
     context: str = ""
@@ -95,47 +96,49 @@ class ProposalPayload(msgspec.Struct, frozen=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """Words."""
+    """A chat message."""
 
     text: str
     format: Format = "plain"
     ended: str = msgspec.field(name=ENDED, default="")
-    """How a proposal ended that it is about, by the name of an error. The draft has no word for
-    it, so it stands beside the words, where others do not notice it."""
+    """The name of the error with which a proposal ended, if the message reports that.
+
+    MCPx has no member for this. It is an extra member of the payload, which other clients ignore.
+    """
 
 
 class ParticipantInfo(msgspec.Struct, frozen=True):
-    """A participant, as a gateway shows it."""
+    """A participant, as a gateway describes it."""
 
     id: str
     capabilities: tuple[str, ...] = ()
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """Somebody came or went."""
+    """A participant joined or left."""
 
     event: Literal["join", "leave"]
     participant: ParticipantInfo
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Who one is, what one may send, and who else is there."""
+    """The identity and capabilities of the receiver, and the other participants."""
 
     you: ParticipantInfo
     participants: tuple[ParticipantInfo, ...] = ()
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What a gateway did not do, and why. The rest of it stays in the payload."""
+    """An error that the gateway reports. Other members stay in the payload."""
 
     error: str
     message: str = ""
     lost: int = 0
-    """How many messages did not come, where that is the problem."""
+    """The number of messages that were not delivered, if that is the error."""
 
 
 class UnknownPayload(msgspec.Struct, frozen=True):
-    """Of a kind that this draft does not have. It is nothing of MCP."""
+    """The payload of a kind that MCPx v0.1 does not define. It is not an MCP message."""
 
     payload: Raw
 
@@ -163,7 +166,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_content(envelope: Envelope) -> Content:
-    """What an envelope holds, checked against its kind. Raises PayloadError, and nothing else."""
+    """Parse the payload of an envelope and check it against the kind. Raises PayloadError only."""
     head, payload = envelope.head, envelope.payload
     if is_reserved(head.kind):
         return _read_system(envelope)
@@ -177,11 +180,11 @@ def read_content(envelope: Envelope) -> Content:
         return _read_request(kind, payload)
     if kind.family == RESPONSE:
         if head.correlation_id is None:
-            raise PayloadError("A response without `correlation_id` answers nothing.")
+            raise PayloadError("A response must have a `correlation_id`.")
         return _read_response(kind, payload)
     if kind.family == PROPOSAL:
         if head.correlation_id is not None:
-            raise PayloadError("A proposal begins something: it has no `correlation_id`.")
+            raise PayloadError("A proposal must not have a `correlation_id`.")
         return _read_proposal(kind, payload)
     if head.kind == CHAT:
         return _read_chat(payload)
@@ -189,8 +192,10 @@ def read_content(envelope: Envelope) -> Content:
 
 
 def context_of(method: str, params: bytes | Raw) -> str:
-    """What a call is about: the tool, the prompt, the resource. Empty: the method has no such
-    thing. Raises PayloadError where `params` does not say it, or says it in two ways."""
+    """Return the tool, prompt or resource that a call names. Empty if the method has none.
+
+    Raises PayloadError if `params` does not name it, or names it ambiguously.
+    """
     member = CONTEXT_MEMBER.get(method)
     if member is None:
         return ""
@@ -205,17 +210,22 @@ def context_of(method: str, params: bytes | Raw) -> str:
     except _UNREADABLE:
         context = ""
     if not context:
-        raise PayloadError(f"`params.{member}` of {method} must be a text that is not empty.")
+        raise PayloadError(f"`params.{member}` of {method} must be a non-empty string.")
     return context
 
 
 def proposal_payload(method: str, params: bytes | Raw) -> bytes:
-    """Method and params, and nothing else: a proposal is no request yet."""
+    """Encode the payload of a proposal: method and params only, since a proposal is not a
+    request."""
     return b"".join((b'{"method":', jsonrpc.encode_value(method), b',"params":', params, b"}"))
 
 
 def chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> bytes:
-    """`ended`: the proposal that it is about comes to nothing, and why, as the name of an error."""
+    """Encode the payload of a chat message.
+
+    Args:
+        ended: the name of the error with which the proposal ended that the message is about.
+    """
     said = {"text": text, "format": format}
     return jsonrpc.encode_value({**said, ENDED: ended} if ended else said)
 
@@ -228,7 +238,7 @@ def _read_request(kind: MessageKind, payload: Raw) -> Request | Notification:
     message = _message_of(payload)
     if message.method is UNSET:
         raise PayloadError(
-            f"The kind says that it is a request ({kind.method[:_SHOWN]}), and it is none."
+            f"The kind names a request ({kind.method[:_SHOWN]}), but the payload is none."
         )
     params = _object_or_nothing(message.params)
     context = _matching(kind, message.method, params)
@@ -244,7 +254,7 @@ def _read_response(kind: MessageKind, payload: Raw) -> Response:
     message = _message_of(payload)
     if message.method is not UNSET or not isinstance(message.id, Raw):
         raise PayloadError(
-            f"The kind says that it is a response ({kind.method[:_SHOWN]}), and it is none."
+            f"The kind names a response ({kind.method[:_SHOWN]}), but the payload is none."
         )
     result = message.result if isinstance(message.result, Raw) else None
     error = message.error if isinstance(message.error, Raw) else None
@@ -258,12 +268,12 @@ def _read_proposal(kind: MessageKind, payload: Raw) -> ProposalPayload:
     if unknown:
         first = min(unknown)[:_SHOWN]
         raise PayloadError(
-            f"A proposal has `method` and `params` and nothing else; this one has {first!r}."
+            f"A proposal has only `method` and `params`. This one also has {first!r}."
         )
     try:
         method = _decode_text(members.get("method", Raw(b"null")))
     except _UNREADABLE:
-        raise PayloadError("`method` of a proposal must be a text.") from None
+        raise PayloadError("`method` of a proposal must be a string.") from None
     params = _object_or_nothing(members.get("params", UNSET))
     return ProposalPayload(method, _matching(kind, method, params), params)
 
@@ -274,35 +284,37 @@ def _read_chat(payload: Raw) -> Chat:
         return _decode_chat(payload)
     except _UNREADABLE as error:
         raise PayloadError(
-            f'The payload of chat needs a `text`, and `format` "plain" or "markdown": {error}.'
+            f'A chat payload needs `text`, and a `format` of "plain" or "markdown": {error}.'
         ) from None
 
 
 def _read_system(envelope: Envelope) -> Content:
     head = envelope.head
     if head.sender != GATEWAY:
-        raise PayloadError(f"Only a gateway says {head.kind[:_SHOWN]}.")
+        raise PayloadError(f"Only a gateway may send {head.kind[:_SHOWN]}.")
     decoder = _SAID_BY_GATEWAYS.get(head.kind)
     if decoder is None:
         return UnknownPayload(envelope.payload)
     try:
         said: Welcome | Presence | Problem = decoder.decode(envelope.payload)
     except _UNREADABLE as error:
-        raise PayloadError(f"The payload of {head.kind} cannot be read: {error}.") from None
+        raise PayloadError(f"The payload of {head.kind} is invalid: {error}.") from None
     return said
 
 
 def _matching(kind: MessageKind, method: str, params: Raw) -> str:
-    """The context that the payload names. A kind without one may stand for any: whoever may send
-    that may send all of them."""
+    """Return the context that the payload names, after a comparison with the kind.
+
+    A kind without a context matches every context: a sender that may send it may send all of them.
+    """
     if method != kind.method:
         raise PayloadError(
-            f"The kind says {kind.method[:_SHOWN]}, and the payload says {method[:_SHOWN]!r}."
+            f"The kind names {kind.method[:_SHOWN]}, but the payload names {method[:_SHOWN]!r}."
         )
     context = context_of(method, params)
     if kind.context and kind.context != context:
         raise PayloadError(
-            f"The kind says {method} of {kind.context[:_SHOWN]!r}, and the payload says "
+            f"The kind names {method} of {kind.context[:_SHOWN]!r}, but the payload names "
             f"{context[:_SHOWN]!r}."
         )
     return context
@@ -313,7 +325,7 @@ def _message_of(payload: Raw) -> jsonrpc.Message:
         message = jsonrpc.decode_single(bytes(payload))
         twin = _OF_MESSAGES.find_lookalike(jsonrpc.decode_members(payload))
     except ProtocolError as error:
-        raise PayloadError(f"The payload is no message of MCP. {error.message}") from None
+        raise PayloadError(f"The payload is not an MCP message. {error.message}") from None
     if twin is not None:
         raise PayloadError(twins.describe_lookalike("The payload", *twin))
     return message
@@ -335,27 +347,32 @@ def _object_or_nothing(params: Any) -> Raw:
 
 
 def _check_size(payload: Raw) -> None:
-    """That it has so few members that a long look at them costs little. Comes first, and is cheap:
-    whoever may say a word must not be able to keep a receiver busy with it."""
+    """Reject payloads with too many members before the more expensive checks run.
+
+    Otherwise a participant that may only chat could keep a receiver busy.
+    """
     try:
         members = len(jsonrpc.decode_members(payload))
     except ProtocolError:
-        return  # whoever reads it says better what is wrong
+        return  # the parser reports this error with a better message
     if members > MOST_MEMBERS:
-        raise PayloadError(f"The payload has {members} members, more than {MOST_MEMBERS}.")
+        raise PayloadError(f"The payload has {members} members. The limit is {MOST_MEMBERS}.")
 
 
 class _Doubled(Exception):
-    """A member stands twice."""
+    """A member occurs twice."""
 
 
 def _check_once(payload: Raw, *, deep: bool) -> None:
-    """That no member stands twice: some readers take the first, others the last, and what one of
-    them judges is not what the other does. `deep`: nor in anything that is in it."""
+    """Reject a payload in which a member occurs twice: parsers differ in which value they use.
+
+    Args:
+        deep: also check nested objects.
+    """
     twice: list[str] = []
 
     def members(pairs: list[tuple[str, Any]]) -> None:
-        # Objects end from the inside out, so the last to end is the payload itself.
+        # The hook is called for inner objects first, so the last call is for the payload itself.
         if not deep:
             twice.clear()
         if len({name for name, _ in pairs}) != len(pairs):
@@ -365,22 +382,23 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
 
     try:
         text = bytes(payload).decode()
-        # Numbers stay text: their size does not matter here.
+        # Keep numbers as text: their size does not matter here.
         json.loads(text, object_pairs_hook=members, parse_int=str, parse_float=str)
     except _Doubled:
         pass
     except UnicodeDecodeError:
         raise PayloadError("The payload is not UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise PayloadError(f"The payload cannot be read: {error}.") from None
+        raise PayloadError(f"The payload is invalid: {error}.") from None
     if twice:
         raise PayloadError(
-            f"The member {twice[-1][:_SHOWN]!r} of the payload stands twice: say it once."
+            f"The member {twice[-1][:_SHOWN]!r} occurs twice in the payload: send it once."
         )
 
 
 def _first_again(pairs: list[tuple[str, Any]]) -> str:
-    """The first name that was there before. One pass: there may be a hundred thousand."""
+    """Return the first name that occurs a second time. One pass, because there may be 100,000
+    names."""
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:

@@ -1,11 +1,11 @@
-"""What became of proposals, as a participant keeps it (section 10.2 of MCPx).
+"""The states of proposals, as a participant tracks them (MCPx §10.2).
 
-Nothing of this is ever sent: the draft has no messages for it. A proposal is fulfilled when the
-same call is seen as a request that names it; whoever changes its arguments is noted, and a request
-for something else fulfils nothing. `may_settle` says whose answer is its outcome. The memory is
-bounded, and whoever fills it pushes out only what is its own.
+None of this is ever sent: MCPx has no messages for it. A proposal is fulfilled when the same call
+is seen as a request that names the proposal. Changed arguments are recorded; a request for another
+call does not fulfil it. `is_proposal_outcome` decides whose response is the outcome. The memory is
+bounded, and a participant that fills it displaces only its own proposals.
 
-Pure: the time is given.
+This module does no I/O. Callers pass the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import ProposalPayload, Request
 
 LIFETIME: Final = 300.0
-"""Seconds in which a proposal is waited for."""
+"""Seconds until a pending proposal expires."""
 MOST: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -36,23 +36,23 @@ MOVES: Final[dict[tuple[Status, Move], Status]] = {
     ("pending", "fulfil"): "fulfilled",
     ("pending", "reject"): "rejected",
     ("pending", "expire"): "expired",
-    # Somebody else may have another clock and another opinion: what was seen was seen.
+    # Other participants have other clocks and may decide otherwise. What was seen counts.
     ("rejected", "fulfil"): "fulfilled",
     ("expired", "fulfil"): "fulfilled",
     ("fulfilled", "fulfil"): "fulfilled",
-    # Whoever was asked says that it was not made, and that somebody else decides.
+    # The recipient responded that the call was not made and that a person decides elsewhere.
     ("fulfilled", "withdraw"): "pending",
 }
-"""Everything that can happen to a proposal. What does not stand here changes nothing."""
+"""All state transitions of a proposal. Every other combination changes nothing."""
 
 
 class TrackedProposal(msgspec.Struct, frozen=True):
-    """A proposal, with the members that the draft's sample has, and what became of it."""
+    """A proposal and its state. The camelCase members are those of the example in the draft."""
 
     proposalId: str
     proposer: str
     target: str
-    """The first that it was addressed to; empty: everybody."""
+    """The first recipient. Empty: everybody."""
     method: str
     params: Raw
     status: Status
@@ -63,15 +63,15 @@ class TrackedProposal(msgspec.Struct, frozen=True):
     expires: float = 0.0
     fulfilled_by: str = ""
     fulfilments: tuple[str, ...] = ()
-    """The ids of the requests that fulfilled it, the first of them first."""
+    """The ids of the requests that fulfilled it, in order."""
     changed: tuple[str, ...] = ()
-    """Those of them that had other arguments."""
+    """The ids of those requests that had other arguments."""
     note: str = ""
-    """What somebody should know: a second fulfilment, other arguments, the reason of a refusal."""
+    """A remark for readers: a second fulfilment, other arguments, the reason of a rejection."""
 
 
 class Proposals:
-    """The proposals of one topic, the oldest first."""
+    """The proposals of one topic, oldest first."""
 
     def __init__(
         self,
@@ -81,18 +81,21 @@ class Proposals:
         most: int = MOST,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        """`stamp` writes a time down."""
+        """
+        Args:
+            stamp: formats a time.
+        """
         self._seconds = seconds
         self._stamp = stamp
         self._most = most
         self._most_bytes = most_bytes
         self._kept: dict[str, TrackedProposal] = {}
         self._weights: Counter[str] = Counter()
-        """By proposer."""
+        """Estimated bytes, by proposer."""
 
     @property
     def all(self) -> Mapping[str, TrackedProposal]:
-        """By id. It changes as they do."""
+        """The proposals by id. The mapping changes as they do."""
         return self._kept
 
     def get(self, id: str | None) -> TrackedProposal | None:
@@ -101,8 +104,11 @@ class Proposals:
     def record(
         self, head: EnvelopeHeader, proposal: ProposalPayload, now: float
     ) -> TrackedProposal:
-        """A proposal came by, or was made. One of an id that is known is in the place of the older
-        one: whoever hears it sees to it that this is not somebody else's."""
+        """Track a proposal that was received or sent.
+
+        It replaces an earlier one with the same id. The caller must make sure that the earlier one
+        is not another participant's.
+        """
         older = self._kept.pop(head.id, None)
         if older is not None:
             self._lighten(older)
@@ -126,8 +132,10 @@ class Proposals:
         return tracked
 
     def fulfilled(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
-        """A request that names a proposal came by, or is about to be made. The proposal, where
-        that fulfils it; None: it does not."""
+        """Record a request that names a proposal, received or about to be sent.
+
+        Returns the proposal if the request fulfils it, else None.
+        """
         tracked = self.get(head.correlation_id)
         if tracked is None:
             return None
@@ -135,14 +143,14 @@ class Proposals:
         if why_not:
             self._change(tracked, note=why_not)
             return None
-        # What was said while it waited is over; what was wrong with a fulfilment is not.
+        # Notes from the pending state no longer matter. Notes about a fulfilment stay.
         notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
         changed = tracked.changed
         if not same(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
             changed = (*changed, head.id)[:100]
         if tracked.status == "fulfilled":
-            notes.append(f"{head.sender} fulfilled it once more")
+            notes.append(f"{head.sender} fulfilled it again")
         elif tracked.status != "pending":
             notes.append(f"{head.sender} fulfilled it after it was {tracked.status} here")
         return self._change(
@@ -155,8 +163,8 @@ class Proposals:
         )
 
     def withdrawn(self, id: str, fulfilment: str) -> None:
-        """The request that fulfilled it was answered, and not made: somebody else decides. One that
-        nothing else fulfilled waits again."""
+        """Undo a fulfilment: its response said that the call was not made because a person decides
+        elsewhere. The proposal is pending again if it has no other fulfilment."""
         tracked = self.get(id)
         if tracked is None or fulfilment not in tracked.fulfilments:
             return
@@ -171,7 +179,7 @@ class Proposals:
             )
 
     def reject(self, id: str, reason: str = "") -> TrackedProposal | None:
-        """It is not wanted here. None: it is not pending, or unknown."""
+        """Reject a proposal locally. Returns None if it is unknown or not pending."""
         tracked = self.get(id)
         status = None if tracked is None else MOVES.get((tracked.status, "reject"))
         if tracked is None or status is None:
@@ -179,13 +187,13 @@ class Proposals:
         return self._change(tracked, status=status, note=reason)
 
     def remark(self, id: str, note: str) -> None:
-        """Somebody said something about it. What was wrong with a fulfilment stays."""
+        """Add a note about a proposal. Notes about problems of a fulfilment stay."""
         tracked = self.get(id)
         if tracked is not None and not (tracked.status == "fulfilled" and tracked.note):
             self._change(tracked, note=note)
 
     def expire(self, now: float) -> list[TrackedProposal]:
-        """Those whose time is over now."""
+        """Expire the proposals that are due, and return them."""
         due = [one for one in self._kept.values() if one.expires <= now]
         return [
             self._change(one, status=status)
@@ -199,7 +207,7 @@ class Proposals:
         return changed
 
     def _forget_one(self) -> None:
-        """The oldest of whoever has taken the most room."""
+        """Remove the oldest proposal of the proposer that uses the most memory."""
         heaviest = max(self._weights, key=self._weights.__getitem__)
         oldest = next(self._of(heaviest))
         del self._kept[oldest.proposalId]
@@ -215,7 +223,8 @@ class Proposals:
 
 
 def same(one: Raw | bytes, other: Raw | bytes) -> bool:
-    """Whether two params ask for the same. `_meta` is about a message, not about what is asked."""
+    """Return whether two params describe the same call. `_meta` belongs to the message and is
+    ignored."""
     if bytes(one) == bytes(other):
         return True
     try:
@@ -229,7 +238,10 @@ def same(one: Raw | bytes, other: Raw | bytes) -> bool:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Equal as JSON: to Python 1, 1.0 and true are the same. Without recursion: it may be deep."""
+    """Return whether two values are equal as JSON. For Python 1, 1.0 and True are equal.
+
+    Iterative, because the values may be nested deeply.
+    """
     pairs = [(one, other)]
     while pairs:
         one, other = pairs.pop()
@@ -247,18 +259,23 @@ def _equal(one: object, other: object) -> bool:
 
 
 def may_settle(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
-    """Whether the answer to a fulfilment is the outcome of the proposal: it comes from somebody
-    whom the proposer meant, or from whoever such a one asked. Otherwise anybody who may ask and
-    answer could make an outcome up. `to`: whom it was proposed to; nobody: anybody will do."""
+    """Return whether the response to a fulfilment is the outcome of the proposal.
+
+    It is if a recipient of the proposal sent the response or the request. Otherwise any participant
+    that may request and respond could invent an outcome.
+
+    Args:
+        to: the recipients of the proposal; empty: everybody.
+    """
     return not to or answered_by in to or asked_by in to
 
 
 def _why_not(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -> str:
     if (request.method, request.context) != (tracked.method, tracked.context):
-        return f"{head.sender} named it in a request for something else"
+        return f"{head.sender} named it in a request for another call"
     elsewhere = not set(head.to) & set(tracked.to)
     if tracked.to and elsewhere and head.sender not in tracked.to:
-        return f"{head.sender} asked somebody for it whom the proposer did not mean"
+        return f"{head.sender} sent the request to a participant that is not a recipient"
     return ""
 
 

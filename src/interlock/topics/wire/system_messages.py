@@ -1,6 +1,6 @@
-"""What only a gateway says (sections 3.4 and 3.5): welcome, presence and error.
+"""Messages that only a gateway sends (MCPx §3.4, §3.5): welcome, presence and error.
 
-Pure: ids and times are given, and bytes come out.
+This module does no I/O. Callers pass ids and times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class ParticipantView(Protocol):
-    """Somebody in a topic, and what it may say there."""
+    """A participant of a topic, with its capabilities."""
 
     @property
     def id(self) -> str: ...
@@ -27,7 +27,8 @@ class ParticipantView(Protocol):
 
 
 def welcome(id: str, ts: str, you: ParticipantView, others: Iterable[ParticipantView]) -> bytes:
-    """Who the addressee is, what it may say, and who else is there."""
+    """Encode a welcome: the identity and capabilities of the recipient, and the other
+    participants."""
     payload = {"you": _told(you), "participants": [_told(other) for other in others]}
     return write_envelope(
         id=id, ts=ts, sender=GATEWAY, to=(you.id,), kind=WELCOME, payload=_encode(payload)
@@ -37,7 +38,7 @@ def welcome(id: str, ts: str, you: ParticipantView, others: Iterable[Participant
 def presence(
     id: str, ts: str, event: str, participant_id: str, capabilities: Sequence[str] | None
 ) -> bytes:
-    """Somebody came or left, and with what it may say: None, where that is over."""
+    """Encode a presence message. `capabilities` is None if the participant left."""
     participant: dict[str, Any] = {"id": participant_id}
     if capabilities is not None:
         participant["capabilities"] = list(capabilities)
@@ -54,7 +55,7 @@ def error(
     correlation_id: str | None,
     **more: Any,
 ) -> bytes:
-    """Why something was not passed on: a word for programs, a sentence for people, and more."""
+    """Encode an error message: a code for programs, a sentence for people, and further members."""
     payload = _encode({"error": error, "message": message, **more})
     return write_envelope(
         id=id,

@@ -1,10 +1,10 @@
-"""Which messages belong together: what was asked, proposed, fulfilled and answered, by ids.
+"""Threads of messages: proposals, requests and responses that belong together, linked by ids.
 
-A response does not say what it answers but by the id of an envelope, so whoever receives it must
-have seen that one. The memory is bounded, by messages and by bytes, and keeps no payload: the
-oldest are forgotten, and a response to those is neither right nor wrong.
+A response names its request only by the id of an envelope, so a receiver must have seen that
+request. The memory is bounded in messages and bytes, and keeps no payloads. The oldest messages are
+removed first; a response to a removed request cannot be verified.
 
-Pure.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from interlock.topics.wire.payloads import Content, ProposalPayload, Request, Re
 MOST: Final = 4_096
 MOST_BYTES: Final = 8 * 1024 * 1024
 _EACH: Final = 200
-"""What a message costs beside its own texts, roughly."""
+"""The approximate overhead of a message beside its own strings."""
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class ThreadMessage(msgspec.Struct, frozen=True):
-    """A message that came by, without its payload."""
+    """A message that was seen, without its payload."""
 
     head: EnvelopeHeader
     method: str = ""
     context: str = ""
     request_id: str | bytes | None = None
-    """The JSON-RPC id, of a request: see `id_value`."""
+    """The JSON-RPC id of a request: see `decode_id`."""
     proposal: bool = False
     weight: int = 0
 
@@ -43,7 +43,7 @@ class ThreadMessage(msgspec.Struct, frozen=True):
 
 
 class MessageThreads:
-    """What was seen lately in one topic, by anybody."""
+    """The recent messages of one topic, of all participants."""
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -55,8 +55,7 @@ class MessageThreads:
         return len(self._seen)
 
     def record(self, envelope: Envelope, content: Content) -> str:
-        """Remember a message. Why it must not be believed, where its id was used before; empty:
-        nothing speaks against it."""
+        """Record a message. Returns an error text if its id was used before, else an empty text."""
         head = envelope.head
         before = self._seen.get(head.id)
         if before is not None:
@@ -72,18 +71,18 @@ class MessageThreads:
         return ""
 
     def proposal(self, id: str | None) -> ThreadMessage | None:
-        """A proposal that was seen."""
+        """Return the proposal with this id, if it was seen."""
         seen = self._seen.get(id) if id is not None else None
         return seen if seen is not None and seen.proposal else None
 
     def request(self, id: str | None) -> ThreadMessage | None:
-        """A request that was seen."""
+        """Return the request with this id, if it was seen."""
         seen = self._seen.get(id) if id is not None else None
         return seen if seen is not None and seen.asked else None
 
     def fits(self, head: EnvelopeHeader, response: Response) -> bool | None:
-        """Whether a response answers the request that it names. None: that was never seen here, so
-        nobody can tell."""
+        """Return whether a response matches the request that it names. None if the request was not
+        seen."""
         if head.correlation_id is None:
             return False
         if head.correlation_id not in self._seen:
@@ -92,8 +91,8 @@ class MessageThreads:
         return asked is not None and answers(asked, head, response)
 
     def chain(self, id: str) -> tuple[str, ...]:
-        """Everything that belongs to a message, in the order in which it came: the proposal, what
-        fulfilled it, the responses, the errors. Empty: it was never seen."""
+        """Return the ids of the whole thread of a message, in order of arrival: the proposal, its
+        fulfilments, responses and errors. Empty if the message was not seen."""
         if id not in self._seen:
             return ()
         root, up = id, {id}
@@ -109,21 +108,27 @@ class MessageThreads:
 
 
 def answers(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
-    """Whether a response is one to this very request: the method, the context and the JSON-RPC id
-    are the same, and it comes from somebody who was asked."""
+    """Return whether a response belongs to this request.
+
+    The method, the context and the JSON-RPC id must be the same, and the sender must be a recipient
+    of the request.
+    """
     if asked.head.to and head.sender not in asked.head.to:
         return False
     return (
         id_value(response.id) == asked.request_id
         and response.method == asked.method
-        # A request that names no context in its kind may be answered in the same way.
+        # A response may leave the context out of its kind if the request did.
         and response.context in (asked.context, read_kind(asked.head.kind).context)
     )
 
 
 def id_value(raw: Raw | bytes) -> str | bytes:
-    """A JSON-RPC id as something to compare. A peer may write the same text with other escapes; a
-    number stays as it is written, for it can have any length."""
+    """Decode a JSON-RPC id for comparison.
+
+    A peer may write the same string with other escapes. A number stays as written, because it can
+    have any length.
+    """
     try:
         return _decode_text(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -131,7 +136,7 @@ def id_value(raw: Raw | bytes) -> str | bytes:
 
 
 def seen_of(head: EnvelopeHeader, content: Content) -> ThreadMessage:
-    """What is kept of a message."""
+    """Return what is stored of a message."""
     weight = _EACH + sum(map(len, (head.id, head.kind, head.sender, *head.to)))
     weight += len(head.correlation_id or "")
     if isinstance(content, Request):
