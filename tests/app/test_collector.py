@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlock.app.garbage_collector import EVERY, GROWTH, GarbageCollector, memory_in_use
+from interlock.app.garbage_collector import (
+    COLLECT_SECONDS,
+    GROWTH_BYTES,
+    GarbageCollector,
+    measure_memory,
+)
 from tests.core.pipeline.rig import HandClock
 
 
@@ -37,7 +42,7 @@ def test_young_cycles_are_freed_by_the_clock() -> None:
     for _ in range(3):
         lost = ring()
         assert lost() is not None
-        clock.advance(EVERY)
+        clock.advance(COLLECT_SECONDS)
         assert lost() is None
     collector.stop()
     assert clock.timers == 0
@@ -50,15 +55,15 @@ def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
     kept = Ring()
     lost = weakref.ref(kept)
     # It lives long enough to be old.
-    clock.advance(EVERY * 3)
+    clock.advance(COLLECT_SECONDS * 3)
     del kept
-    clock.advance(EVERY * 3)
+    clock.advance(COLLECT_SECONDS * 3)
     assert lost() is not None
-    memory[0] = GROWTH
-    clock.advance(EVERY)
+    memory[0] = GROWTH_BYTES
+    clock.advance(COLLECT_SECONDS)
     assert lost() is None
     collector.stop()
 
 
 def test_memory_in_use_is_known() -> None:
-    assert memory_in_use() > 1024 * 1024
+    assert measure_memory() > 1024 * 1024

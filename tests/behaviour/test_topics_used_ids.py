@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from interlock.topics.client import Events, Participant
-from interlock.topics.wire.threads import MOST
+from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
@@ -169,7 +169,7 @@ def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, pla
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
             await all_heard(events, agent, worker)
             tracked = boss.tracked[proposal]
-            for _ in range(MOST // 200 + 1):
+            for _ in range(MAX_MESSAGES // 200 + 1):
                 for _ in range(200):
                     await agent.chat()
                 await all_heard(events, agent)

@@ -13,7 +13,7 @@ import pytest
 
 from bench.certificates import Authority
 from interlock.topics.client import Participant
-from interlock.topics.commands.admin import overview
+from interlock.topics.commands.admin import format_topics
 from interlock.topics.overview import TopicDetails, TopicMember
 from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
@@ -292,7 +292,7 @@ def test_many_are_counted_and_nobody_writes_a_line_of_ours() -> None:
         name="ops", entry="ops", access="private", profile="none", anonymous="none", seats=0,
         node=None, record="off", most=20, open=True, refused=3, members=members,
     )  # fmt: skip
-    lines = list(overview([topic]))
+    lines = list(format_topics([topic]))
     assert len(lines) == 2 + 10 + 1
     assert lines[-1] == "  … and 2 more: interlock topic list ops"
     assert all(line.isprintable() for line in lines)

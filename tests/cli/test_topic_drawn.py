@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from interlock.terminal.safe_text import escape_invisible, measure_width, wrap_text
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
-from interlock.topics.commands.message_format import addressed, exactly
+from interlock.topics.commands.message_format import format_params, split_recipient
 from interlock.topics.commands.pending_proposals import PendingProposal
-from interlock.topics.commands.screen import Screen, now_waiting, pressed, question
-from interlock.topics.commands.screen_view import drawn, undrawable
+from interlock.topics.commands.screen import Screen, format_question, handle_key, set_proposals
+from interlock.topics.commands.screen_view import describe_screen_problem, draw_screen
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -48,7 +48,7 @@ SCREEN = Screen("ops", own="human", connected=True)
 )
 def test_what_may_be_drawn_too_wide_or_not_at_all_is_a_number(sign: str, shown: str) -> None:
     params = json.dumps({"a": f"e{sign}!"}, ensure_ascii=False).encode()
-    assert exactly(params) == ["{", f'  "a": "e{shown}!"', "}"]
+    assert format_params(params) == ["{", f'  "a": "e{shown}!"', "}"]
 
 
 def test_no_sign_of_a_question_is_wider_or_elsewhere_on_another_terminal() -> None:
@@ -82,7 +82,7 @@ def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) ->
     one = replace(one, **{field: value})
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
     for width in (20, 60, 80, 200):
-        lines = question(topic_screen.resized(screen, width, 50))
+        lines = format_question(topic_screen.resize(screen, width, 50))
         # The last cell is where terminals put what does not fit.
         assert all(measure_width(f"│ {line}") < width for line in lines)
         assert "cron.d/evil" in "".join(line.removeprefix("  ") for line in lines)
@@ -92,7 +92,7 @@ def test_of_those_whom_it_is_for_all_are_shown() -> None:
     to = ", ".join(f"worker-{number}" for number in range(400))
     one = PendingProposal("p9", "agent", to, "tools/call w", b"{}")
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
-    shown = " ".join(" ".join(question(screen)).split())
+    shown = " ".join(" ".join(format_question(screen)).split())
     assert to in shown
 
 
@@ -106,9 +106,9 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
         return cell_len(text)
 
     monkeypatch.setattr("interlock.topics.commands.screen_view.cell_len", counted)
-    screen, _ = pressed(SCREEN, Key("paste", "\u6f22" * topic_screen.LONGEST_DRAFT))
+    screen, _ = handle_key(SCREEN, Key("paste", "\u6f22" * topic_screen.MAX_DRAFT_LENGTH))
     for cursor in (len(screen.draft), 4_000, 0):
-        rows = drawn(replace(screen, cursor=cursor))
+        rows = draw_screen(replace(screen, cursor=cursor))
         assert all(cell_len(row.plain) == 80 for row in rows)
     assert len(measured) < 1_000
     assert max(measured) <= 2 * 80
@@ -118,16 +118,16 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
 def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
     one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True)
-    screen, _ = pressed(topic_screen.resized(screen, *size), Key("text", "a"))
+    screen, _ = handle_key(topic_screen.resize(screen, *size), Key("text", "a"))
     for key in (*[Key("page_down")] * 5, Key("text", "y")):
-        screen, deed = pressed(topic_screen.looked(screen), key)
+        screen, deed = handle_key(topic_screen.mark_drawn(screen), key)
     assert (deed, screen.asking) == (None, "p9")
     assert "20 columns and 8 lines" in screen.note
     # It is large enough now.
-    screen = topic_screen.resized(screen, 80, 24)
-    assert pressed(screen, Key("text", "y"))[1] is None
-    seen = topic_screen.looked(screen)
-    assert pressed(seen, Key("text", "y"))[1] == topic_screen.ScreenAction("fulfil", "p9")
+    screen = topic_screen.resize(screen, 80, 24)
+    assert handle_key(screen, Key("text", "y"))[1] is None
+    seen = topic_screen.mark_drawn(screen)
+    assert handle_key(seen, Key("text", "y"))[1] == topic_screen.ScreenAction("fulfil", "p9")
 
 
 def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
     long = PendingProposal("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')
     screen = replace(SCREEN, proposals=(long,), chosen="p9", deciding=True)
     for key in (Key("text", "a"), Key("down"), Key("down"), Key("up")):
-        screen, _ = pressed(screen, key)
-    drawn(now_waiting(screen, [replace(long, params=bytes(bytearray(long.params)))]))
+        screen, _ = handle_key(screen, key)
+    draw_screen(set_proposals(screen, [replace(long, params=bytes(bytearray(long.params)))]))
     assert laid_out.count('  "only": "once"') == 1
 
 
@@ -159,7 +159,7 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_which_terminals_show_a_screen(term: str, encoding: str, why: str) -> None:
-    assert undrawable(term, encoding) == why
+    assert describe_screen_problem(term, encoding) == why
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_which_terminals_show_a_screen(term: str, encoding: str, why: str) -> No
     ],
 )
 def test_for_whom_something_is(text: str, to: list[str], words: str) -> None:
-    assert addressed(text, {"worker", "a,b"}) == (to, words)
+    assert split_recipient(text, {"worker", "a,b"}) == (to, words)

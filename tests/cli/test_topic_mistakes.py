@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event
-from interlock.topics.commands.gateway_target import token_of
+from interlock.topics.commands.gateway_target import read_token
 from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_token_file(tmp_path: Path, content: bytes, words: 
     file.write_bytes(content)
     file.chmod(0o600)
     with pytest.raises(InterlockError, match=words):
-        token_of(file)
+        read_token(file)
 
 
 def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:

@@ -17,19 +17,24 @@ from rich.text import Text
 from interlock.terminal.safe_text import wrap_text
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
-from interlock.topics.commands.message_format import MessageLine, exactly, line_of, one_line
+from interlock.topics.commands.message_format import (
+    MessageLine,
+    format_message,
+    format_params,
+    put_on_one_line,
+)
 from interlock.topics.commands.pending_proposals import PendingProposal
 from interlock.topics.commands.screen import (
     Screen,
     ScreenAction,
     ScreenParticipant,
-    looked,
-    now_waiting,
-    pressed,
-    question,
-    resized,
+    format_question,
+    handle_key,
+    mark_drawn,
+    resize,
+    set_proposals,
 )
-from interlock.topics.commands.screen_view import drawn
+from interlock.topics.commands.screen_view import draw_screen
 from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, write_envelope
 from interlock.topics.wire.payloads import Content, read_content
 
@@ -38,7 +43,7 @@ pytestmark = pytest.mark.feature("topics")
 WRITE = PendingProposal("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
 READ = PendingProposal("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
 OWN = PendingProposal("p3", "human", "worker", "tools/call x", b"{}", mine=True)
-SCREEN = now_waiting(Screen("ops", own="human", connected=True), [WRITE, READ])
+SCREEN = set_proposals(Screen("ops", own="human", connected=True), [WRITE, READ])
 
 
 def typed(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
@@ -46,19 +51,19 @@ def typed(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
     deed = None
     for one in text:
         # It is drawn before the next key comes.
-        screen, deed = pressed(looked(screen), Key("text", one))
-    return looked(screen), deed
+        screen, deed = handle_key(mark_drawn(screen), Key("text", one))
+    return mark_drawn(screen), deed
 
 
 def keys(screen: Screen, *names: str) -> tuple[Screen, ScreenAction | None]:
     deed = None
     for name in names:
-        screen, deed = pressed(looked(screen), Key(name))
-    return looked(screen), deed
+        screen, deed = handle_key(mark_drawn(screen), Key(name))
+    return mark_drawn(screen), deed
 
 
 def shown(screen: Screen) -> str:
-    return "\n".join(line.plain for line in drawn(screen))
+    return "\n".join(line.plain for line in draw_screen(screen))
 
 
 # -- writing
@@ -97,18 +102,18 @@ def test_a_line_is_edited_where_the_cursor_is() -> None:
 def test_the_cursor_never_leaves_the_draft(given_keys: list[Key]) -> None:
     screen = SCREEN
     for key in given_keys:
-        screen, deed = pressed(screen, key)
+        screen, deed = handle_key(screen, key)
         assert deed is None
         assert 0 <= screen.cursor <= len(screen.draft)
-        assert all(cell_len(line.plain) == 80 for line in drawn(screen))
+        assert all(cell_len(line.plain) == 80 for line in draw_screen(screen))
 
 
 def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
-    screen, _ = pressed(SCREEN, Key("paste", "x" * 5_000))
+    screen, _ = handle_key(SCREEN, Key("paste", "x" * 5_000))
     assert screen.note == ""
     for _ in range(2):
         # A long paste comes in pieces.
-        screen, _ = pressed(screen, Key("paste", "y" * 5_000))
+        screen, _ = handle_key(screen, Key("paste", "y" * 5_000))
         assert "Only 8,000 characters fit" in shown(screen)
     screen, deed = keys(screen, "enter")
     assert deed is None
@@ -122,15 +127,15 @@ def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
 
 
 def test_a_new_draft_is_whole_again() -> None:
-    screen, _ = pressed(SCREEN, Key("paste", "x" * 9_000))
+    screen, _ = handle_key(SCREEN, Key("paste", "x" * 9_000))
     screen, _ = keys(screen, "clear")
     assert keys(typed(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
 
 
 def test_what_could_not_be_said_is_still_there() -> None:
-    screen = topic_screen.unsaid(typed(SCREEN, "later")[0], "first")
+    screen = topic_screen.restore_draft(typed(SCREEN, "later")[0], "first")
     assert (screen.draft, screen.cursor) == ("first later", 11)
-    screen = topic_screen.unsaid(SCREEN, "first")
+    screen = topic_screen.restore_draft(SCREEN, "first")
     assert (screen.draft, screen.cursor) == ("first", 5)
 
 
@@ -155,7 +160,7 @@ def test_a_proposal_is_fulfilled_after_one_question() -> None:
 def test_anything_but_yes_is_no(key: Key) -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
-    screen, deed = pressed(screen, key)
+    screen, deed = handle_key(screen, key)
     assert (screen.asking, deed, screen.note) == ("", None, "Nothing was done.")
 
 
@@ -165,7 +170,7 @@ def test_it_is_rejected_at_once() -> None:
 
 
 def test_ones_own_is_not_fulfilled() -> None:
-    screen, _ = keys(now_waiting(SCREEN, [OWN]), "tab")
+    screen, _ = keys(set_proposals(SCREEN, [OWN]), "tab")
     screen, deed = typed(screen, "a")
     assert (screen.asking, deed) == ("", None)
     assert "its own" in screen.note
@@ -174,18 +179,18 @@ def test_ones_own_is_not_fulfilled() -> None:
 def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
     screen, _ = keys(SCREEN, "tab", "down")
     new = replace(WRITE, id="p0", proposer="intruder")
-    screen = now_waiting(screen, [new, WRITE, READ])
+    screen = set_proposals(screen, [new, WRITE, READ])
     screen, _ = typed(screen, "a")
     assert screen.asking == "p2"
     # Another one comes while the question is read: the answer is still about the same.
-    screen = now_waiting(screen, [replace(new, id="p9"), new, WRITE, READ])
+    screen = set_proposals(screen, [replace(new, id="p9"), new, WRITE, READ])
     assert typed(screen, "y")[1] == ScreenAction("fulfil", "p2")
 
 
 def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
-    screen = now_waiting(screen, [READ])
+    screen = set_proposals(screen, [READ])
     assert (screen.asking, screen.chosen) == ("", "")
     assert "nothing was done" in screen.note
     # The y that was on its way is no answer to anything.
@@ -195,14 +200,14 @@ def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
 def test_what_is_another_by_now_is_not_fulfilled() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
-    screen = now_waiting(screen, [replace(WRITE, params=b'{"path":"/etc"}'), READ])
+    screen = set_proposals(screen, [replace(WRITE, params=b'{"path":"/etc"}'), READ])
     assert (screen.asking, screen.chosen) == ("", "")
     assert typed(screen, "y")[1] is None
 
 
 def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
     screen, _ = keys(SCREEN, "tab")
-    screen = now_waiting(screen, [READ])
+    screen = set_proposals(screen, [READ])
     for key in "rRa":
         after, deed = typed(screen, key)
         assert (deed, after.asking, after.sweeping, after.chosen) == (None, "", (), "")
@@ -224,7 +229,7 @@ def test_a_number_chooses() -> None:
 
 def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
     long = json.dumps({f"key{number}": number for number in range(60)}).encode()
-    screen = now_waiting(SCREEN, [replace(WRITE, params=long)])
+    screen = set_proposals(SCREEN, [replace(WRITE, params=long)])
     screen, _ = keys(screen, "tab")
     screen, _ = typed(screen, "a")
     assert "more lines" in shown(screen)
@@ -240,7 +245,7 @@ def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
     assert all(f'"key{number}": {number}' in seen for number in range(60))
     assert typed(screen, "y")[1] == ScreenAction("fulfil", "p1")
     # In a smaller window one begins anew.
-    assert typed(resized(screen, 80, 12), "y")[1] is None
+    assert typed(resize(screen, 80, 12), "y")[1] is None
 
 
 @given(
@@ -252,27 +257,29 @@ def test_yes_counts_only_when_every_line_was_on_the_screen(
     moves: list[str], lines: int, height: int
 ) -> None:
     params = json.dumps(list(range(lines))).encode()
-    screen = resized(now_waiting(SCREEN, [replace(WRITE, params=params)]), 60, height)
+    screen = resize(set_proposals(SCREEN, [replace(WRITE, params=params)]), 60, height)
     screen, _ = keys(screen, "tab")
     screen, _ = typed(screen, "a")
     on_screen = set()
     for move in ["", *moves]:
         if move:
             screen, _ = keys(screen, move)
-        room = topic_screen.question_room(screen)
-        on_screen |= set(range(screen.offset, min(screen.offset + room, len(question(screen)))))
+        room = topic_screen.count_question_lines(screen)
+        on_screen |= set(
+            range(screen.offset, min(screen.offset + room, len(format_question(screen))))
+        )
         visible = shown(screen)
-        for line in question(screen)[screen.offset : screen.offset + room]:
+        for line in format_question(screen)[screen.offset : screen.offset + room]:
             assert line in visible
     fulfilled = typed(screen, "y")[1] is not None
-    assert fulfilled == (on_screen == set(range(len(question(screen)))))
+    assert fulfilled == (on_screen == set(range(len(format_question(screen)))))
 
 
 @given(st.text())
 def test_a_paste_decides_nothing(text: str) -> None:
     screen, _ = keys(SCREEN, "tab")
     for state in (screen, typed(screen, "a")[0]):
-        after, deed = pressed(state, Key("paste", text))
+        after, deed = handle_key(state, Key("paste", text))
         assert deed is None
         assert after == state
 
@@ -309,8 +316,10 @@ def test_no_text_of_others_breaks_the_screen(
         deciding=True,
         asking="p1" if asking else "",
     )
-    screen = topic_screen.said(screen, MessageLine("12:00:00", one_line(who), one_line(text)))
-    rows = drawn(resized(screen, width, height))
+    screen = topic_screen.add_line(
+        screen, MessageLine("12:00:00", put_on_one_line(who), put_on_one_line(text))
+    )
+    rows = draw_screen(resize(screen, width, height))
     assert len(rows) == height
     for row in rows:
         assert cell_len(row.plain) == width
@@ -323,8 +332,8 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
         ScreenParticipant("worker", "mcp/response:*"),
     )
     screen = replace(SCREEN, people=people)
-    screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", "hello"))
-    rows = [row.plain for row in drawn(screen)]
+    screen = topic_screen.add_line(screen, MessageLine("12:00:00", "agent", "hello"))
+    rows = [row.plain for row in draw_screen(screen)]
     assert rows[0].startswith(" ops · you are human · 3 here")
     assert any(row.rstrip().endswith("│ agent !2") for row in rows)
     assert any("12:00:00 agent: hello" in row for row in rows)
@@ -334,7 +343,7 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
     # Drawn with colours it is still so many lines.
     console = Console(width=80, height=24, force_terminal=True, color_system="truecolor")
     with console.capture() as capture:
-        console.print(Text("\n").join(drawn(screen)), end="")
+        console.print(Text("\n").join(draw_screen(screen)), end="")
     assert capture.get().count("\n") == 23
 
 
@@ -345,16 +354,16 @@ def test_what_is_wrong_stands_above_all() -> None:
 
 def test_a_long_line_goes_on_behind_an_indent() -> None:
     fake = "x" * 60 + " 12:00:01 gateway: you are promoted"
-    screen = topic_screen.said(
+    screen = topic_screen.add_line(
         replace(SCREEN, proposals=()), MessageLine("12:00:00", "agent", fake)
     )
-    rows = [row.plain.partition("│")[0] for row in drawn(screen) if row.plain.strip()]
+    rows = [row.plain.partition("│")[0] for row in draw_screen(screen) if row.plain.strip()]
     assert not any(row.startswith("12:00:01") for row in rows)
 
 
 @given(FOREIGN.map(lambda text: text.replace("\u200d", "")), st.integers(10, 60))
 def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
-    text = one_line(text, 1000)
+    text = put_on_one_line(text, 1000)
     first, *rest = wrap_text(text, width)
     assert all(cell_len(piece) <= width for piece in (first, *rest))
     assert all(piece.startswith("  ") for piece in rest)
@@ -364,13 +373,15 @@ def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
 def test_looking_back_stays_where_it_is() -> None:
     screen = SCREEN
     for number in range(100):
-        screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", f"message {number}."))
+        screen = topic_screen.add_line(
+            screen, MessageLine("12:00:00", "agent", f"message {number}.")
+        )
     screen, _ = keys(screen, "page_up")
     before = shown(screen)
     assert "message 99." not in before
     # How much there is to be read further down is there to be seen.
     assert "↓ 12 newer: PgDn" in before
-    screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", "message 100."))
+    screen = topic_screen.add_line(screen, MessageLine("12:00:00", "agent", "message 100."))
     assert shown(screen) == before.replace("↓ 12 newer", "↓ 13 newer")
     screen, _ = keys(screen, "page_down", "page_down")
     assert "message 100." in shown(screen)
@@ -379,10 +390,10 @@ def test_looking_back_stays_where_it_is() -> None:
 
 def test_what_was_said_is_bounded() -> None:
     screen = SCREEN
-    for number in range(topic_screen.MOST_LINES + 10):
-        screen = topic_screen.said(screen, MessageLine("", "", str(number)))
-    assert len(screen.lines) == topic_screen.MOST_LINES
-    assert screen.lines[-1].text == str(topic_screen.MOST_LINES + 9)
+    for number in range(topic_screen.MAX_LINES + 10):
+        screen = topic_screen.add_line(screen, MessageLine("", "", str(number)))
+    assert len(screen.lines) == topic_screen.MAX_LINES
+    assert screen.lines[-1].text == str(topic_screen.MAX_LINES + 9)
 
 
 # -- in words
@@ -480,7 +491,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
 def test_a_message_in_words(
     kind: str, payload: dict[str, Any], more: dict[str, Any], words: str
 ) -> None:
-    line = line_of(*content(kind, payload, **more), at="12:00:00")
+    line = format_message(*content(kind, payload, **more), at="12:00:00")
     assert line is not None
     assert line.plainly() == words
 
@@ -488,13 +499,13 @@ def test_a_message_in_words(
 @given(FOREIGN)
 def test_params_are_shown_exactly(text: str) -> None:
     params = json.dumps({"text": text, "n": 1.0}, ensure_ascii=False).encode()
-    lines = exactly(Raw(params))
+    lines = format_params(Raw(params))
     assert all(line.isprintable() for line in lines)
     assert json.loads("\n".join(lines)) == {"text": text, "n": 1.0}
 
 
 @given(FOREIGN)
 def test_one_line_is_one_line(text: str) -> None:
-    shown = one_line(text, 50)
+    shown = put_on_one_line(text, 50)
     assert shown.isprintable()
     assert len(shown) <= 50

@@ -16,19 +16,19 @@ from interlock.topics.commands.message_format import MessageLine
 from interlock.topics.commands.pending_proposals import (
     HiddenProposals,
     PendingProposal,
-    arranged,
-    folded,
+    arrange_proposals,
+    fold_proposals,
 )
 from interlock.topics.commands.screen import (
     Screen,
     ScreenAction,
     ScreenParticipant,
-    looked,
-    now_waiting,
-    pressed,
-    resized,
+    handle_key,
+    mark_drawn,
+    resize,
+    set_proposals,
 )
-from interlock.topics.commands.screen_view import drawn
+from interlock.topics.commands.screen_view import draw_screen
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -45,7 +45,7 @@ def flood(count: int, by: str = "agent") -> list[PendingProposal]:
 
 
 def deciding(*waiting: PendingProposal) -> Screen:
-    screen, _ = pressed(now_waiting(EMPTY, waiting), Key("tab"))
+    screen, _ = handle_key(set_proposals(EMPTY, waiting), Key("tab"))
     return screen
 
 
@@ -54,12 +54,14 @@ def pressing(screen: Screen, *keys: str) -> tuple[Screen, ScreenAction | None]:
     deed = None
     for one in keys:
         # It is drawn before the next key comes.
-        screen, deed = pressed(looked(screen), Key("text", one) if len(one) == 1 else Key(one))
-    return looked(screen), deed
+        screen, deed = handle_key(
+            mark_drawn(screen), Key("text", one) if len(one) == 1 else Key(one)
+        )
+    return mark_drawn(screen), deed
 
 
 def rows(screen: Screen) -> list[str]:
-    return [row.plain.rstrip() for row in drawn(screen)]
+    return [row.plain.rstrip() for row in draw_screen(screen)]
 
 
 def listed(screen: Screen) -> list[str]:
@@ -85,21 +87,21 @@ def test_who_came_later_is_not_told_that_nothing_waits() -> None:
 
 def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
     screen, _ = pressing(EMPTY, "tab")
-    screen = now_waiting(screen, [proposal("p1")])
+    screen = set_proposals(screen, [proposal("p1")])
     assert screen.note == ""
     assert "None made" not in "\n".join(rows(screen))
     # And so does what was said when the last one had gone.
     screen, _ = pressing(screen, "tab")
-    screen = now_waiting(now_waiting(screen, []), [proposal("p2")])
+    screen = set_proposals(set_proposals(screen, []), [proposal("p2")])
     assert screen.note == ""
     # Nothing else is lost by that.
-    screen = now_waiting(replace(screen, note="Nothing was done."), [proposal("p3")])
+    screen = set_proposals(replace(screen, note="Nothing was done."), [proposal("p3")])
     assert screen.note == "Nothing was done."
 
 
 def test_keys_stay_with_the_proposals_while_some_wait() -> None:
     screen = deciding(proposal("p1"), proposal("p2", path="/b"))
-    screen = now_waiting(screen, [proposal("p2", path="/b")])
+    screen = set_proposals(screen, [proposal("p2", path="/b")])
     assert screen.deciding
     screen, deed = pressing(screen, "2", "a", "y")
     assert deed == ScreenAction("fulfil", "p2")
@@ -107,12 +109,12 @@ def test_keys_stay_with_the_proposals_while_some_wait() -> None:
 
 
 def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
-    screen = now_waiting(deciding(proposal("p1")), [])
+    screen = set_proposals(deciding(proposal("p1")), [])
     assert "No pending proposals" in rows(screen)[-1]
     screen, _ = pressing(screen, "h", "i")
     assert screen.draft == "hi"
     # Who was writing all the while is told nothing.
-    screen = now_waiting(now_waiting(EMPTY, [proposal("p1")]), [])
+    screen = set_proposals(set_proposals(EMPTY, [proposal("p1")]), [])
     assert screen.note == ""
 
 
@@ -120,7 +122,7 @@ def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
 
 
 def test_a_flood_of_one_hides_nobody_else() -> None:
-    screen = now_waiting(EMPTY, [*flood(1020), *flood(4, "other")])
+    screen = set_proposals(EMPTY, [*flood(1020), *flood(4, "other")])
     assert listed(screen) == [
         "── proposals: 1,024, by 2 ──",
         '   1 agent → worker: write_file {"path": "/0"}',
@@ -175,37 +177,39 @@ def test_a_number_of_more_than_one_digit_chooses() -> None:
     assert screen.chosen == ""
     assert rows(screen)[-1].startswith(" 2…: another digit, or a, r, Enter")
     assert pressing(screen, "3")[0].chosen == "agent-22"
-    assert "another digit · Esc" in rows(now_waiting(screen, flood(25)[5:]))[-1]
+    assert "another digit · Esc" in rows(set_proposals(screen, flood(25)[5:]))[-1]
     assert pressing(screen, "enter")[0].chosen == "agent-1"
     assert pressing(screen, "r")[1] == ScreenAction("reject", "agent-1")
     assert pressing(screen, "a")[0].asking == "agent-1"
     # The one of that number has gone meanwhile: no other is meant.
-    without = now_waiting(screen, [one for one in flood(25) if one.id != "agent-1"])
+    without = set_proposals(screen, [one for one in flood(25) if one.id != "agent-1"])
     assert pressing(without, "r")[1] is None
     after, _ = pressing(screen, "9")
     assert (after.typed, after.note) == ("", "There is no proposal 29.")
 
 
 def test_numbers_stay_with_their_proposals() -> None:
-    before = arranged((), [proposal("p1"), proposal("p2", "other"), proposal("p3")], 0)
+    before = arrange_proposals((), [proposal("p1"), proposal("p2", "other"), proposal("p3")], 0)
     assert [(one.id, one.number) for one in before] == [("p1", 1), ("p3", 3), ("p2", 2)]
-    after = arranged(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")], 3)
+    after = arrange_proposals(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")], 3)
     assert [(one.id, one.number) for one in after] == [("p3", 3), ("p4", 4), ("p2", 2)]
     # Another one by the same id is another one.
-    [another] = arranged(after, [proposal("p2", "other", "/etc")], 4)
+    [another] = arrange_proposals(after, [proposal("p2", "other", "/etc")], 4)
     assert another.number == 5
-    assert arranged((), [proposal("p5")], 0)[0].number == 1
+    assert arrange_proposals((), [proposal("p5")], 0)[0].number == 1
 
 
 def test_no_number_is_given_again_while_some_wait() -> None:
     screen = deciding(proposal("p1"), proposal("p2", "other"), proposal("p3"))
-    screen = now_waiting(screen, [proposal("p1"), proposal("p2", "other")])
-    screen = now_waiting(screen, [proposal("p1"), proposal("p2", "other"), proposal("evil", "eve")])
+    screen = set_proposals(screen, [proposal("p1"), proposal("p2", "other")])
+    screen = set_proposals(
+        screen, [proposal("p1"), proposal("p2", "other"), proposal("evil", "eve")]
+    )
     assert {one.id: one.number for one in screen.proposals} == {"p1": 1, "p2": 2, "evil": 4}
     # Keys for the third, which has gone, are about nothing.
     _, deed = pressing(screen, "3", "r")
     assert deed is None
-    screen = now_waiting(now_waiting(screen, []), [proposal("p9")])
+    screen = set_proposals(set_proposals(screen, []), [proposal("p9")])
     assert screen.proposals[0].number == 1
 
 
@@ -217,11 +221,11 @@ def test_no_number_is_given_again_while_some_wait() -> None:
 def test_every_row_is_one_or_counts_those_that_are_none(
     counts: list[int], at: int, most: int
 ) -> None:
-    waiting = arranged(
+    waiting = arrange_proposals(
         (), [one for by, count in enumerate(counts) for one in flood(count, str(by))], 0
     )
     chosen = waiting[at % len(waiting)].id
-    listed = folded(waiting, chosen, most)
+    listed = fold_proposals(waiting, chosen, most)
     assert len(listed) <= most
     assert chosen in [one.id for one in listed if isinstance(one, PendingProposal)]
     if most >= 2 * len(counts) + 2:
@@ -239,7 +243,7 @@ def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
     assert rows(screen)[-1] == " Reject all 1,020 proposals of agent? y rejects · n does not"
     # What comes while it is asked was not counted.
     more = [*flood(1021), *flood(4, "other")]
-    screen, deed = pressing(now_waiting(screen, more), "y")
+    screen, deed = pressing(set_proposals(screen, more), "y")
     assert deed == ScreenAction(
         "reject_all", "agent", tuple(f"agent-{number}" for number in range(1020))
     )
@@ -256,10 +260,10 @@ def test_without_a_yes_none_is_rejected(key: str) -> None:
 def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
     screen, _ = pressing(deciding(*flood(3)), "R")
     now = [proposal("agent-0", path="/etc"), flood(3)[1], proposal("agent-2", "other", "/2")]
-    screen = now_waiting(screen, now)
+    screen = set_proposals(screen, now)
     assert "Reject the one proposal of agent?" in rows(screen)[-1]
     assert pressing(screen, "y")[1] == ScreenAction("reject_all", "agent", ("agent-1",))
-    screen = now_waiting(screen, [proposal("p9")])
+    screen = set_proposals(screen, [proposal("p9")])
     assert "It does not wait any more" in rows(screen)[-1]
     assert pressing(screen, "y")[1] is None
 
@@ -267,7 +271,7 @@ def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
 @given(st.text())
 def test_a_paste_rejects_nothing(text: str) -> None:
     screen, _ = pressing(deciding(*flood(3)), "R")
-    assert pressed(screen, Key("paste", text)) == (screen, None)
+    assert handle_key(screen, Key("paste", text)) == (screen, None)
 
 
 # -- what is asked
@@ -284,20 +288,20 @@ def test_who_may_not_fulfil_is_told_at_once() -> None:
     screen, deed = pressing(screen, "y")
     assert (deed, screen.note, screen.asking) == (None, why, "p1")
     # Somebody gave the right to do so meanwhile.
-    screen = now_waiting(screen, [proposal("p1")])
+    screen = set_proposals(screen, [proposal("p1")])
     assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
 def test_where_it_is_decided_stands_in_the_question() -> None:
     words = "interlock: demo.notes_add waits for a human, who decides with `interlock approve 7f`."
     screen, _ = pressing(deciding(proposal("p1", said=words)), "a")
-    asked = topic_screen.question(screen)
+    asked = topic_screen.format_question(screen)
     assert asked[0] == "agent proposes to worker"
     told = " ".join(" ".join(asked[1:4]).split())
     assert told.startswith(f"Said about it by {words}")
     # Whatever is said from now on moves nothing in it, and ends nothing.
-    screen = now_waiting(screen, [proposal("p1", said="interlock: " + "no " * 200)])
-    assert topic_screen.question(screen) == asked
+    screen = set_proposals(screen, [proposal("p1", said="interlock: " + "no " * 200)])
+    assert topic_screen.format_question(screen) == asked
     assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
@@ -307,11 +311,11 @@ def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
         "p1", "agent", "interlock", "tools/call demo.notes_add",
         b'{"name":"demo.notes_add","arguments":{"text":"milk"}}',
     )  # fmt: skip
-    screen = resized(now_waiting(EMPTY, [one]), width, 24)
+    screen = resize(set_proposals(EMPTY, [one]), width, 24)
     assert ' 1 agent → interlock: demo.notes_add {"text":"milk"}' in rows(screen)
     # What is no call of a tool is named.
     other = replace(one, what="resources/read file:///a", params=b'{"uri":"file:///a"}')
-    screen = resized(now_waiting(EMPTY, [other]), 100, 24)
+    screen = resize(set_proposals(EMPTY, [other]), 100, 24)
     assert ' 1 agent → interlock: resources/read file:///a {"uri":"file:///a"}' in rows(screen)
 
 
@@ -321,10 +325,10 @@ def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
 def test_what_answers_one_is_to_be_seen() -> None:
     screen = EMPTY
     for number in range(100):
-        screen = topic_screen.said(screen, MessageLine("", "agent", f"message {number}."))
+        screen = topic_screen.add_line(screen, MessageLine("", "agent", f"message {number}."))
     screen, _ = pressing(screen, "page_up", "page_up")
     assert screen.back
-    screen = topic_screen.said(screen, MessageLine("", "worker", "done"), to_the_end=True)
+    screen = topic_screen.add_line(screen, MessageLine("", "worker", "done"), to_the_end=True)
     assert screen.back == 0
     assert any("worker: done" in row for row in rows(screen))
 
@@ -348,8 +352,8 @@ def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
 
 def test_a_note_leaves_room_for_the_screen() -> None:
     for width, height in ((20, 8), (30, 12), (80, 24)):
-        screen = resized(replace(deciding(*flood(50)), note="word " * 100), width, height)
+        screen = resize(replace(deciding(*flood(50)), note="word " * 100), width, height)
         for one in (screen, replace(screen, asking="agent-0")):
-            lines = drawn(one)
+            lines = draw_screen(one)
             assert len(lines) == height
             assert all(cell_len(row.plain) == width for row in lines)

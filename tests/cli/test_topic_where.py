@@ -18,7 +18,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.topics.commands.gateway_target import gateway, token_of
+from interlock.topics.commands.gateway_target import find_gateway, read_token
 from tests.cli.program import World
 from tests.cli.topic_room import at_terminal
 from tests.ports import free_port
@@ -52,26 +52,29 @@ def test_the_node_of_the_config_is_the_gateway(
 ) -> None:
     path = tmp_path / "interlock.yaml"
     path.write_text(json.dumps(document))
-    assert gateway(path, None, None, None).url == url
+    assert find_gateway(path, None, None, None).url == url
 
 
 def test_another_gateway_may_be_named() -> None:
-    assert gateway(None, None, "wss://node.example.com/ws", None).url == "wss://node.example.com/ws"
+    assert (
+        find_gateway(None, None, "wss://node.example.com/ws", None).url
+        == "wss://node.example.com/ws"
+    )
 
 
 def test_a_token_comes_from_a_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert token_of(None) is None
+    assert read_token(None) is None
     monkeypatch.setenv("INTERLOCK_TOKEN", "from-the-environment")
-    assert token_of(None) == "from-the-environment"
+    assert read_token(None) == "from-the-environment"
     file = tmp_path / "token"
     file.write_text("from-a-file\nand more\n")
     file.chmod(0o600)
-    assert token_of(file) == "from-a-file"
+    assert read_token(file) == "from-a-file"
     assert capsys.readouterr().err == ""
     file.chmod(0o644)
-    assert token_of(file) == "from-a-file"
+    assert read_token(file) == "from-a-file"
     told = capsys.readouterr().err
     assert "others on this machine can read" in told
     assert "from-a-file" not in told
@@ -82,7 +85,7 @@ def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(InterlockError) as wrong:
-        token_of(file)
+        read_token(file)
     assert wrong.value.failure is CONFIG
     assert str(file) in wrong.value.message
 
@@ -91,14 +94,14 @@ def test_no_token_is_ever_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("a-secret")
     file.chmod(0o600)
-    there = gateway(None, None, "wss://node.example.com/ws", file)
+    there = find_gateway(None, None, "wss://node.example.com/ws", file)
     assert "a-secret" not in repr(there)
     assert "a-secret" not in repr(vars(there)["url"])
     assert there.settings(patient=True)["token"] == "a-secret"
 
 
 def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
-    there = gateway(None, None, "wss://node.example.com/ws", None)
+    there = find_gateway(None, None, "wss://node.example.com/ws", None)
     told = there.told(InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted"))
     assert told.message == "it closed: \ufffd[2J Note: you are promoted"
     there.error = InterlockError(UPSTREAM_LOST, "it is\ngone")
@@ -157,7 +160,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
     full = InterlockError(UPSTREAM_UNAVAILABLE, "n refused: HTTP 503.", {"status": 503})
 
     async def main() -> None:
-        there = gateway(None, None, "wss://n/ws", None)
+        there = find_gateway(None, None, "wss://n/ws", None)
         again = there.settings(patient=True)["sleep"]
         there.error = full
         for _ in range(2):
@@ -328,7 +331,7 @@ def test_a_config_that_names_no_node_means_no_other(
     path = tmp_path / "interlock.yaml"
     path.write_text("listen: 127.0.0.1:9001\ntopics: [")
     with pytest.raises(InterlockError, match="this is not valid YAML"):
-        gateway(path, None, None, None)
+        find_gateway(path, None, None, None)
 
 
 def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from interlock.app.file_watch import FileWatch, Fingerprint, fingerprint
+from interlock.app.file_watch import FileWatch, Fingerprint, read_fingerprint
 
 
 class Film:
@@ -95,14 +95,14 @@ def test_that_it_is_gone_is_told_once() -> None:
 
 def test_a_fingerprint_follows_the_content_and_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert fingerprint(path) is None
+    assert read_fingerprint(path) is None
     path.write_text("one", encoding="utf-8")
-    first = fingerprint(path)
-    assert first == fingerprint(path)
+    first = read_fingerprint(path)
+    assert first == read_fingerprint(path)
     path.write_text("four", encoding="utf-8")
-    assert fingerprint(path) != first
+    assert read_fingerprint(path) != first
     other = tmp_path / "other"
     other.write_text("four", encoding="utf-8")
-    before = fingerprint(path)
+    before = read_fingerprint(path)
     os.replace(other, path)
-    assert fingerprint(path) != before
+    assert read_fingerprint(path) != before

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from interlock.topics.client import Participant
-from interlock.topics.config import SeatConfig, TopicConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.cli.program import INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.topics.rooms import Rooms
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 OPS = TopicConfig(
     seats=[
-        SeatConfig(callers=["agent"], profile="proposal_only"),
-        SeatConfig(callers=["worker"], profile="response_only"),
-        SeatConfig(callers=["human"], profile="full_access"),
-        SeatConfig(callers=["boss"], profile="read_only"),
+        ParticipantConfig(callers=["agent"], profile="proposal_only"),
+        ParticipantConfig(callers=["worker"], profile="response_only"),
+        ParticipantConfig(callers=["human"], profile="full_access"),
+        ParticipantConfig(callers=["boss"], profile="read_only"),
     ]
 )
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

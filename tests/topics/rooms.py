@@ -22,10 +22,10 @@ from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import DirectRoute, Router, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
 from interlock.topics.admin_api import AdminApp
-from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.topics.endpoint import TopicsEndpoint
 from interlock.topics.gateway import Gateway
-from interlock.topics.socket import utc_now
+from interlock.topics.socket import format_now
 from tests.core.pipeline.rig import Rig, turns
 from tests.topics.peers import PATIENCE, Peer, joined
 
@@ -36,12 +36,12 @@ PUBLIC = {"room": TopicConfig(access="public")}
 RESTRICTED = {
     "room": TopicConfig(
         seats=[
-            SeatConfig(callers=["agent"], id="robot-alpha", profile="proposal_only"),
-            SeatConfig(callers=["hum*"], profile="full_access"),
-            SeatConfig(roles=["ops"], capabilities=["x/*"]),
+            ParticipantConfig(callers=["agent"], id="robot-alpha", profile="proposal_only"),
+            ParticipantConfig(callers=["hum*"], profile="full_access"),
+            ParticipantConfig(roles=["ops"], capabilities=["x/*"]),
         ]
     ),
-    "other": TopicConfig(seats=[SeatConfig(callers=["boss"])]),
+    "other": TopicConfig(seats=[ParticipantConfig(callers=["boss"])]),
 }
 
 
@@ -80,7 +80,7 @@ class Rooms:
             self.config,
             call_soon=loop.call_soon,
             new_id=lambda: f"gateway-{next(ids)}",
-            now=utc_now,
+            now=format_now,
             audit=self.rig.audit,
         )
         self.guard, self.challenges = Guard(), Challenges()

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from interlock.core.call import Caller
-from interlock.topics.config import SeatConfig, TopicConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.topics.rooms import Rooms, run
 
 ADD = {"add": ["mcp/request:tools/*"], "remove": []}
@@ -201,7 +201,7 @@ def test_nobody_changes_its_own() -> None:
             other = await ask(rooms, "/admin/participants/chief/capabilities", token="t-boss-sr")
             assert other.status_code == 200
 
-    seats = [SeatConfig(callers=["boss"], id="chief"), SeatConfig(callers=["*"])]
+    seats = [ParticipantConfig(callers=["boss"], id="chief"), ParticipantConfig(callers=["*"])]
     run(test, admins=ADMINS, callers=SCOPED, rooms={"room": TopicConfig(seats=seats)})
 
 
@@ -260,7 +260,7 @@ def test_which_topics_there_are() -> None:
         assert await shown(rooms, "?topic=nowhere") == []
         assert await shown(rooms, "?topic=team-*") == []
 
-    seats = [SeatConfig(callers=["agent"], profile="full_access")]
+    seats = [ParticipantConfig(callers=["agent"], profile="full_access")]
     both = {"ops": TopicConfig(seats=seats), "team-*": TopicConfig(access="private", most=7)}
     run(test, admins=ADMINS, rooms=both)
 

@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import PROFILES
-from interlock.topics.admission import admit, capabilities_of, check_administers, is_id, settings_of
-from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
+from interlock.topics.admission import (
+    find_participant,
+    find_settings,
+    is_valid_id,
+    list_capabilities,
+    require_administrator,
+)
+from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 
 WORKER, OPERATOR, STRANGER = Caller("worker-1"), Caller("ann", roles=("operator",)), Caller("x")
 SEATS = [
-    SeatConfig(callers=["worker-*"], profile="proposal_only", routing="directed"),
-    SeatConfig(roles=["operator"], profile="full_access", capabilities=["x/*", "chat"]),
-    SeatConfig(callers=["worker-1", "*"]),
+    ParticipantConfig(callers=["worker-*"], profile="proposal_only", routing="directed"),
+    ParticipantConfig(roles=["operator"], profile="full_access", capabilities=["x/*", "chat"]),
+    ParticipantConfig(callers=["worker-1", "*"]),
 ]
 
 
@@ -26,33 +32,33 @@ def config(name: str = "ops", **topic: object) -> TopicsConfig:
 
 def refusal(topics: TopicsConfig, topic: str, caller: Caller | None) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
-        admit(topics, topic, caller)
+        find_participant(topics, topic, caller)
     return caught.value
 
 
 def test_the_first_seat_that_fits_is_taken() -> None:
     topics = config(seats=SEATS)
-    _, worker = admit(topics, "ops", WORKER)
+    _, worker = find_participant(topics, "ops", WORKER)
     assert (worker.id, worker.routing) == ("worker-1", "directed")
     assert worker.capabilities == PROFILES["proposal_only"]
-    _, operator = admit(topics, "ops", OPERATOR)
+    _, operator = find_participant(topics, "ops", OPERATOR)
     assert operator.capabilities == ("mcp/*", "chat", "x/*")
     assert operator.routing == "all"
 
 
 @pytest.mark.spec("MX-4.1-20")
 def test_who_has_no_profile_may_propose_and_talk() -> None:
-    _, known = admit(config(access="private"), "ops", STRANGER)
+    _, known = find_participant(config(access="private"), "ops", STRANGER)
     assert known.capabilities == ("mcp/proposal:*", "chat")
-    _, seated = admit(config(seats=[SeatConfig(callers=["x"])]), "ops", STRANGER)
+    _, seated = find_participant(config(seats=[ParticipantConfig(callers=["x"])]), "ops", STRANGER)
     assert seated.capabilities == ("mcp/proposal:*", "chat")
-    _, other = admit(config(access="private", profile="read_only"), "ops", STRANGER)
+    _, other = find_participant(config(access="private", profile="read_only"), "ops", STRANGER)
     assert other.capabilities == PROFILES["read_only"]
 
 
 def test_a_seat_may_have_an_id_of_its_own() -> None:
-    seat = SeatConfig(callers=["x"], id="planner")
-    assert admit(config(seats=[seat]), "ops", STRANGER)[1].id == "planner"
+    seat = ParticipantConfig(callers=["x"], id="planner")
+    assert find_participant(config(seats=[seat]), "ops", STRANGER)[1].id == "planner"
 
 
 def test_a_restricted_topic_is_for_those_with_a_seat() -> None:
@@ -71,9 +77,11 @@ def test_strangers_come_into_public_topics_only(access: str) -> None:
     absent = refusal(config(access=access), "other", None)
     assert closed.failure.http == 401
     assert (closed.failure, closed.message) == (absent.failure, absent.message)
-    _, guest = admit(config(access="public", profile="full_access"), "ops", None, guest="guest-ab")
+    _, guest = find_participant(
+        config(access="public", profile="full_access"), "ops", None, guest="guest-ab"
+    )
     assert (guest.id, guest.capabilities) == ("guest-ab", PROFILES["initial"])
-    _, known = admit(config(access="public", profile="full_access"), "ops", STRANGER)
+    _, known = find_participant(config(access="public", profile="full_access"), "ops", STRANGER)
     assert known.capabilities == PROFILES["full_access"]
 
 
@@ -86,24 +94,24 @@ def test_what_is_no_name_of_a_topic(topic: str) -> None:
 def test_a_name_goes_before_a_glob_and_a_glob_before_the_next() -> None:
     exact, first, second = (TopicConfig(most=n) for n in (1, 2, 3))
     topics = TopicsConfig(rooms={"team-*": first, "team-a": exact, "*": second})
-    assert settings_of(topics, "team-a") is exact
-    assert settings_of(topics, "team-b") is first
-    assert settings_of(topics, "x") is second
-    assert settings_of(topics, "Team-b") is second
-    assert settings_of(config(), "x") is None
+    assert find_settings(topics, "team-a") is exact
+    assert find_settings(topics, "team-b") is first
+    assert find_settings(topics, "x") is second
+    assert find_settings(topics, "Team-b") is second
+    assert find_settings(config(), "x") is None
 
 
 @pytest.mark.spec("MX-3-17")
 def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
     for name in ("system", "system:gateway", "system/x", "a b", "a\n", "", "x" * 129):
-        assert not is_id(name)
+        assert not is_valid_id(name)
         assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
     topics = config(access="private", node="hub", record="heads")
     for name in ("hub", "recorder"):
         assert refusal(topics, "ops", Caller(name)).failure.http == 403
     # The recorder may come at any time.
     assert refusal(config(access="private"), "ops", Caller("recorder")).failure.http == 403
-    assert is_id("systematic")
+    assert is_valid_id("systematic")
 
 
 @pytest.mark.spec("MX-3-17")
@@ -116,7 +124,7 @@ def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_from_another_is_no_id(name: str) -> None:
-    assert not is_id(name)
+    assert not is_valid_id(name)
     assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
 
 
@@ -124,7 +132,7 @@ def test_what_cannot_be_told_from_another_is_no_id(name: str) -> None:
     "name", ["agent", "ann@example.com", "tokyo/9", "作業者", "a:b", "systems"]
 )
 def test_what_can_be_an_id(name: str) -> None:
-    assert admit(config(access="private"), "ops", Caller(name))[1].id == name
+    assert find_participant(config(access="private"), "ops", Caller(name))[1].id == name
 
 
 @pytest.mark.parametrize("access", ["private", "public"])
@@ -132,34 +140,34 @@ def test_what_can_be_an_id(name: str) -> None:
     "name", ["boss", "Boss", "BO\u017fS", "\uff42oss", "Recorder", "HUB", "Alice"]
 )
 def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> None:
-    seat = SeatConfig(callers=["alice"], id="boss", profile="full_access")
+    seat = ParticipantConfig(callers=["alice"], id="boss", profile="full_access")
     topics = config(access=access, node="hub", seats=[seat])
     assert refusal(topics, "ops", Caller(name)).failure.http == 403
-    assert admit(topics, "ops", Caller("alice"))[1].id == "boss"
+    assert find_participant(topics, "ops", Caller("alice"))[1].id == "boss"
     # Nor where a seat for many would let it.
-    many = config(seats=[seat, SeatConfig(callers=["*"])], node="hub")
+    many = config(seats=[seat, ParticipantConfig(callers=["*"])], node="hub")
     assert refusal(many, "ops", Caller(name)).failure.http == 403
-    assert admit(many, "ops", Caller("bob"))[1].id == "bob"
+    assert find_participant(many, "ops", Caller("bob"))[1].id == "bob"
 
 
 def test_who_administers() -> None:
     topics = TopicsConfig(admins=["boss*"])
-    check_administers(topics, Caller("boss-1"))
-    check_administers(topics, Caller("boss-1", scopes=("read", "admin")))
+    require_administrator(topics, Caller("boss-1"))
+    require_administrator(topics, Caller("boss-1", scopes=("read", "admin")))
     for caller in (Caller("agent"), Caller("Boss"), Caller("boss", scopes=("read",))):
         with pytest.raises(InterlockError) as caught:
-            check_administers(topics, caller)
+            require_administrator(topics, caller)
         assert caught.value.failure.http == 403
 
 
 @given(st.lists(st.sampled_from(["chat", "x/*", "mcp/*"])), st.sampled_from([None, *PROFILES]))
 def test_capabilities_are_those_of_the_profile_and_of_the_seat(own: list[str], name: str) -> None:
-    made = capabilities_of(SeatConfig(profile=name, capabilities=own), "tool_only")  # type: ignore[arg-type]
+    made = list_capabilities(ParticipantConfig(profile=name, capabilities=own), "tool_only")  # type: ignore[arg-type]
     assert {*made} == {*PROFILES[name or "tool_only"], *own}
     assert len(made) == len({*made})
 
 
 def test_a_seat_can_have_nothing_but_its_own_patterns() -> None:
-    monitor = SeatConfig(callers=["m"], profile="none", capabilities=["mcp/request:*/list"])
-    assert capabilities_of(monitor, "full_access") == ("mcp/request:*/list",)
-    assert capabilities_of(SeatConfig(callers=["m"], profile="none"), "full_access") == ()
+    monitor = ParticipantConfig(callers=["m"], profile="none", capabilities=["mcp/request:*/list"])
+    assert list_capabilities(monitor, "full_access") == ("mcp/request:*/list",)
+    assert list_capabilities(ParticipantConfig(callers=["m"], profile="none"), "full_access") == ()

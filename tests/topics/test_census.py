@@ -7,7 +7,7 @@ import pytest
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from interlock.topics.config import TopicConfig, TopicsConfig
-from interlock.topics.connection_limits import MOST_OF_ONE
+from interlock.topics.connection_limits import MAX_CONNECTIONS_PER_CALLER
 from tests.topics.test_gateway import House
 
 ROOMS = {"team-*": TopicConfig("private"), "open-*": TopicConfig("public")}
@@ -23,11 +23,13 @@ def refusal(house: House, topic: str, name: str | None) -> str:
 
 def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
     house = House(ROOMS)
-    members = [house.come("eve", f"team-{number}")[0] for number in range(MOST_OF_ONE)]
+    members = [
+        house.come("eve", f"team-{number}")[0] for number in range(MAX_CONNECTIONS_PER_CALLER)
+    ]
     assert "leave one of them" in refusal(house, "team-more", "eve")
     # Another connection to where it is already takes the place of the older one.
     again, _ = house.come("eve", "team-0")
-    assert len(house.gateway._census) == MOST_OF_ONE
+    assert len(house.gateway._census) == MAX_CONNECTIONS_PER_CALLER
     house.come("ada", "team-more")
     house.gateway.leave(members[0])
     assert "leave one of them" in refusal(house, "team-more", "eve")

@@ -14,7 +14,7 @@ from interlock.channels.websocket import CLOSING  # type: ignore[attr-defined]
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.websocket import Pong, close_frame, ping_frame, pong_frame
 from interlock.topics.config import TopicConfig
-from interlock.topics.socket import MOST_SIGNS, UNFINISHED
+from interlock.topics.socket import MAX_MESSAGE_SECONDS, MAX_PINGS_PER_SECOND
 from tests.channels.certificates import Authority
 from tests.topics.peers import Peer, joined
 from tests.topics.rooms import Rooms, run, until
@@ -65,14 +65,17 @@ def test_who_only_says_that_it_is_there_is_let_go(frame: Callable[..., bytes]) -
     one = Socket()
     sign = frame(b"", MASK)
     for _ in range(3):
-        one.send(sign * MOST_SIGNS)
+        one.send(sign * MAX_PINGS_PER_SECOND)
         one.timers.pass_by(1.0)
         assert one.gone == []
     answered = len(one.wire.seen)
-    assert answered == (3 * MOST_SIGNS if frame is ping_frame else 0)
-    one.send(sign * (3 * MOST_SIGNS), text(b"unheard"))
+    assert answered == (3 * MAX_PINGS_PER_SECOND if frame is ping_frame else 0)
+    one.send(sign * (3 * MAX_PINGS_PER_SECOND), text(b"unheard"))
     assert one.closed_with == 1013
-    assert [type(event) for event in one.wire.seen[answered:-1]] in ([], [Pong] * MOST_SIGNS)
+    assert [type(event) for event in one.wire.seen[answered:-1]] in (
+        [],
+        [Pong] * MAX_PINGS_PER_SECOND,
+    )
     assert (one.heard, len(one.gone)) == ([], 1)
     one.socket.connection_lost(None)
     assert one.timers.waiting == 0
@@ -108,7 +111,7 @@ def drips(one: Socket, seconds: float, piece: bytes) -> None:
 def test_a_message_that_never_ends_is_not_kept(begins: bytes, goes_on: bytes) -> None:
     one = Socket(ping=LOOK)
     one.send(begins)
-    drips(one, UNFINISHED, goes_on)
+    drips(one, MAX_MESSAGE_SECONDS, goes_on)
     assert one.gone == []
     drips(one, 2 * LOOK, goes_on)
     assert one.closed_with == 1013

@@ -12,7 +12,7 @@ from websockets.typing import Subprotocol
 
 from interlock.core.call import Caller
 from interlock.protocol.websocket import text_frame
-from interlock.topics.config import SeatConfig, TopicConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.topics.peers import Peer, joined, refused
 from tests.topics.rooms import PUBLIC, RESTRICTED, Rooms, run, until
 from tests.topics.test_readers import raw
@@ -253,7 +253,10 @@ def test_nobody_takes_the_place_of_another() -> None:
             assert said
             assert rooms.present == ["human"]
 
-    seats = [SeatConfig(callers=["other"], id="human"), SeatConfig(callers=["human"], id="human")]
+    seats = [
+        ParticipantConfig(callers=["other"], id="human"),
+        ParticipantConfig(callers=["human"], id="human"),
+    ]
     run(
         test,
         rooms={"room": TopicConfig(seats=seats)},

@@ -13,7 +13,7 @@ from interlock.core.ports import JournalEntry
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import PROGRESSIVE_TRUST
 from interlock.protocol.mcpx_terms import FORBIDDEN_CODE, SHUTTING_DOWN_CODE
-from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile
 from interlock.topics.room import Room
@@ -361,9 +361,9 @@ def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
 def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
     """Not by a knock with something else that it has, and not by coming in with that."""
     seats = [
-        SeatConfig(roles=["other"], id="a", profile="none"),
-        SeatConfig(callers=["a"], id="a", profile="full_access"),
-        SeatConfig(roles=["twin"], id="a", profile="full_access"),
+        ParticipantConfig(roles=["other"], id="a", profile="none"),
+        ParticipantConfig(callers=["a"], id="a", profile="full_access"),
+        ParticipantConfig(roles=["twin"], id="a", profile="full_access"),
     ]
     house = House({"ops": TopicConfig(seats=seats)})
     member, _ = house.come("a")
@@ -377,7 +377,7 @@ def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
 
 
 def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.topics.gateway.MOST_CHANGED", 2)
+    monkeypatch.setattr("interlock.topics.gateway.MAX_CAPABILITY_CHANGES", 2)
     house = House()
     for place, name in enumerate(("a", "b", "a", "c")):
         member, _ = house.come(name)
@@ -402,7 +402,7 @@ def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
 
 def seats(*capabilities: str, **more: object) -> TopicConfig:
     return TopicConfig(
-        seats=[SeatConfig(callers=["a"], capabilities=[*capabilities])],
+        seats=[ParticipantConfig(callers=["a"], capabilities=[*capabilities])],
         **more,  # type: ignore[arg-type]
     )
 
@@ -445,7 +445,7 @@ def test_the_same_config_changes_nothing() -> None:
 def test_who_is_called_otherwise_now_has_to_come_again() -> None:
     house = House({"ops": PRIVATE})
     _, to_a = house.come("a")
-    seat = SeatConfig(callers=["a"], id="planner")
+    seat = ParticipantConfig(callers=["a"], id="planner")
     house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig(seats=[seat])}))
     assert to_a.closed is not None
     assert "planner" in to_a.closed[1]

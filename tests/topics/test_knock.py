@@ -12,9 +12,9 @@ from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.topics.join_request import (
     JoinCredentials,
     JoinRequest,
-    check_said_once,
-    read_query,
-    shown_by,
+    check_unique_headers,
+    read_join_credentials,
+    read_join_request,
 )
 
 TOKEN = "s3cr3t-of-somebody"
@@ -32,7 +32,7 @@ TOKEN = "s3cr3t-of-somebody"
     ],
 )
 def test_where_it_wants_to_go(query: bytes, knock: JoinRequest) -> None:
-    assert read_query(query) == knock
+    assert read_join_request(query) == knock
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_where_it_wants_to_go(query: bytes, knock: JoinRequest) -> None:
 )  # fmt: skip
 def test_what_cannot_be_meant(query: bytes) -> None:
     with pytest.raises(InterlockError) as refused:
-        read_query(query)
+        read_join_request(query)
     assert refused.value.failure is INVALID_REQUEST
     assert refused.value.message.endswith(".")
 
@@ -61,7 +61,7 @@ NAMES = [
 def test_no_token_in_the_url(name: str) -> None:
     for query in (f"topic=ops&{name}={TOKEN}", f"{name}={TOKEN}&topic=ops", f"topic=o&{name}="):
         with pytest.raises(InterlockError) as refused:
-            read_query(query.encode())
+            read_join_request(query.encode())
         assert "must not stand in a URL" in refused.value.message
         assert TOKEN not in refused.value.message
 
@@ -83,14 +83,14 @@ def test_nor_one_that_is_called_otherwise(value: str) -> None:
         f"topic=a&{quote(value)}",
     ):
         with pytest.raises(InterlockError) as refused:
-            read_query(query.encode())
+            read_join_request(query.encode())
         assert value not in refused.value.message
 
 
 @given(st.binary(max_size=200) | st.text("topicrung=&%+;", max_size=60).map(str.encode))
 def test_any_query_is_read_or_refused(query: bytes) -> None:
     try:
-        knock = read_query(query)
+        knock = read_join_request(query)
     except InterlockError as error:
         event(error.message)
         return
@@ -128,7 +128,7 @@ ALONE = (b"sec-websocket-protocol", b"mcpx.bearer." + TOKEN.encode())
 def test_what_it_shows(
     headers: list[tuple[bytes, bytes]], bearer: str | None, anything: bool, subprotocol: bytes
 ) -> None:
-    shown = shown_by(headers)
+    shown = read_join_credentials(headers)
     assert (shown.bearer, shown.anything, shown.subprotocol) == (bearer, anything, subprotocol)
 
 
@@ -146,23 +146,25 @@ def test_what_it_shows(
 )
 def test_nobody_shows_two(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(InterlockError) as refused:
-        shown_by(headers)
+        read_join_credentials(headers)
     assert refused.value.failure is INVALID_REQUEST
     assert TOKEN not in refused.value.message
 
 
 def test_it_is_not_shown_to_who_reads_logs() -> None:
-    shown = shown_by([ALONE])
+    shown = read_join_credentials([ALONE])
     assert TOKEN not in repr(shown)
     assert TOKEN not in repr(JoinCredentials(TOKEN, True, TOKEN.encode()))
 
 
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
 def test_what_is_decided_by_is_said_once(name: bytes) -> None:
-    check_said_once([(b"host", b"a"), (b"origin", b"b"), (b"authorization", b"c"), (b"x", b"d")])
-    check_said_once([(b"cookie", b"a"), (b"cookie", b"b")])
+    check_unique_headers(
+        [(b"host", b"a"), (b"origin", b"b"), (b"authorization", b"c"), (b"x", b"d")]
+    )
+    check_unique_headers([(b"cookie", b"a"), (b"cookie", b"b")])
     for second in (b"first", b"other"):
         with pytest.raises(InterlockError) as refused:
-            check_said_once([(name, b"first"), (b"x", b"y"), (name, second)])
+            check_unique_headers([(name, b"first"), (b"x", b"y"), (name, second)])
         assert refused.value.failure is INVALID_REQUEST
         assert "other" not in refused.value.message

@@ -11,11 +11,11 @@ def test_methods_that_a_node_answers() -> None:
     assert {
         "initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get",
         "resources/list", "resources/templates/list", "resources/read", "skills/list",
-    } == requests.METHODS  # fmt: skip
+    } == requests.SUPPORTED_METHODS  # fmt: skip
 
 
 def test_methods_that_a_bridged_server_answers() -> None:
-    assert bridge._PASSED_ON == {
+    assert bridge._FORWARDED_METHODS == {
         "tools/list": "tools",
         "tools/call": "tools",
         "resources/list": "resources",
@@ -25,4 +25,4 @@ def test_methods_that_a_bridged_server_answers() -> None:
         "prompts/get": "prompts",
         "completion/complete": "completions",
     }
-    assert not bridge._PASSED_ON.keys() & mcp.REMOVED_FROM_STATELESS
+    assert not bridge._FORWARDED_METHODS.keys() & mcp.REMOVED_FROM_STATELESS

@@ -14,16 +14,16 @@ from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.topics.config import ParticipantUpstream
 from interlock.topics.participant_upstream import (
-    MOST_NODES,
+    MAX_NODE_HOPS,
     ParticipantConnector,
     RoomUpstreams,
-    key_of,
-    server_of,
+    make_server_config,
+    make_upstream_key,
 )
 from tests.core.upstreams.harness import OWN_INFO, Kept, Naps, run
 from tests.topics.room import Room, Worker
 
-KEY = key_of("ops", "worker")
+KEY = make_upstream_key("ops", "worker")
 ALL = "mcp/*"
 
 
@@ -42,7 +42,7 @@ class InRoom(Kept):
 
     def __init__(self, settings: ParticipantUpstream | None = None, **more: Any) -> None:
         settings = settings or ParticipantUpstream()
-        super().__init__(server_of("ops", "worker", settings))
+        super().__init__(make_server_config("ops", "worker", settings))
         self.room = Room()
         self.worker = Worker(self.room, soon=asyncio.get_running_loop().call_soon)
         self.timers: list[Timer] = []
@@ -291,14 +291,14 @@ def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
 def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
     async def body() -> None:
         kept = InRoom(ParticipantUpstream(allow=["write_*"]))
-        kept.worker.nodes = {"write_file": 1, "other": MOST_NODES + 1}
+        kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
         kept.worker.tools.append("other")
         kept.room.joins("worker", ALL)
         await kept.ready()
         assert len(kept.listed) == 1
         kept.naps.hold()
         kept.worker.tools.append("write_it_again")
-        kept.worker.nodes["write_it_again"] = MOST_NODES + 1
+        kept.worker.nodes["write_it_again"] = MAX_NODE_HOPS + 1
         said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
         kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
         await kept.until(lambda: kept.naps.sleeping)
@@ -360,11 +360,11 @@ def test_the_node_leaves_the_room_and_forgets_them() -> None:
 
 def test_what_the_config_says_of_a_participant_is_what_a_server_has() -> None:
     settings = ParticipantUpstream(allow=["a*"], deny=["ab"], timeout=5.0, grace=1.0)
-    server = server_of("ops", "Build Agent", settings)
+    server = make_server_config("ops", "Build Agent", settings)
     assert server.segment == "build-agent"
     assert (server.allow, server.deny) == (["a*"], ["ab"])
     assert (server.timeout, server.grace) == (5.0, 1.0)
     # Whoever calls itself harmless is not believed unless somebody says so.
     assert (server.trust_annotations, server.sessions) == (False, "shared")
     assert {server.ask.sampling, server.ask.elicitation, server.ask.roots} == {"deny"}
-    assert server_of("ops", "x", ParticipantUpstream(segment="mine")).segment == "mine"
+    assert make_server_config("ops", "x", ParticipantUpstream(segment="mine")).segment == "mine"

@@ -13,7 +13,7 @@ from interlock.core.upstreams.transports.transport import TransportRequest
 from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure, InterlockError
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
-from interlock.topics.participant_upstream import ParticipantTransport, kind_of
+from interlock.topics.participant_upstream import ParticipantTransport, read_kind_and_method
 from tests.topics.room import Room
 
 CALL = "mcp/request:tools/call:write_file"
@@ -118,7 +118,7 @@ def test_the_context_is_what_the_payload_says(
     method: str, params: dict[str, Any], kind: str
 ) -> None:
     payload = jsonrpc.request(1, method, json.dumps(params).encode())
-    assert kind_of(payload) == (kind, method)
+    assert read_kind_and_method(payload) == (kind, method)
 
 
 def test_the_answer_reaches_whoever_asked(fixture: Fixture) -> None:

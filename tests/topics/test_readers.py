@@ -27,7 +27,7 @@ from interlock.protocol.websocket import (
 )
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Member
-from interlock.topics.socket import MOST_UNSENT, TopicSocket
+from interlock.topics.socket import MAX_UNSENT_BYTES, TopicSocket
 from tests.channels.certificates import Authority
 from tests.core.pipeline.rig import turns
 from tests.topics.peers import PATIENCE, Envelope, Peer, joined
@@ -114,7 +114,7 @@ async def talk_until_full(rooms: Rooms, speaker: Peer, listener: Peer, stuck: st
         id = await speaker.chat(FILLER)
         await listener.until(id)
         said += 1
-        assert outlet.unread < MOST_UNSENT + 200 * 1024
+        assert outlet.unread < MAX_UNSENT_BYTES + 200 * 1024
     return said
 
 
@@ -164,7 +164,7 @@ def test_one_that_never_reads_again_is_closed() -> None:
                 await human.until(lambda one, id=id: one["id"] == id)  # type: ignore[misc]
                 said += 1
             assert await stuck.close_code() == 1013
-            assert said > MOST_UNSENT / len(FILLER)
+            assert said > MAX_UNSENT_BYTES / len(FILLER)
 
     run(test, rooms={"room": TopicConfig(access="private", stalled=0.3)})
 

@@ -15,8 +15,8 @@ from interlock.protocol.mcpx_terms import GUEST, REPLACED_CODE
 from interlock.topics import gateway, room
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, MessageLoss
-from interlock.topics.rate_limits import MOST_REMEMBERED, REMEMBERED_SECONDS
-from interlock.topics.room import MOST_IN_TURN
+from interlock.topics.rate_limits import MAX_FORMER_MEMBERS, RETENTION_SECONDS
+from interlock.topics.room import MAX_MESSAGES_PER_TURN
 from interlock.topics.wire.envelope import read_envelope
 from interlock.topics.wire.payloads import PayloadError, ProposalPayload, read_content
 from tests.topics.listening import FULL, Ear, Listening, said, unframed
@@ -310,9 +310,9 @@ def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
 
 def test_a_long_turn_does_not_wait_for_its_end() -> None:
     here, a, _, _, to_b = two()
-    for number in range(MOST_IN_TURN + 1):
+    for number in range(MAX_MESSAGES_PER_TURN + 1):
         here.room.say(a, said("a", id=str(number)))
-    assert len(to_b.texts) == MOST_IN_TURN + 1
+    assert len(to_b.texts) == MAX_MESSAGES_PER_TURN + 1
     to_b.forget()
     big = said("a", payload={"text": "x" * 100_000})
     for _ in range(3):
@@ -439,8 +439,8 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     after = come_and_go(9_000)
     assert after - before < 100
     # What the last of them had said is known for a moment, of so many and no more.
-    assert len(here.room._allowances) == MOST_REMEMBERED
-    here.time += REMEMBERED_SECONDS
+    assert len(here.room._allowances) == MAX_FORMER_MEMBERS
+    here.time += RETENTION_SECONDS
     here.room.leave(here.join("guest-1", PROPOSER, kind=GUEST)[0])
     here.turns.take()
     assert [*here.room.members] == ["a", "b"]

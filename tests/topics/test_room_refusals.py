@@ -10,7 +10,7 @@ from interlock.protocol.kinds import KindGrants
 from interlock.protocol.mcpx_terms import GUEST, SLOW_READER_CODE
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss
-from interlock.topics.rate_limits import REMEMBERED_SECONDS
+from interlock.topics.rate_limits import RETENTION_SECONDS
 from tests.topics.listening import FULL, NOW, Listening, said
 from tests.topics.test_room import PROPOSER, SYSTEM, only_error, two
 
@@ -290,7 +290,7 @@ def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
     assert sum(message["from"] == "a" for message in to_b.heard) == 3
     # Nothing is known of who was away for long enough, and of a guest when it has left.
     here.room.leave(a)
-    here.time += REMEMBERED_SECONDS
+    here.time += RETENTION_SECONDS
     guest, _ = here.join("guest-1", PROPOSER, kind=GUEST)
     here.room.say(guest, said("guest-1"))
     here.room.leave(guest)

@@ -22,7 +22,7 @@ from interlock.protocol.websocket import (
 )
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss, RoomBacklog
-from interlock.topics.socket import MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
+from interlock.topics.socket import MAX_LOST_KINDS, MAX_UNSENT_BYTES, OTHER_KINDS, TopicSocket
 from tests.topics.wires import MASK, Timers, Wire, batch, envelope
 
 BIG = 8 * 1024
@@ -283,7 +283,7 @@ def test_bytes_are_limited_too() -> None:
     filled = one.fill()
     for number in range(50):
         one.deliver(envelope(f"m-{number}", size=BIG))
-        assert one.socket.unread <= MOST_UNSENT + 22 * BIG
+        assert one.socket.unread <= MAX_UNSENT_BYTES + 22 * BIG
     one.read_on()
     got = len(one.wire.texts) - filled
     assert got in (18, 19)
@@ -308,8 +308,8 @@ def test_not_every_kind_is_told_by_name() -> None:
     one.read_on()
     (loss,) = one.resumed
     assert loss.lost == 80 == sum(loss.kinds.values())
-    assert len(loss.kinds) == MOST_KINDS + 1
-    assert loss.kinds[OTHER_KINDS] == 80 - 2 * MOST_KINDS
+    assert len(loss.kinds) == MAX_LOST_KINDS + 1
+    assert loss.kinds[OTHER_KINDS] == 80 - 2 * MAX_LOST_KINDS
 
 
 @pytest.mark.spec("MX-6.4a-3")
@@ -382,7 +382,7 @@ def test_what_was_kept_is_not_put_into_the_transport_at_once(at_once: bool) -> N
         wire.read()
         one.timers.pass_by(0.0)
     assert len(wire.texts) == filled + 200
-    assert wire.most <= 2 * MOST_UNSENT + BIG
+    assert wire.most <= 2 * MAX_UNSENT_BYTES + BIG
     assert one.resumed == []
 
 
@@ -391,7 +391,7 @@ def test_a_ping_meanwhile_is_answered_once_there_is_room() -> None:
     filled = one.fill()
     one.deliver(envelope("kept"))
     one.send(*(ping_frame(b"%d" % number, MASK) for number in range(1000)))
-    assert one.socket.unread < 2 * MOST_UNSENT
+    assert one.socket.unread < 2 * MAX_UNSENT_BYTES
     one.read_on()
     assert one.wire.seen[filled:] == [Pong(b"999"), envelope("kept")]
     one.fill()

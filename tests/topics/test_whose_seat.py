@@ -6,10 +6,10 @@ import pytest
 
 from interlock.core.call import Caller
 from interlock.protocol.mcpx_terms import FORBIDDEN_CODE
-from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from tests.topics.test_gateway import House
 
-SHARED = {"ops": TopicConfig(seats=[SeatConfig(callers=["*"], id="robot")])}
+SHARED = {"ops": TopicConfig(seats=[ParticipantConfig(callers=["*"], id="robot")])}
 
 
 @pytest.mark.parametrize(

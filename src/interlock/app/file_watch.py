@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LOOK_EVERY: Final = 0.5
-SETTLE: Final = 0.1
+POLL_SECONDS: Final = 0.5
+SETTLE_SECONDS: Final = 0.1
 """Seconds for which a changed file must stay the same before it counts as completely written."""
 
 
@@ -25,7 +25,7 @@ class Fingerprint(NamedTuple):
     mtime_ns: int
 
 
-def fingerprint(path: Path) -> Fingerprint | None:
+def read_fingerprint(path: Path) -> Fingerprint | None:
     """Return the fingerprint of a file, or None if it does not exist."""
     try:
         status = os.stat(path)
@@ -42,7 +42,7 @@ class FileWatch:
         path: Path,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        look: Callable[[Path], Fingerprint | None] = fingerprint,
+        look: Callable[[Path], Fingerprint | None] = read_fingerprint,
         gone: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -60,7 +60,7 @@ class FileWatch:
         files."""
         missed = 0
         while True:
-            await self._sleep(LOOK_EVERY)
+            await self._sleep(POLL_SECONDS)
             found = self._look(self._path)
             missed = 0 if found is not None else missed + 1
             if missed == 2:
@@ -69,7 +69,7 @@ class FileWatch:
                 continue
             # A half-written config may be valid, and an empty one would end every upstream.
             while True:
-                await self._sleep(SETTLE)
+                await self._sleep(SETTLE_SECONDS)
                 again = self._look(self._path)
                 if again == found:
                     break

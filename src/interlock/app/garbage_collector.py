@@ -16,15 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-EVERY: Final = 60.0
+COLLECT_SECONDS: Final = 60.0
 """Seconds between two collections of young objects. A collection takes less than a millisecond."""
-GROWTH: Final = 64 * 1024 * 1024
+GROWTH_BYTES: Final = 64 * 1024 * 1024
 """The growth of the process in bytes that triggers a full collection."""
 _THRESHOLDS: Final = (20_000, 50, 100)
 _STATM: Final = Path("/proc/self/statm")
 
 
-def memory_in_use() -> int:
+def measure_memory() -> int:
     """Return the resident memory of this process in bytes; its maximum if the system does not
     tell."""
     try:
@@ -40,7 +40,7 @@ class GarbageCollector:
     def __init__(
         self,
         call_later: Callable[[float, Callable[[], None]], Any],
-        memory: Callable[[], int] = memory_in_use,
+        memory: Callable[[], int] = measure_memory,
     ) -> None:
         self._call_later = call_later
         self._memory = memory
@@ -53,7 +53,7 @@ class GarbageCollector:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
         self._before = self._memory()
-        self._timer = self._call_later(EVERY, self._collect)
+        self._timer = self._call_later(COLLECT_SECONDS, self._collect)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -62,11 +62,11 @@ class GarbageCollector:
 
     def _collect(self) -> None:
         memory = self._memory()
-        if memory - self._before >= GROWTH:
+        if memory - self._before >= GROWTH_BYTES:
             gc.collect()
             # The memory still in use is the new baseline: only further growth triggers again.
             self._before = self._memory()
         else:
             gc.collect(1)
             self._before = min(self._before, memory)
-        self._timer = self._call_later(EVERY, self._collect)
+        self._timer = self._call_later(COLLECT_SECONDS, self._collect)

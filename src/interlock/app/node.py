@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # -- The server info of a node: merged from its upstreams. A transparent upstream is chosen here.
 # Clients that already have the server info are told when it changes.
 
-OWN_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
+NODE_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
 
 
 class NodeIntroduction:
@@ -88,7 +88,7 @@ class NodeIntroduction:
             voices += feature.introductions()
         merged = merge(voices)
         return Introduction(
-            merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
+            merged.server_info or NODE_INFO, merged.capabilities, merged.instructions
         )
 
     def refresh(self) -> None:
@@ -114,7 +114,7 @@ class NodeIntroduction:
             self._change_listeners.changed(supervisor.announced)
 
 
-LAST_CALLS: Final = 2.0
+DRAIN_SECONDS: Final = 2.0
 """Seconds that calls under way may still take when the node stops."""
 
 
@@ -138,7 +138,7 @@ class _Settings(Component):
         node.catalog.configure(page_size=new.page_size)
 
 
-class _Transparency(Component):
+class _TransparentUpstream(Component):
     """Chooses the transparent upstream after the upstreams have the new config."""
 
     def __init__(self, introduction: NodeIntroduction) -> None:
@@ -175,7 +175,7 @@ class Node:
         self.environ = environ
         self._started = time.monotonic()
         self._restored = False
-        self.own_info = encode_value(OWN_INFO)
+        self.own_info = encode_value(NODE_INFO)
         # Before any state is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
@@ -347,7 +347,7 @@ class Node:
                 **{key: one for key, one in named.items() if key in first},
                 "upstreams": self.upstreams,
                 **{key: one for key, one in named.items() if key not in first},
-                "introduction": _Transparency(self.introduction),
+                "introduction": _TransparentUpstream(self.introduction),
             }
         )
 
@@ -432,7 +432,7 @@ class Node:
                 ("the approval inbox", self._release_approvals),
                 ("session expiry", self.revocation.close),
                 ("change notifications", self._change_listeners.close),
-                ("calls under way", partial(self.pipeline.drain, LAST_CALLS)),
+                ("calls under way", partial(self.pipeline.drain, DRAIN_SECONDS)),
                 *((f"the connections of {name}", one.disconnect) for name, one in features),
                 ("listeners", self.listeners.stop),
                 ("signing keys", self.tokens.stop),

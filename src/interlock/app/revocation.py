@@ -16,7 +16,7 @@ from interlock.core.server.mcp.sessions import Sessions
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.identity.component import CallerComplement
 
-SWEEP: Final = 60.0
+SWEEP_SECONDS: Final = 60.0
 """Seconds between two searches for idle sessions."""
 
 
@@ -44,7 +44,7 @@ class Revocation:
     def sweep(self) -> None:
         """End idle sessions, now and periodically."""
         self._sessions.sweep()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self.sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self.sweep)
 
     def close(self) -> None:
         if self._sweeper is not None:

@@ -30,19 +30,19 @@ from interlock.terminal.forced_exit import exit_now
 
 _log = logging.getLogger("interlock.node")
 
-SETTLED_WITHIN: Final = 10.0
-REGISTERED_AFTER: Final = 3.0
+MAX_CONNECT_SECONDS: Final = 10.0
+REGISTER_DELAY_SECONDS: Final = 3.0
 """The maximum time to wait for upstreams before the node registers with a parent, which would
 otherwise list no tools of it at first."""
-CHECKED_AFTER: Final = 0.5
+TOOL_CHECK_DELAY_SECONDS: Final = 0.5
 """The delay after a change of tools before names in the config are checked. Lists of tools change
 in bursts."""
-STOP_WITHIN: Final = 20.0
+STOP_TIMEOUT_SECONDS: Final = 20.0
 """Longer than any part of a node takes to stop in order."""
 
 
 async def _register(node: Node) -> None:
-    await node.until_settled(REGISTERED_AFTER)
+    await node.until_settled(REGISTER_DELAY_SECONDS)
     node.settled()
 
 
@@ -139,7 +139,7 @@ class NodeRun:
 
     async def _calm_collector(self, node: Node) -> None:
         """Configure the garbage collector once everything is started."""
-        await node.until_settled(SETTLED_WITHIN)
+        await node.until_settled(MAX_CONNECT_SECONDS)
         self._collector = GarbageCollector(asyncio.get_running_loop().call_later)
         self._collector.start()
 
@@ -147,7 +147,7 @@ class NodeRun:
         """Stop everything. Returns when nothing of the node is left."""
         self.stopping.set()
         try:
-            async with asyncio.timeout(STOP_WITHIN):
+            async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
                 # Wait for a reload under way: half of one would leave resources open.
                 async with self._reloading:
                     for task in self._tasks:
@@ -159,7 +159,7 @@ class NodeRun:
                 await self.node.stop()
                 self._unlock()
         except TimeoutError:
-            _log.error("the node did not stop within %g s; exiting now", STOP_WITHIN)
+            _log.error("the node did not stop within %g s; exiting now", STOP_TIMEOUT_SECONDS)
             exit_now()
 
     def _unlock(self) -> None:
@@ -173,7 +173,7 @@ class NodeRun:
             path = status_path(socket)
             path.unlink(missing_ok=True)
             self._status = await asyncio.get_running_loop().create_unix_server(
-                lambda: _Telling(node), path=str(path)
+                lambda: _StatusServer(node), path=str(path)
             )
             path.chmod(0o600)
             self._status_path = path
@@ -202,7 +202,7 @@ class NodeRun:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        if not on_terminal():
+        if not has_terminal():
             loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             # The terminal was closed. With nohup, SIGHUP is ignored.
@@ -238,11 +238,11 @@ class NodeRun:
             self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
             _log.exception("config: reload failed with an internal error")
         else:
-            _log.info("config reloaded: %s", describe(change))
+            _log.info("config reloaded: %s", describe_change(change))
             self._tell_doubts(await asyncio.to_thread(self._doubts, config))
             self._tools_changed.set()
             waiting = diff(self._started_with, config).restart
-            self.config_problem = _takes_a_new_start(waiting)
+            self.config_problem = _describe_restart(waiting)
             if waiting and waiting != self._waiting:
                 _log.warning("%s", self.config_problem)
             self._waiting = waiting
@@ -272,14 +272,14 @@ class NodeRun:
                     _log.warning("%s", one)
             self._tools_doubted |= listed.keys()
             await self._tools_changed.wait()
-            await asyncio.sleep(CHECKED_AFTER)
+            await asyncio.sleep(TOOL_CHECK_DELAY_SECONDS)
             self._tools_changed.clear()
 
     def _config_gone(self) -> None:
         _log.warning("config: the file is gone; keeping the previous config until it returns")
 
 
-class _Telling(asyncio.Protocol):
+class _StatusServer(asyncio.Protocol):
     """Sends the status of the node to a client and closes the connection. Only its own user can
     connect."""
 
@@ -292,7 +292,7 @@ class _Telling(asyncio.Protocol):
         out.close()
 
 
-def on_terminal() -> bool:
+def has_terminal() -> bool:
     """Return whether this process has a controlling terminal as its input or output."""
     for fd in (0, 1):
         try:
@@ -304,7 +304,7 @@ def on_terminal() -> bool:
     return False
 
 
-def describe(change: ConfigChange) -> str:
+def describe_change(change: ConfigChange) -> str:
     """Describe the effects of a reload in one line."""
     relinked = change.relinked
     parts = {
@@ -319,7 +319,7 @@ def describe(change: ConfigChange) -> str:
     return "; ".join(said) or nothing
 
 
-def _takes_a_new_start(fields: tuple[str, ...]) -> str | None:
+def _describe_restart(fields: tuple[str, ...]) -> str | None:
     if not fields:
         return None
     return f"{' and '.join(fields)} changed in the config. Restart the node to apply this."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from interlock.app.run import REGISTERED_AFTER, NodeRun
+from interlock.app.run import REGISTER_DELAY_SECONDS, NodeRun
 from interlock.cli.config_warnings import collect_config_warnings, collect_tool_warnings
 from interlock.core.config import ConfigError
 from interlock.terminal import log_lines
@@ -26,8 +26,8 @@ async def run_as_child(source: ConfigSource) -> None:
         tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
     )
     node = await run.start()
-    # Wait for servers that start quickly, so that the parent sees all of them at once.
-    await node.until_settled(REGISTERED_AFTER)
+    # The parent is to see everything at once that comes soon.
+    await node.until_settled(REGISTER_DELAY_SECONDS)
     registration_task = asyncio.ensure_future(runner.stay_registered(node))
     stop_task = asyncio.ensure_future(run.stopping.wait())
     try:

@@ -27,20 +27,20 @@ from interlock.core.server.http.plain_requests import (
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import INVALID_PARAMS, InterlockError
-from interlock.topics.admission import check_administers
-from interlock.topics.join_request import check_said_once, one_of, parameters
+from interlock.topics.admission import require_administrator
+from interlock.topics.join_request import check_unique_headers, get_parameter, parse_query
 from interlock.topics.member import CapabilityUpdate
-from interlock.topics.overview import topics_now
+from interlock.topics.overview import describe_topics
 
 if TYPE_CHECKING:
     from interlock.topics.gateway import Gateway
 
-BASE: Final = "/admin/participants"
-TOPICS: Final = "/admin/topics"
-_CAPABILITIES: Final = "/capabilities"
-_VERB: Final = "topics/admin"
-_MOST_BODY: Final = 64 * 1024
-_MOST_PATTERNS: Final = 200
+PARTICIPANTS_PATH: Final = "/admin/participants"
+TOPICS_PATH: Final = "/admin/topics"
+_CAPABILITIES_SUFFIX: Final = "/capabilities"
+_METHOD: Final = "topics/admin"
+_MAX_BODY_BYTES: Final = 64 * 1024
+_MAX_PATTERNS: Final = 200
 
 
 class CapabilityChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,8 +77,8 @@ class AdminApp:
 
     def routes(self) -> Sequence[Route]:
         return (
-            AppRoute(BASE, self, is_there=self._has_admins),
-            AppRoute(TOPICS, self, is_there=self._has_admins, below=False),
+            AppRoute(PARTICIPANTS_PATH, self, is_there=self._has_admins),
+            AppRoute(TOPICS_PATH, self, is_there=self._has_admins, below=False),
         )
 
     def _has_admins(self) -> bool:
@@ -86,9 +86,11 @@ class AdminApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        call = call_of(scope, _VERB)
+        call = call_of(scope, _METHOD)
         try:
-            status, body = await self._serve(scope, receive, call, path.removeprefix(BASE))
+            status, body = await self._serve(
+                scope, receive, call, path.removeprefix(PARTICIPANTS_PATH)
+            )
         except InterlockError as error:
             self._refused(call, error)
             await turn_away(send, error, call, self._challenges)
@@ -98,31 +100,33 @@ class AdminApp:
     async def _serve(
         self, scope: Scope, receive: Receive, call: Call, path: str
     ) -> tuple[int, object]:
-        check_said_once(scope["headers"])
+        check_unique_headers(scope["headers"])
         check_origin(self._guard, scope)
-        pairs = parameters(scope["query_string"])
+        pairs = parse_query(scope["query_string"])
         caller = await self._admin(call)
-        if scope["path"] == TOPICS:
-            return self._topics(scope["method"], call, one_of(pairs, "topic"))
-        id = path.removeprefix("/").removesuffix(_CAPABILITIES)
-        if path and not (path.endswith(_CAPABILITIES) and id):
+        if scope["path"] == TOPICS_PATH:
+            return self._topics(scope["method"], call, get_parameter(pairs, "topic"))
+        id = path.removeprefix("/").removesuffix(_CAPABILITIES_SUFFIX)
+        if path and not (path.endswith(_CAPABILITIES_SUFFIX) and id):
             return 404, words(
-                "not_found", f"This path does not exist. Use {BASE} or {BASE}/ID{_CAPABILITIES}."
+                "not_found",
+                f"This path does not exist. Use {PARTICIPANTS_PATH} or "
+                f"{PARTICIPANTS_PATH}/ID{_CAPABILITIES_SUFFIX}.",
             )
         if scope["method"] != ("POST" if path else "GET"):
             return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
-        topic = one_of(pairs, "topic")
+        topic = get_parameter(pairs, "topic")
         if not path:
             present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
             self._audit.record(call, OK, 0, f"{len(present)} shown")
             return 200, {"participants": present}
-        asked = await read_json(scope, receive, CapabilityChange, _MOST_BODY)
+        asked = await read_json(scope, receive, CapabilityChange, _MAX_BODY_BYTES)
         return 200, self._change(caller, id, asked, topic)
 
     def _topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
         if method != "GET":
             return 405, words("method_not_allowed", "Use GET.")
-        found = topics_now(self._gateway, topic)
+        found = describe_topics(self._gateway, topic)
         self._audit.record(call, OK, 0, f"{len(found)} shown")
         return 200, {"topics": found}
 
@@ -131,9 +135,9 @@ class AdminApp:
     ) -> CapabilityUpdate:
         if not asked.add and not asked.remove:
             raise InterlockError(INVALID_PARAMS, "The request needs `add` or `remove`.")
-        if len(asked.add) + len(asked.remove) > _MOST_PATTERNS:
+        if len(asked.add) + len(asked.remove) > _MAX_PATTERNS:
             raise InterlockError(
-                INVALID_PARAMS, f"A request can change at most {_MOST_PATTERNS} patterns."
+                INVALID_PARAMS, f"A request can change at most {_MAX_PATTERNS} patterns."
             )
         return self._gateway.change(id, asked.add, asked.remove, by=caller.name, topic=topic)
 
@@ -142,5 +146,5 @@ class AdminApp:
     async def _admin(self, call: Call) -> Caller:
         """Authenticate the caller and check that it is an administrator. Raises InterlockError."""
         call.caller = caller = await caller_of(call, self._authenticate)
-        check_administers(self._gateway.config, caller)
+        require_administrator(self._gateway.config, caller)
         return caller

@@ -16,16 +16,16 @@ from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx_terms import GUEST, MAX_PARTICIPANT_ID, TOPIC_PATTERN
 from interlock.topics.config import (
     RECORDER,
-    SeatConfig,
+    ParticipantConfig,
     TopicConfig,
     TopicsConfig,
-    can_be_read,
-    folded,
-    is_gateways,
+    is_gateway_id,
+    is_readable_id,
+    normalize_id,
 )
 from interlock.topics.member import ParticipantProfile
 
-ADMIN: Final = "admin"
+ADMIN_SCOPE: Final = "admin"
 """The scope that the token of an administrator must have, if it has scopes."""
 RESTRICTED: Final = "restricted"
 PUBLIC: Final = "public"
@@ -34,7 +34,7 @@ _TOPIC: Final = re.compile(TOPIC_PATTERN)
 _GLOB: Final = frozenset("*?[")
 
 
-def admit(
+def find_participant(
     config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = GUEST
 ) -> tuple[TopicConfig, ParticipantProfile]:
     """Return the settings of a topic and the participant that a caller is in it. Raises
@@ -50,7 +50,7 @@ def admit(
             "The topic name is invalid. Use 1 to 128 letters, digits, dots, dashes and "
             "underscores: ?topic=NAME.",
         )
-    settings = settings_of(config, topic)
+    settings = find_settings(config, topic)
     if caller is None:
         if settings is None or settings.access != PUBLIC:
             raise InterlockError(
@@ -60,52 +60,55 @@ def admit(
             )
         return settings, ParticipantProfile(guest, PROFILES[settings.anonymous])
     if settings is None:
-        raise _refused(topic)
-    seat = next((one for one in settings.seats if _fits(one, caller)), None)
+        raise _not_a_participant(topic)
+    seat = next((one for one in settings.seats if _matches_caller(one, caller)), None)
     if seat is None:
         if settings.access == RESTRICTED:
-            raise _refused(topic)
-        seat = SeatConfig()
+            raise _not_a_participant(topic)
+        seat = ParticipantConfig()
     id = caller.name if seat.id is None else seat.id
-    if not is_id(id) or _is_anothers(id, seat, settings):
+    if not is_valid_id(id) or _is_reserved_id(id, seat, settings):
         raise InterlockError(
             FORBIDDEN,
-            f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Configure an `id` for "
+            f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Configure an "
+            "`id` for "
             "it under topics.rooms.",
         )
-    return settings, ParticipantProfile(id, capabilities_of(seat, settings.profile), seat.routing)
+    return settings, ParticipantProfile(id, list_capabilities(seat, settings.profile), seat.routing)
 
 
-def check_administers(config: TopicsConfig, caller: Caller) -> None:
+def require_administrator(config: TopicsConfig, caller: Caller) -> None:
     """Raise InterlockError unless the caller may list topics and change capabilities."""
-    if not any(fits(caller.name, glob) for glob in config.admins):
+    if not any(matches_glob(caller.name, glob) for glob in config.admins):
         raise InterlockError(
             FORBIDDEN,
             f"{caller.name} is not an administrator of topics. Administrators are listed in "
             "`topics.admins` of the node's config.",
         )
-    if caller.scopes is not None and ADMIN not in caller.scopes:
+    if caller.scopes is not None and ADMIN_SCOPE not in caller.scopes:
         raise InterlockError(
             FORBIDDEN,
-            f"The token of {caller.name} lacks the scope `{ADMIN}`.",
-            data={"missing": [ADMIN]},
+            f"The token of {caller.name} lacks the scope `{ADMIN_SCOPE}`.",
+            data={"missing": [ADMIN_SCOPE]},
         )
 
 
-def settings_of(config: TopicsConfig, topic: str) -> TopicConfig | None:
+def find_settings(config: TopicsConfig, topic: str) -> TopicConfig | None:
     """Return the settings under exactly this name, else those of the first glob that matches."""
-    entry = entry_of(config, topic)
+    entry = find_config_entry(config, topic)
     return None if entry is None else config.rooms[entry]
 
 
-def entry_of(config: TopicsConfig, topic: str) -> str | None:
+def find_config_entry(config: TopicsConfig, topic: str) -> str | None:
     """Return the name under which the config has a topic: its own name or a glob."""
     if topic in config.rooms:
         return topic if not is_glob(topic) else None
-    return next((name for name in config.rooms if is_glob(name) and fits(topic, name)), None)
+    return next(
+        (name for name in config.rooms if is_glob(name) and matches_glob(topic, name)), None
+    )
 
 
-def capabilities_of(seat: SeatConfig, profile: str = "initial") -> tuple[str, ...]:
+def list_capabilities(seat: ParticipantConfig, profile: str = "initial") -> tuple[str, ...]:
     """Return the patterns of the participant's profile (default: `profile`), then its own, each
     once."""
     of_profile = PROFILES[seat.profile or profile]
@@ -117,36 +120,38 @@ def is_glob(name: str) -> bool:
     return not _GLOB.isdisjoint(name)
 
 
-def fits(name: str, glob: str) -> bool:
+def matches_glob(name: str, glob: str) -> bool:
     """Return whether a name matches a glob. Case-sensitive on every system."""
     return fnmatchcase(name, glob)
 
 
-def is_id(text: str) -> bool:
+def is_valid_id(text: str) -> bool:
     """Return whether a text can be the id of a participant. The id of the gateway cannot."""
-    return can_be_read(text) and not is_gateways(text)
+    return is_readable_id(text) and not is_gateway_id(text)
 
 
-def _is_anothers(id: str, own: SeatConfig, settings: TopicConfig) -> bool:
+def _is_reserved_id(id: str, own: ParticipantConfig, settings: TopicConfig) -> bool:
     """Return whether an id could be mistaken for another: the node, the recorder, or another
     configured participant."""
-    taken = {folded(RECORDER)}
+    taken = {normalize_id(RECORDER)}
     if settings.node is not None:
-        taken.add(folded(settings.node))
+        taken.add(normalize_id(settings.node))
     for seat in settings.seats:
         if own.id is None and seat.id is not None:
             # A caller with exactly this name may have the id. A name that only looks alike may not.
-            taken.update(map(folded, (seat.id, *(name for name in seat.callers if name != id))))
-    return folded(id) in taken
+            taken.update(
+                map(normalize_id, (seat.id, *(name for name in seat.callers if name != id)))
+            )
+    return normalize_id(id) in taken
 
 
-def _fits(seat: SeatConfig, caller: Caller) -> bool:
-    return any(fits(caller.name, glob) for glob in seat.callers) or not set(seat.roles).isdisjoint(
-        caller.roles
-    )
+def _matches_caller(seat: ParticipantConfig, caller: Caller) -> bool:
+    return any(matches_glob(caller.name, glob) for glob in seat.callers) or not set(
+        seat.roles
+    ).isdisjoint(caller.roles)
 
 
-def _refused(topic: str) -> InterlockError:
+def _not_a_participant(topic: str) -> InterlockError:
     return InterlockError(
         FORBIDDEN,
         f"You are not a participant of a topic {topic}. The operator of the node adds "

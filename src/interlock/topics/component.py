@@ -33,10 +33,10 @@ from interlock.topics.member import Member
 from interlock.topics.node_participant import NodeParticipant
 from interlock.topics.overview import TopicsStatus, TopicStatus
 from interlock.topics.participant_upstream import RoomUpstreams
-from interlock.topics.proposals import MOST_OPEN, Fulfilments
-from interlock.topics.recorder import seat_recorder
+from interlock.topics.proposals import MAX_FULFILMENTS, Fulfilments
+from interlock.topics.recorder import add_recorder
 from interlock.topics.room import Room
-from interlock.topics.socket import utc_now
+from interlock.topics.socket import format_now
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.node_context import NodeContext
 
@@ -88,7 +88,7 @@ class Topics(FeatureComponent):
             config.section(TopicsConfig),
             call_soon=loop.call_soon,
             new_id=_new_id,
-            now=utc_now,
+            now=format_now,
             on_opened=self._opened,
             on_closed=self._closed,
             most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
@@ -203,7 +203,7 @@ class Topics(FeatureComponent):
         settings, loop = room.settings, self._loop
         if settings.record != "off" and self._recorder is not None:
             whole = settings.record == "whole"
-            seat_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
+            add_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
         if settings.node is None:
             return
         seat = self._seats[room.name] = NodeParticipant(
@@ -217,8 +217,8 @@ class Topics(FeatureComponent):
             audit=self._audit,
             call_soon=loop.call_soon,
             new_id=_new_id,
-            now=utc_now,
-            fulfilments=self._fulfilments.setdefault(room.name, Fulfilments(MOST_OPEN)),
+            now=format_now,
+            fulfilments=self._fulfilments.setdefault(room.name, Fulfilments(MAX_FULFILMENTS)),
         )
         if settings.upstreams:
             upstreams = self._upstreams[room.name] = RoomUpstreams(

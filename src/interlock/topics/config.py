@@ -30,7 +30,7 @@ MEBIBYTE: Final = 1024 * 1024
 RECORDER: Final = "recorder"
 """The id of the participant that writes a topic to the journal. No other participant can have
 it."""
-_GATEWAYS: Final = re.compile(r"system(?![^\W_])")
+_GATEWAY_ID: Final = re.compile(r"system(?![^\W_])")
 """The id of the gateway, alone or followed by anything but a letter or digit."""
 
 Access = Literal["public", "private", "restricted"]
@@ -40,23 +40,23 @@ ProfileName = Literal[
 ]
 
 
-def folded(id: str) -> str:
+def normalize_id(id: str) -> str:
     """Normalize an id: equal for ids that differ only in case or in Unicode form."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", id).casefold())
 
 
-def is_gateways(id: str) -> bool:
+def is_gateway_id(id: str) -> bool:
     """Return whether the id is the gateway's, or could be mistaken for it."""
-    return _GATEWAYS.match(folded(id)) is not None
+    return _GATEWAY_ID.match(normalize_id(id)) is not None
 
 
-def can_be_read(id: str) -> bool:
+def is_readable_id(id: str) -> bool:
     """Return whether an id is fully visible: no spaces, invisible characters or changes of text
     direction."""
     return 0 < len(id) <= MAX_PARTICIPANT_ID and id.isprintable() and INVISIBLE.search(id) is None
 
 
-class SeatConfig(Section, frozen=True):
+class ParticipantConfig(Section, frozen=True):
     """A participant of a topic and its capabilities. The first entry that matches a caller
     applies."""
 
@@ -104,8 +104,8 @@ class TopicConfig(Section, frozen=True):
             "callers without a token."
         ),
     ] = "restricted"
-    seats: Annotated[list[SeatConfig], says("Who may join. The first match applies.")] = field(
-        default_factory=list
+    seats: Annotated[list[ParticipantConfig], says("Who may join. The first match applies.")] = (
+        field(default_factory=list)
     )
     profile: Annotated[
         ProfileName,

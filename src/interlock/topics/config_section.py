@@ -15,20 +15,20 @@ from interlock.protocol.kinds import find_pattern_problem
 from interlock.protocol.mcpx_terms import MAX_PARTICIPANT_ID
 from interlock.topics.config import (
     RECORDER,
+    ParticipantConfig,
     ParticipantUpstream,
-    SeatConfig,
     TopicConfig,
     TopicsConfig,
-    can_be_read,
-    folded,
-    is_gateways,
+    is_gateway_id,
+    is_readable_id,
+    normalize_id,
 )
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 _DEFAULTS: Final = Config()
 _GLOB: Final = frozenset("*?[")
-_SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
-_TOO_FREE: Final = ("full_access", "tool_only")
+_BRACKETS: Final = re.compile(r"\[!?\]?[^\]]*\]")
+_CALLING_PROFILES: Final = ("full_access", "tool_only")
 
 
 def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
@@ -80,20 +80,20 @@ def _covers(above: str, below: str) -> bool:
     text of the other, since a star there can only match under a star. A set in brackets matches one
     character, so it is compared as one.
     """
-    return "*" in above and not {*"?["} & {*above} and fnmatchcase(_SET.sub("?", below), above)
+    return "*" in above and not {*"?["} & {*above} and fnmatchcase(_BRACKETS.sub("?", below), above)
 
 
-def _is_taken(caller: str, above: list[str]) -> bool:
+def _is_covered(caller: str, above: list[str]) -> bool:
     return any(one == caller or _covers(one, caller) for one in above)
 
 
 def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig) -> None:
-    own = {folded(topic.node): "the node"} if topic.node is not None else {}
+    own = {normalize_id(topic.node): "the node"} if topic.node is not None else {}
     if topic.node is not None:
         _check_id(reader, (*path, "node"), topic.node)
-        if folded(topic.node) == RECORDER:
+        if normalize_id(topic.node) == RECORDER:
             reader.report((*path, "node"), "the recorder has this id", "choose another id")
-    if topic.access == "public" and topic.anonymous in _TOO_FREE:
+    if topic.access == "public" and topic.anonymous in _CALLING_PROFILES:
         reader.report(
             (*path, "anonymous"),
             "anyone who can reach the node could call tools through it",
@@ -114,9 +114,9 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
     seen: set[str] = set()
     for number, seat in enumerate(topic.seats):
         at: KeyPath = (*path, "seats", number)
-        _check_seat(reader, at, seat)
+        _check_participant(reader, at, seat)
         above = [caller for one in topic.seats[:number] for caller in one.callers]
-        if seat.callers and not seat.roles and all(_is_taken(one, above) for one in seat.callers):
+        if seat.callers and not seat.roles and all(_is_covered(one, above) for one in seat.callers):
             reader.report(
                 (*at, "callers"),
                 "an entry above it matches every caller that this entry matches",
@@ -124,8 +124,10 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
             )
         if seat.id is None:
             continue
-        id = folded(seat.id)
-        others = {folded(name) for one in topic.seats if one is not seat for name in one.callers}
+        id = normalize_id(seat.id)
+        others = {
+            normalize_id(name) for one in topic.seats if one is not seat for name in one.callers
+        }
         if id in own or id == RECORDER or id in seen:
             whose = own.get(id) or ("the recorder" if id == RECORDER else "another participant")
             reader.report((*at, "id"), f"{whose} has the id {quoted(id)}", "choose another id")
@@ -138,11 +140,11 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
         seen.add(id)
     for id in topic.upstreams:
         _check_id(reader, (*path, "upstreams", id), id)
-        if folded(id) in own or folded(id) == RECORDER:
+        if normalize_id(id) in own or normalize_id(id) == RECORDER:
             reader.report((*path, "upstreams", id), "this is the node itself", "name another one")
 
 
-def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
+def _check_participant(reader: NodeReader, path: KeyPath, seat: ParticipantConfig) -> None:
     if not seat.callers and not seat.roles:
         reader.report(
             path,
@@ -168,13 +170,13 @@ def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
 
 
 def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
-    if not can_be_read(id):
+    if not is_readable_id(id):
         reader.report(
             path,
             f"{quoted(id)} is not a valid participant id",
             f"use at most {MAX_PARTICIPANT_ID} visible characters without spaces",
         )
-    elif is_gateways(id):
+    elif is_gateway_id(id):
         reader.report(path, "this id is reserved for the gateway", "choose another id")
 
 
@@ -193,7 +195,7 @@ SECTION: Final = SectionDefinition(
             "A name, or a glob such as `team-*`. The entry with exactly this name applies, else "
             "the first glob that matches.",
         ),
-        ("`topics.rooms.NAME.seats`", SeatConfig, "A list."),
+        ("`topics.rooms.NAME.seats`", ParticipantConfig, "A list."),
         ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),
     ),
 )

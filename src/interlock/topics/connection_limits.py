@@ -14,19 +14,19 @@ from interlock.errors import TOO_BUSY, InterlockError
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.member import Member
 
-DEFAULT_MOST: Final = 10_000
-MOST_OF_ONE: Final = 100
+DEFAULT_MAX_CONNECTIONS: Final = 10_000
+MAX_CONNECTIONS_PER_CALLER: Final = 100
 """The maximum number of topics that one caller is in at the same time."""
-_Who = tuple[str, str]
+_CallerKey = tuple[str, str]
 
 
 class ConnectionCounter:
     """Counts the connections of one gateway. Members of the node itself have none."""
 
-    def __init__(self, most: int = DEFAULT_MOST) -> None:
+    def __init__(self, most: int = DEFAULT_MAX_CONNECTIONS) -> None:
         self.most = most
-        self._who: dict[Member, _Who] = {}
-        self._of: Counter[_Who] = Counter()
+        self._who: dict[Member, _CallerKey] = {}
+        self._of: Counter[_CallerKey] = Counter()
 
     def __len__(self) -> int:
         return len(self._who)
@@ -43,12 +43,12 @@ class ConnectionCounter:
                 f"The node has {self.most} connections to topics, which is the limit. Try again "
                 "later.",
             )
-        mine = self._of[_key(caller)]
+        mine = self._of[_make_caller_key(caller)]
         if caller is None and mine >= self.most // 2:
             raise InterlockError(
                 TOO_BUSY, "The topics of the node have too many guests. Join with a token."
             )
-        if caller is not None and mine >= MOST_OF_ONE:
+        if caller is not None and mine >= MAX_CONNECTIONS_PER_CALLER:
             raise InterlockError(
                 TOO_BUSY,
                 f"{caller.name} is in {mine} topics, which is the limit. Leave one of them.",
@@ -56,7 +56,7 @@ class ConnectionCounter:
 
     def came(self, member: Member) -> None:
         if not member.inside:
-            who = _key(None if member.caller.kind == GUEST else member.caller)
+            who = _make_caller_key(None if member.caller.kind == GUEST else member.caller)
             self._who[member] = who
             self._of[who] += 1
 
@@ -69,5 +69,5 @@ class ConnectionCounter:
                 del self._of[who]
 
 
-def _key(caller: Caller | None) -> _Who:
+def _make_caller_key(caller: Caller | None) -> _CallerKey:
     return ("", GUEST) if caller is None else (caller.name, caller.kind)

@@ -34,8 +34,13 @@ from interlock.errors import (
 )
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx_terms import FORBIDDEN_CODE, SHUTTING_DOWN_CODE, TOPIC_SERVER
-from interlock.topics.admission import settings_of
-from interlock.topics.join_request import JoinCredentials, check_said_once, read_query, shown_by
+from interlock.topics.admission import find_settings
+from interlock.topics.join_request import (
+    JoinCredentials,
+    check_unique_headers,
+    read_join_credentials,
+    read_join_request,
+)
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile, RoomBacklog
 from interlock.topics.socket import TopicSocket
 
@@ -43,9 +48,9 @@ if TYPE_CHECKING:
     from interlock.topics.config import TopicConfig
     from interlock.topics.gateway import Gateway
 
-JOIN: Final = "topics/join"
+JOIN_METHOD: Final = "topics/join"
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
-_RETRY: Final = b"Retry-After: 1\r\n"
+_RETRY_AFTER: Final = b"Retry-After: 1\r\n"
 
 
 class TopicsEndpoint:
@@ -87,21 +92,21 @@ class TopicsEndpoint:
 
     def take(self, upgrade: WebSocketRequest) -> None:
         """Admit or reject a client. The decision is made when this returns."""
-        call = Call(JOIN, TOPIC_SERVER, Credentials(upgrade.credentials.peer), _CLIENT)
+        call = Call(JOIN_METHOD, TOPIC_SERVER, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = JoinCredentials()
         known = False
         try:
-            check_said_once(upgrade.headers)
+            check_unique_headers(upgrade.headers)
             fields = upgrade.fields
             refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
             if refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, refusal)
-            shown = shown_by(upgrade.headers)
-            knock = read_query(upgrade.query)
-            settings = settings_of(self._gateway.config, knock.topic)
+            shown = read_join_credentials(upgrade.headers)
+            knock = read_join_request(upgrade.query)
+            settings = find_settings(self._gateway.config, knock.topic)
             known = settings is not None
             call = Call(
-                JOIN,
+                JOIN_METHOD,
                 TOPIC_SERVER,
                 replace(upgrade.credentials, bearer=shown.bearer),
                 _CLIENT,
@@ -179,7 +184,7 @@ class TopicsEndpoint:
         self, upgrade: WebSocketRequest, error: InterlockError, shown: JoinCredentials
     ) -> None:
         status = error.failure.http
-        lines = _RETRY if status == 503 else b""
+        lines = _RETRY_AFTER if status == 503 else b""
         challenge = self._challenges.challenge(error, shown=shown.bearer is not None)
         if challenge is not None:
             lines += b"WWW-Authenticate: %b\r\n" % challenge
@@ -192,7 +197,7 @@ class TopicsEndpoint:
             task = asyncio.ensure_future(unsettled.resolve())
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
-        upgrade.refuse(503, unsettled.message, _RETRY)
+        upgrade.refuse(503, unsettled.message, _RETRY_AFTER)
 
     # -- members
 
@@ -213,9 +218,9 @@ class TopicsEndpoint:
             return TopicSocket(
                 transport,
                 settings=settings,
-                on_text=_nobody_hears,
-                on_gone=_nobody_hears,
-                on_resumed=_nobody_hears,
+                on_text=_ignore_event,
+                on_gone=_ignore_event,
+                on_resumed=_ignore_event,
                 call_later=later,
                 unread=unread,
                 guest=call.caller is None,
@@ -259,5 +264,5 @@ class TopicsEndpoint:
             self._emptied.set_result(None)
 
 
-def _nobody_hears(_: object) -> None:
+def _ignore_event(_: object) -> None:
     """Ignore events until the member has joined: data behind the request is delivered later."""

@@ -40,7 +40,7 @@ from interlock.protocol.mcpx_terms import (
 )
 from interlock.topics import admission
 from interlock.topics.config import TopicConfig, TopicsConfig
-from interlock.topics.connection_limits import DEFAULT_MOST, ConnectionCounter
+from interlock.topics.connection_limits import DEFAULT_MAX_CONNECTIONS, ConnectionCounter
 from interlock.topics.member import (
     CapabilityUpdate,
     Member,
@@ -51,18 +51,18 @@ from interlock.topics.member import (
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import EnvelopeHeader
 
-MOST_CAPABILITIES: Final = 100
+MAX_CAPABILITIES: Final = 100
 """The maximum number of patterns of one participant after a change."""
-MOST_CHANGED: Final = 10_000
+MAX_CAPABILITY_CHANGES: Final = 10_000
 """The maximum number of participants whose changed capabilities are stored. The oldest are removed
 first."""
-DENIED_SECONDS: Final = 60.0
+DENIAL_INTERVAL_SECONDS: Final = 60.0
 """The minimum time between two journal entries about the same error of one member. The entry counts
 the others."""
-SAY: Final = "topics/say"
+SEND_METHOD: Final = "topics/say"
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
-_GUEST_TRIES: Final = 20
-_WORTH_A_LINE: Final = frozenset(10**power for power in range(10))
+_MAX_GUEST_ID_ATTEMPTS: Final = 20
+_LOGGED_COUNTS: Final = frozenset(10**power for power in range(10))
 """The counts of rejections of one member at which the log has another line."""
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ConnectionInfo(msgspec.Struct, frozen=True, rename="camel"):
     routing: str
 
 
-class _Changed(msgspec.Struct, frozen=True):
+class _ChangedCapabilities(msgspec.Struct, frozen=True):
     """Capabilities that an administrator set. They apply to this caller while the config grants
     what it granted then."""
 
@@ -106,7 +106,7 @@ class Gateway:
         on_closed: Callable[[Room], None] = lambda _: None,
         audit: Audit | None = None,
         clock: Callable[[], float] = time.monotonic,
-        most: int = DEFAULT_MOST,
+        most: int = DEFAULT_MAX_CONNECTIONS,
     ) -> None:
         """
         Args:
@@ -124,7 +124,9 @@ class Gateway:
         self._on_closed = on_closed
         self._audit = audit
         self._clock = clock
-        self._changed: BoundedDict[tuple[str, str], _Changed] = BoundedDict(MOST_CHANGED)
+        self._changed: BoundedDict[tuple[str, str], _ChangedCapabilities] = BoundedDict(
+            MAX_CAPABILITY_CHANGES
+        )
         self._most = most
         self._census = ConnectionCounter(config.most or most)
         self.refused = 0
@@ -150,8 +152,8 @@ class Gateway:
             caller: None if the client sent no credential.
         """
         guest = self._guest(topic) if caller is None else ""
-        _, participant = admission.admit(self.config, topic, caller, guest=guest)
-        who = caller or _guest_caller(participant.id)
+        _, participant = admission.find_participant(self.config, topic, caller, guest=guest)
+        who = caller or _make_guest_caller(participant.id)
         room = self.rooms.get(topic)
         if room is not None:
             room.check(participant.id, who)
@@ -185,7 +187,7 @@ class Gateway:
             compile_grants(participant.capabilities),
             participant.routing,
             outlet,
-            caller or _guest_caller(participant.id),
+            caller or _make_guest_caller(participant.id),
             credentials,
             self._new_id(),
             self._now(),
@@ -241,7 +243,7 @@ class Gateway:
 
     def settings(self, topic: str) -> TopicConfig | None:
         """Return the settings of a topic, or None if the config has no such topic."""
-        return admission.settings_of(self.config, topic)
+        return admission.find_settings(self.config, topic)
 
     def member(self, topic: str, id: str) -> Member | None:
         room = self.rooms.get(topic)
@@ -274,7 +276,7 @@ class Gateway:
         """
         where = self._where(id, topic)
         member = self.member(where, id)
-        changed: _Changed | None = None
+        changed: _ChangedCapabilities | None = None
         if member is not None:
             old, name = member.capabilities, member.caller.name
             if member.inside:
@@ -289,7 +291,7 @@ class Gateway:
                 FORBIDDEN,
                 "You cannot change your own capabilities. Ask another administrator.",
             )
-        new = _after(old, add, remove)
+        new = _apply_change(old, add, remove)
         if new != old:
             if member is not None:
                 self._keep(member, new)
@@ -355,12 +357,14 @@ class Gateway:
 
     def _reconfigure(self, room: Room, settings: TopicConfig) -> None:
         older, room.settings = room.settings, settings
-        seats_anew = _own_seats(older) != _own_seats(settings)
+        seats_anew = _node_settings(older) != _node_settings(settings)
         if seats_anew:
             for member in tuple(room.members.values()):
                 if member.inside:
                     room.leave(member, "its config changed")
-                    member.outlet.close(SHUTTING_DOWN_CODE, "The config of this participant changed.")
+                    member.outlet.close(
+                        SHUTTING_DOWN_CODE, "The config of this participant changed."
+                    )
             self._on_closed(room)
         for member in tuple(room.members.values()):
             if not member.inside:
@@ -387,7 +391,7 @@ class Gateway:
             return
         caller = None if member.caller.kind == GUEST else member.caller
         try:
-            _, given = admission.admit(self.config, room.name, caller, guest=member.id)
+            _, given = admission.find_participant(self.config, room.name, caller, guest=member.id)
         except InterlockError as error:
             self.disconnect_member(member, error.message)
             return
@@ -418,8 +422,8 @@ class Gateway:
 
     def _keep(self, member: Member, capabilities: tuple[str, ...]) -> None:
         caller = None if member.caller.kind == GUEST else member.caller
-        _, given = admission.admit(self.config, member.topic, caller, guest=member.id)
-        self._changed[member.topic, member.id] = _Changed(
+        _, given = admission.find_participant(self.config, member.topic, caller, guest=member.id)
+        self._changed[member.topic, member.id] = _ChangedCapabilities(
             member.caller, given.capabilities, capabilities
         )
 
@@ -429,7 +433,7 @@ class Gateway:
         for (topic, id), changed in tuple(self._changed.items()):
             caller = None if changed.caller.kind == GUEST else changed.caller
             try:
-                _, given = admission.admit(self.config, topic, caller, guest=id)
+                _, given = admission.find_participant(self.config, topic, caller, guest=id)
             except InterlockError:
                 del self._changed[topic, id]
                 continue
@@ -467,7 +471,7 @@ class Gateway:
 
     def _count(self, member: Member, error: str, kind: str) -> None:
         self.refused += 1
-        if member.refused in _WORTH_A_LINE:
+        if member.refused in _LOGGED_COUNTS:
             log.info(
                 "topic %s: %d messages of %s rejected; the last: %s, %.100r",
                 member.topic, member.refused, member.id, error, redact(kind),
@@ -476,7 +480,7 @@ class Gateway:
             return
         sampler = member.denied.get(error)
         if sampler is None:
-            sampler = member.denied[error] = Sampler(1, DENIED_SECONDS)
+            sampler = member.denied[error] = Sampler(1, DENIAL_INTERVAL_SECONDS)
         suppressed = sampler.sample(self._clock())
         if suppressed is None:
             return
@@ -488,7 +492,7 @@ class Gateway:
         """Write a rejection to the journal, as for any rejected call. Guests are recorded as
         strangers."""
         if self._audit is not None:
-            call = Call(SAY, TOPIC_SERVER, member.credentials, _CLIENT, name=member.topic)
+            call = Call(SEND_METHOD, TOPIC_SERVER, member.credentials, _CLIENT, name=member.topic)
             call.caller = None if member.caller.kind == GUEST else member.caller
             self._audit.record(call, error, 0, f"{member.id}: {detail}")
 
@@ -497,7 +501,7 @@ class Gateway:
         room = self.rooms.get(topic)
         # Long enough that a name is not reused soon: responses to a former guest may be under way.
         letters = 6
-        for _ in range(_GUEST_TRIES):
+        for _ in range(_MAX_GUEST_ID_ATTEMPTS):
             digest = hashlib.blake2b(self._new_id().encode(), digest_size=16).digest()
             name = "guest-" + "".join(chr(ord("a") + byte % 26) for byte in digest[:letters])
             if room is None or name not in room.members:
@@ -506,16 +510,18 @@ class Gateway:
         raise InterlockError(FORBIDDEN, "There is no free id for a guest. Join with a token.")
 
 
-def _own_seats(settings: TopicConfig) -> tuple[object, ...]:
+def _node_settings(settings: TopicConfig) -> tuple[object, ...]:
     """Return all settings that concern the node's own members of a topic."""
     return settings.node, settings.record, settings.record_per_second, settings.upstreams
 
 
-def _guest_caller(id: str) -> Caller:
+def _make_guest_caller(id: str) -> Caller:
     return Caller(id, can_call=False, can_register=False, kind=GUEST)
 
 
-def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
+def _apply_change(
+    old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]
+) -> tuple[str, ...]:
     """Return the capabilities after a change. Raises InterlockError for a pattern that grants
     nothing."""
     for pattern in (*add, *remove):
@@ -525,9 +531,9 @@ def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> t
             )
     gone = frozenset(remove)
     new = tuple(dict.fromkeys(one for one in (*old, *add) if one not in gone))
-    if len(new) > MOST_CAPABILITIES:
+    if len(new) > MAX_CAPABILITIES:
         raise InterlockError(
             INVALID_PARAMS,
-            f"A participant can have at most {MOST_CAPABILITIES} capabilities. Use patterns.",
+            f"A participant can have at most {MAX_CAPABILITIES} capabilities. Use patterns.",
         )
     return new

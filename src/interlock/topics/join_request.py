@@ -19,9 +19,9 @@ from interlock.core.server.http.credentials import CREDENTIAL_HEADERS, read_cred
 from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.protocol.mcpx_terms import BEARER_SUBPROTOCOL, SUBPROTOCOL, TOPIC_PATTERN
 
-ROUTINGS: Final = ("all", "directed")
-_MOST_PARAMETERS: Final = 20
-_ONCE: Final = frozenset({b"host", b"origin", *CREDENTIAL_HEADERS})
+ROUTING_VALUES: Final = ("all", "directed")
+_MAX_PARAMETERS: Final = 20
+_UNIQUE_HEADERS: Final = frozenset({b"host", b"origin", *CREDENTIAL_HEADERS})
 _is_topic: Final = re.compile(TOPIC_PATTERN.removeprefix("^").removesuffix("$")).fullmatch
 
 
@@ -47,18 +47,20 @@ class JoinRequest(msgspec.Struct, frozen=True, gc=False):
     """None: the routing from the config."""
 
 
-def check_said_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
+def check_unique_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raise InterlockError if a security-relevant header occurs twice: a proxy may have used the
     other value."""
     seen: set[bytes] = set()
     for name, _ in headers:
-        if name in _ONCE:
+        if name in _UNIQUE_HEADERS:
             if name in seen:
-                raise _bad(f"The header `{name.decode().title()}` occurs twice: send it once.")
+                raise _invalid_request(
+                    f"The header `{name.decode().title()}` occurs twice: send it once."
+                )
             seen.add(name)
 
 
-def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
+def read_join_credentials(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
     """Return the token from the Authorization header, or from the subprotocol header that browsers
     can set.
 
@@ -88,19 +90,19 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
     return JoinCredentials(bearer, bool(sent or tokens), chosen)
 
 
-def parameters(query: bytes) -> list[tuple[str, str]]:
+def parse_query(query: bytes) -> list[tuple[str, str]]:
     """Parse the query of a URL. Raises InterlockError if it is invalid or contains a token."""
     try:
         pairs = parse_qsl(
             query.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
-            max_num_fields=_MOST_PARAMETERS,
+            max_num_fields=_MAX_PARAMETERS,
         )
     except ValueError:
-        raise _bad("The query of the URL is invalid.") from None
+        raise _invalid_request("The query of the URL is invalid.") from None
     if any(is_secret_key(name) or _is_secret(name) or _is_secret(value) for name, value in pairs):
-        raise _bad(
+        raise _invalid_request(
             "The URL contains a token. URLs appear in logs: send the token as `Authorization: "
             f"Bearer …` or, in a browser, as the subprotocol `{BEARER_SUBPROTOCOL}<token>`. "
             "Revoke the token that was sent and create another."
@@ -108,25 +110,27 @@ def parameters(query: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-def one_of(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
+def get_parameter(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
     """Return the value of a parameter, or None. Raises InterlockError if it occurs twice."""
     found = [value for key, value in pairs if key == name]
     if len(found) > 1:
-        raise _bad(f"`{name}` occurs twice in the URL: send it once.")
+        raise _invalid_request(f"`{name}` occurs twice in the URL: send it once.")
     return found[0] if found else None
 
 
-def read_query(query: bytes) -> JoinRequest:
+def read_join_request(query: bytes) -> JoinRequest:
     """Parse the query of a join request. Raises InterlockError."""
-    pairs = parameters(query)
-    topic = one_of(pairs, "topic")
+    pairs = parse_query(query)
+    topic = get_parameter(pairs, "topic")
     if topic is None:
-        raise _bad("The URL names no topic. Add one: /ws?topic=NAME.")
+        raise _invalid_request("The URL names no topic. Add one: /ws?topic=NAME.")
     if _is_topic(topic) is None:
-        raise _bad("The topic name is invalid. Use 1 to 128 letters, digits, `.`, `_` and `-`.")
-    routing = one_of(pairs, "routing")
-    if routing is not None and routing not in ROUTINGS:
-        raise _bad("`routing` must be `all` or `directed`.")
+        raise _invalid_request(
+            "The topic name is invalid. Use 1 to 128 letters, digits, `.`, `_` and `-`."
+        )
+    routing = get_parameter(pairs, "routing")
+    if routing is not None and routing not in ROUTING_VALUES:
+        raise _invalid_request("`routing` must be `all` or `directed`.")
     return JoinRequest(topic, routing)
 
 
@@ -135,5 +139,5 @@ def _is_secret(text: str) -> bool:
     return is_secret_value(text) or lowered.startswith(("bearer ", BEARER_SUBPROTOCOL))
 
 
-def _bad(sentence: str) -> InterlockError:
+def _invalid_request(sentence: str) -> InterlockError:
     return InterlockError(INVALID_REQUEST, sentence)

@@ -46,8 +46,8 @@ from interlock.protocol.mcpx_terms import (
 )
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Member, ParticipantProfile
-from interlock.topics.proposals import Fulfilments, ProposalHandler, given_to_the_node
-from interlock.topics.requests import RequestHandler
+from interlock.topics.proposals import Fulfilments, ProposalHandler, node_proposal_error
+from interlock.topics.requests import NodeRequestHandler
 from interlock.topics.room import DIRECTED, Room
 from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, write_envelope
 from interlock.topics.wire.payloads import (
@@ -66,11 +66,11 @@ from interlock.trust.approvals.service import Approvals
 # The size is bounded, for each participant and in total. What the gateway says about a participant
 # is in the queue of that participant: it leaves after its messages, not before.
 
-MOST_BEHIND: Final = 1_000
+MAX_WAITING_MESSAGES: Final = 1_000
 """The maximum number of messages of one participant that wait for the node."""
-MOST_BYTES_BEHIND: Final = 16 * 1024 * 1024
-MOST_BYTES_OF_ALL: Final = 64 * 1024 * 1024
-_EACH: Final = 500
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+MAX_TOTAL_WAITING_BYTES: Final = 64 * 1024 * 1024
+_MESSAGE_OVERHEAD_BYTES: Final = 500
 """The approximate overhead of a message beside its text."""
 
 
@@ -92,10 +92,10 @@ class NodeMessage(NamedTuple):
 
     @property
     def weight(self) -> int:
-        return len(self.text) + _EACH
+        return len(self.text) + _MESSAGE_OVERHEAD_BYTES
 
 
-class _Line:
+class _ParticipantQueue:
     """The waiting messages of one participant."""
 
     __slots__ = ("bytes", "messages", "waiting")
@@ -118,7 +118,7 @@ class NodeInbox:
     """The messages of one room that wait for the node."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _ParticipantQueue] = {}
         """By participant, in the order of their turns."""
         self.bytes = 0
 
@@ -133,7 +133,7 @@ class NodeInbox:
     def add(self, whose: str, one: NodeMessage) -> None:
         line = self._lines.get(whose)
         if line is None:
-            line = self._lines[whose] = _Line()
+            line = self._lines[whose] = _ParticipantQueue()
         line.waiting.append(one)
         self.bytes += line.count(one, 1)
 
@@ -149,14 +149,16 @@ class NodeInbox:
 
     def too_much_of(self) -> str | None:
         """Return the participant with the most bytes if the total exceeds the limit, else None."""
-        if self.bytes <= MOST_BYTES_OF_ALL:
+        if self.bytes <= MAX_TOTAL_WAITING_BYTES:
             return None
         return max(self._lines, key=lambda whose: self._lines[whose].bytes)
 
     def is_too_much(self, whose: str) -> bool:
         """Return whether a participant exceeds its limit."""
         line = self._lines.get(whose)
-        return line is not None and (line.messages > MOST_BEHIND or line.bytes > MOST_BYTES_BEHIND)
+        return line is not None and (
+            line.messages > MAX_WAITING_MESSAGES or line.bytes > MAX_WAITING_BYTES
+        )
 
     def drop(self, whose: str) -> list[NodeMessage]:
         """Remove and return the messages of a participant. What the gateway said about it stays."""
@@ -170,34 +172,34 @@ class NodeInbox:
         return [one for one in line.waiting if one.is_counted]
 
 
-INSIDE: Final = Credentials("inside")
+INTERNAL_CREDENTIALS: Final = Credentials("inside")
 """The credentials of the node's own members. They authenticate nobody, and no call is made with
 them."""
 CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
-MOST_IDS: Final = 4_096
+MAX_STORED_IDS: Final = 4_096
 """The maximum number of message ids that are stored."""
-MOST_IN_TURN: Final = 32
+MAX_MESSAGES_PER_TURN: Final = 32
 """The maximum number of messages of participants that are handled in one turn of the event loop."""
-MOST_BYTES_IN_TURN: Final = 64 * 1024
+MAX_BYTES_PER_TURN: Final = 64 * 1024
 """The maximum number of bytes of these messages. The message that exceeds it is the last."""
-LONGEST_OF_GUESTS: Final = 4 * 1024
+MAX_GUEST_MESSAGE_BYTES: Final = 4 * 1024
 """The maximum size of a message of a guest. Guests cannot call tools, so longer messages are not
 parsed."""
 
 _MCP: Final = "mcp/"
-_FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
+_HANDLED_PREFIXES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
 """Prefixes of the kinds that a node handles."""
 _PROPOSAL: Final = f"{kinds.PROPOSAL}:"
 _RESPONSE: Final = f"{kinds.RESPONSE}:"
-_REUSED: Final = "its id was used before"
+_REUSED_ID: Final = "its id was used before"
 
 _log = logging.getLogger("interlock.topics")
 
-Heard = Callable[[EnvelopeHeader, bytes], None]
+MessageListener = Callable[[EnvelopeHeader, bytes], None]
 """Receives a message: its head and the whole envelope."""
 
 
-def _check_granted(
+def _check_capability(
     member: Member, head: EnvelopeHeader, content: Request | ProposalPayload
 ) -> None:
     """Check the capability for the kind with its context. Raises PayloadError.
@@ -216,13 +218,13 @@ def _check_granted(
         )
 
 
-def _known_by(head: EnvelopeHeader) -> str | tuple[str, str]:
+def _make_message_key(head: EnvelopeHeader) -> str | tuple[str, str]:
     """Return the key by which a message is unique. Responses are unique per sender, so that a
     participant cannot block the response of another by using its id first."""
     return (head.sender, head.id) if head.kind.startswith(_RESPONSE) else head.id
 
 
-def _whom(text: bytes) -> str:
+def _read_presence_id(text: bytes) -> str:
     """Return the participant that a presence message is about. Empty for other messages."""
     try:
         said = read_content(read_envelope(text))
@@ -259,13 +261,13 @@ class NodeParticipant:
         """
         self.id = id
         self.topic = room.name
-        self._listeners: list[tuple[frozenset[str], Heard]] = []
+        self._listeners: list[tuple[frozenset[str], MessageListener]] = []
         self._gateway = gateway
         self._room = room
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
-        self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MOST_IDS)
+        self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MAX_STORED_IDS)
         self._arrivals = NodeInbox()
         self._coming: dict[str, None] = {}
         """Proposals that the room has seen and the node has not handled yet."""
@@ -273,7 +275,7 @@ class NodeParticipant:
         self._let_go: set[Member] = set()
         """Members whose messages are ignored until they are disconnected."""
         self._closed = False
-        self._asking = RequestHandler(self, pipeline, catalog=catalog, hello=hello)
+        self._asking = NodeRequestHandler(self, pipeline, catalog=catalog, hello=hello)
         self._proposing = ProposalHandler(
             self, pipeline, approvals, hello=hello, audit=audit, fulfilments=fulfilments
         )
@@ -282,7 +284,7 @@ class NodeParticipant:
             ParticipantProfile(id, CAPABILITIES, DIRECTED),
             self,
             caller=Caller(id, can_call=False, can_register=False, kind="node"),
-            credentials=INSIDE,
+            credentials=INTERNAL_CREDENTIALS,
             inside=True,
         )
 
@@ -326,7 +328,7 @@ class NodeParticipant:
 
     # -- receiving
 
-    def listen(self, told: Heard, of: Collection[str]) -> None:
+    def listen(self, told: MessageListener, of: Collection[str]) -> None:
         """Call `told` for the messages of these participants, except chats, and for those of the
         gateway. The messages of one participant come in order."""
         self._listeners.append((frozenset(of), told))
@@ -342,16 +344,16 @@ class NodeParticipant:
         members = self._room.members
         for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True):
             if sender is None:
-                self._arrivals.add(_whom(text), NodeMessage(None, head, text))
+                self._arrivals.add(_read_presence_id(text), NodeMessage(None, head, text))
             elif members.get(sender.id) is sender and sender not in self._let_go:
                 self._arrived(sender, head, text)
         self._take_soon()
 
     def _arrived(self, sender: Member, head: EnvelopeHeader, text: bytes) -> None:
-        is_new = self._is_new(_known_by(head))
+        is_new = self._is_new(_make_message_key(head))
         if not self._is_wanted(head):
             if not is_new:
-                self._count(sender, head, _REUSED)
+                self._count(sender, head, _REUSED_ID)
             return
         self._arrivals.add(sender.id, NodeMessage(sender, head, text, is_new))
         if is_new and head.kind.startswith(_PROPOSAL):
@@ -369,7 +371,7 @@ class NodeParticipant:
         if head.kind.startswith(_PROPOSAL):
             # Proposals to everybody are for the people in the room.
             return self.id in head.to
-        if head.kind.startswith(_FOR_NODES):
+        if head.kind.startswith(_HANDLED_PREFIXES):
             return True
         return head.kind.startswith(_MCP) and any(head.sender in of for of, _ in self._listeners)
 
@@ -396,7 +398,7 @@ class NodeParticipant:
 
     def _take(self) -> None:
         self._taking = False
-        left, room = MOST_IN_TURN, MOST_BYTES_IN_TURN
+        left, room = MAX_MESSAGES_PER_TURN, MAX_BYTES_PER_TURN
         while left > 0 and room > 0 and self._arrivals and not self._closed:
             one = self._arrivals.take()
             if one.is_counted:
@@ -414,7 +416,7 @@ class NodeParticipant:
         if one.is_new:
             self._coming.pop(head.id, None)
         if member is not None and not (one.is_new and self._is_free(head)):
-            self._count(member, head, _REUSED)
+            self._count(member, head, _REUSED_ID)
             self._tell_of_reuse(member, head)
             return
         for of, told in self._listeners:
@@ -423,23 +425,30 @@ class NodeParticipant:
                     told(head, text)
                 except Exception:
                     _log.exception("topic %s: a listener failed", self.topic)
-        if head.kind == PRESENCE or (member is not None and head.kind.startswith(_FOR_NODES)):
+        if head.kind == PRESENCE or (
+            member is not None and head.kind.startswith(_HANDLED_PREFIXES)
+        ):
             self._read(member, head, text)
 
     def _read(self, member: Member | None, head: EnvelopeHeader, text: bytes) -> None:
         """Handle a message for the node after its payload has been checked."""
         payload = b""
         try:
-            if member is not None and member.caller.kind == GUEST and len(text) > LONGEST_OF_GUESTS:
+            if (
+                member is not None
+                and member.caller.kind == GUEST
+                and len(text) > MAX_GUEST_MESSAGE_BYTES
+            ):
                 raise PayloadError(
-                    f"Messages of guests to {self.id} have at most {LONGEST_OF_GUESTS} bytes. "
+                    f"Messages of guests to {self.id} have at most {MAX_GUEST_MESSAGE_BYTES} "
+                    "bytes. "
                     "Join with a token."
                 )
             envelope = read_envelope(text)
             payload = bytes(envelope.payload)
             content = read_content(envelope)
             if member is not None and isinstance(content, Request | ProposalPayload):
-                _check_granted(member, head, content)
+                _check_capability(member, head, content)
         except ProtocolError as lie:
             if member is not None:
                 self._count(member, head, lie.message)
@@ -472,7 +481,7 @@ class NodeParticipant:
         try:
             if head.correlation_id in self._coming:
                 # The request arrived before the node has handled the proposal.
-                raise given_to_the_node(head.correlation_id)
+                raise node_proposal_error(head.correlation_id)
             self._proposing.made_here.must_be_open_to_others(head.correlation_id)
         except InterlockError as error:
             self._asking.refuse(member, head, request, error)
@@ -496,7 +505,7 @@ class NodeParticipant:
 
         A response with that id would be taken for a response to its first user.
         """
-        if self.id in head.to and head.kind.startswith(_FOR_NODES):
+        if self.id in head.to and head.kind.startswith(_HANDLED_PREFIXES):
             said = f"Your message was dropped: its id {head.id!r} was used before. Each message "
             self._proposing.chat(member.id, None, f"{said}needs a new id.")
 
@@ -509,7 +518,7 @@ class NodeParticipant:
 
     def _is_free(self, head: EnvelopeHeader) -> bool:
         """Return whether nothing with this id is pending, however old it is."""
-        if not head.kind.startswith(_FOR_NODES):
+        if not head.kind.startswith(_HANDLED_PREFIXES):
             return True
         return not (
             self._asking.is_under_way(head.id) or self._proposing.made_here.is_open(head.id)

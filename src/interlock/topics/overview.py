@@ -70,31 +70,31 @@ class TopicDetails(msgspec.Struct, frozen=True, rename="camel"):
     members: tuple[TopicMember, ...]
 
 
-def topics_now(gateway: Gateway, topic: str | None = None) -> list[TopicDetails]:
+def describe_topics(gateway: Gateway, topic: str | None = None) -> list[TopicDetails]:
     """Return every topic in the order of the config; open topics of a glob follow it.
 
     Args:
         topic: return only this one, open or not; an empty list if the config has no such topic.
     """
     if topic is None:
-        return list(_all(gateway))
-    entry = admission.entry_of(gateway.config, topic)
-    return [] if entry is None else [_now(gateway, topic, entry)]
+        return list(_describe_all(gateway))
+    entry = admission.find_config_entry(gateway.config, topic)
+    return [] if entry is None else [_describe_topic(gateway, topic, entry)]
 
 
-def _all(gateway: Gateway) -> Iterator[TopicDetails]:
+def _describe_all(gateway: Gateway) -> Iterator[TopicDetails]:
     open_by: dict[str, list[str]] = {}
     for name in sorted(gateway.rooms):
-        entry = admission.entry_of(gateway.config, name)
+        entry = admission.find_config_entry(gateway.config, name)
         if entry is not None and entry != name:
             open_by.setdefault(entry, []).append(name)
     for entry in gateway.config.rooms:
-        yield _now(gateway, entry, entry)
+        yield _describe_topic(gateway, entry, entry)
         for name in open_by.get(entry, ()):
-            yield _now(gateway, name, entry)
+            yield _describe_topic(gateway, name, entry)
 
 
-def _now(gateway: Gateway, name: str, entry: str) -> TopicDetails:
+def _describe_topic(gateway: Gateway, name: str, entry: str) -> TopicDetails:
     room: Room | None = gateway.rooms.get(name)
     settings: TopicConfig = gateway.config.rooms[entry] if room is None else room.settings
     return TopicDetails(
@@ -109,11 +109,11 @@ def _now(gateway: Gateway, name: str, entry: str) -> TopicDetails:
         most=settings.most,
         open=room is not None,
         refused=0 if room is None else room.refused,
-        members=() if room is None else tuple(map(_member, room.members.values())),
+        members=() if room is None else tuple(map(_describe_member, room.members.values())),
     )
 
 
-def _member(member: Member) -> TopicMember:
+def _describe_member(member: Member) -> TopicMember:
     return TopicMember(
         member.id,
         member.capabilities,

@@ -62,14 +62,14 @@ from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_e
 #
 # It uses no socket: it sends with a function, and received messages are passed in.
 
-Say = Callable[[str, bytes, Sequence[str], str | None], str]
+MessageSender = Callable[[str, bytes, Sequence[str], str | None], str]
 """Sends a message to the room: kind, payload, recipients, correlation id. Returns the envelope id;
 an empty id or InterlockError means that it was not sent."""
 
-HEAD_ROOM: Final = 8 * 1024
+ENVELOPE_OVERHEAD_BYTES: Final = 8 * 1024
 """The maximum size of an envelope beside its payload: kind, ids, times."""
 
-_HEARD: Final = frozenset(
+_NOTIFICATION_KINDS: Final = frozenset(
     f"{REQUEST}:{method}"
     for method in (
         mcp.TOOLS_CHANGED,
@@ -83,34 +83,34 @@ _HEARD: Final = frozenset(
 """Notifications of a server that are accepted. Requests of the participant are not handled here."""
 
 
-class _Named(msgspec.Struct, frozen=True, gc=False):
+class _ObjectName(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     uri: str = ""
 
 
-class _Said(msgspec.Struct, gc=False):
+class _OutgoingMessage(msgspec.Struct, gc=False):
     """The parts of a message that determine the kind of its envelope. The message is the node's
     own."""
 
     method: str
-    params: _Named = _Named()
+    params: _ObjectName = _ObjectName()
 
 
-class _Cancelled(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class _CancelledParams(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     request_id: int = -1
 
 
-class _Cancels(msgspec.Struct, gc=False):
-    params: _Cancelled = _Cancelled()
+class _CancelledNotification(msgspec.Struct, gc=False):
+    params: _CancelledParams = _CancelledParams()
 
 
-_decode_said = msgspec.json.Decoder(_Said).decode
-_decode_cancels = msgspec.json.Decoder(_Cancels).decode
+_decode_outgoing = msgspec.json.Decoder(_OutgoingMessage).decode
+_decode_cancelled = msgspec.json.Decoder(_CancelledNotification).decode
 
 
-def kind_of(payload: bytes) -> tuple[str, str]:
+def read_kind_and_method(payload: bytes) -> tuple[str, str]:
     """Return the kind for one of the node's own requests or notifications, and its method."""
-    said = _decode_said(payload)
+    said = _decode_outgoing(payload)
     member = CONTEXT_MEMBER.get(said.method)
     context = "" if member is None else getattr(said.params, member)
     return request_kind(said.method, context), said.method
@@ -121,7 +121,7 @@ class ParticipantTransport(SingleChannel):
 
     receiver: TransportReceiver
 
-    def __init__(self, label: str, participant: str, say: Say) -> None:
+    def __init__(self, label: str, participant: str, say: MessageSender) -> None:
         self.label = label
         self.participant = participant
         self.receiver = EarlyReceiver()
@@ -150,7 +150,7 @@ class ParticipantTransport(SingleChannel):
                 # Too late, or a response to another participant.
                 return
             self._answered(head, text, *asked)
-        elif head.kind in _HEARD:
+        elif head.kind in _NOTIFICATION_KINDS:
             payload = self._readable(text, method=head.kind[len(REQUEST) + 1 :])
             if payload is not None:
                 self.receiver.deliver(payload, None if asked is None else asked[0])
@@ -208,9 +208,11 @@ class ParticipantTransport(SingleChannel):
         if self._over:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", was_sent=False)
             return
-        kind, _ = kind_of(payload)
-        if len(payload) > MAX_ENVELOPE_BYTES - HEAD_ROOM or len(kind) > LONGEST_KIND:
-            words = f"The request to {self.label} is too long: the limit is {MAX_ENVELOPE_BYTES} bytes."
+        kind, _ = read_kind_and_method(payload)
+        if len(payload) > MAX_ENVELOPE_BYTES - ENVELOPE_OVERHEAD_BYTES or len(kind) > LONGEST_KIND:
+            words = (
+                f"The request to {self.label} is too long: the limit is {MAX_ENVELOPE_BYTES} bytes."
+            )
             ticket.fail(PAYLOAD_TOO_LARGE, words, sent=False)
             return
         try:
@@ -231,10 +233,10 @@ class ParticipantTransport(SingleChannel):
     def post(self, payload: bytes, headers: bytes) -> None:
         if self._over:
             return
-        kind, method = kind_of(payload)
+        kind, method = read_kind_and_method(payload)
         about = None
         if method == mcp.CANCELLED:
-            about = self._envelope_of.get(_decode_cancels(payload).params.request_id)
+            about = self._envelope_of.get(_decode_cancelled(payload).params.request_id)
         # A notification has no response, so a failure is not reported.
         with contextlib.suppress(InterlockError):
             self._say(kind, payload, self._to, about)
@@ -254,56 +256,56 @@ class ParticipantTransport(SingleChannel):
         self._end()
 
 
-OPENING: Final = 2.0
+INITIALIZE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds that a participant may take to respond to `initialize`."""
-RETRY_FIRST: Final = 1.0
-RETRY_AT_MOST: Final = 60.0
-LEFT_RETRY_MS: Final = 5_000
+MIN_RETRY_SECONDS: Final = 1.0
+MAX_RETRY_SECONDS: Final = 60.0
+ABSENT_RETRY_MS: Final = 5_000
 """The retry delay that a caller gets if the participant has left. Its return time is unknown."""
 
-_LISTS: Final = {
+_LIST_METHODS: Final = {
     "tools": mcp.TOOLS_LIST,
     "prompts": mcp.PROMPTS_LIST,
     "resources": mcp.RESOURCES_LIST,
 }
-_NODE: Final = "interlock"
+_NODE_SERVER_NAME: Final = "interlock"
 """The server name of a node in `initialize`."""
-MOST_NODES: Final = 8
+MAX_NODE_HOPS: Final = 8
 """The maximum number of nodes that a tool of a participant may have passed. More indicate a loop of
 nodes that list each other's tools."""
 
 
-class _Somebody(msgspec.Struct, gc=False):
+class _ParticipantInfo(msgspec.Struct, gc=False):
     id: str
     capabilities: list[str] = []
 
 
 class _Welcome(msgspec.Struct, gc=False):
-    participants: list[_Somebody] = []
+    participants: list[_ParticipantInfo] = []
 
 
 class _Presence(msgspec.Struct, gc=False):
     event: str
-    participant: _Somebody
+    participant: _ParticipantInfo
 
 
-class _Passed(msgspec.Struct, gc=False):
+class _ToolMeta(msgspec.Struct, gc=False):
     hops: int = msgspec.field(default=0, name=HOPS)
 
 
-class _Listed(msgspec.Struct, gc=False):
+class _ListedTool(msgspec.Struct, gc=False):
     """A listed tool: its name and the number of nodes that it passed."""
 
     name: str = ""
-    meta: _Passed = msgspec.field(default_factory=_Passed, name="_meta")
+    meta: _ToolMeta = msgspec.field(default_factory=_ToolMeta, name="_meta")
 
 
-_decode_listed = msgspec.json.Decoder(_Listed).decode
+_decode_tool = msgspec.json.Decoder(_ListedTool).decode
 _decode_welcome = msgspec.json.Decoder(_Welcome).decode
 _decode_presence = msgspec.json.Decoder(_Presence).decode
 
 
-def key_of(topic: str, participant: str) -> str:
+def make_upstream_key(topic: str, participant: str) -> str:
     """Return the key of an upstream that is a participant."""
     return f"topic:{topic}/{participant}"
 
@@ -320,12 +322,12 @@ class ParticipantConnector:
         self,
         key: str,
         participant: str,
-        node_info: bytes,
-        say: Say,
+        own_info: bytes,
+        say: MessageSender,
         *,
         may_be_node: bool = False,
         takes: Callable[[str], bool] = lambda _: True,
-        opening: float = OPENING,
+        opening: float = INITIALIZE_TIMEOUT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """
@@ -352,7 +354,7 @@ class ParticipantConnector:
         self._link: ParticipantTransport | None = None
         self._news = asyncio.Event()
         """Set when the participant has changed since the last attempt."""
-        self._backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
+        self._backoff = Backoff(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
 
     @property
     def present(self) -> bool:
@@ -384,7 +386,7 @@ class ParticipantConnector:
         elif told.event == LEAVE:
             self.left()
 
-    def _welcome(self, others: list[_Somebody]) -> None:
+    def _welcome(self, others: list[_ParticipantInfo]) -> None:
         """Handle a welcome: a participant that it does not list has left unnoticed."""
         here = next((one for one in others if one.id == self.participant), None)
         if here is not None:
@@ -440,7 +442,7 @@ class ParticipantConnector:
         await self._until_worth_trying()
         self._hang_up("the node connects again")
         self._backoff.next_delay()
-        if not any(self._may_list(kind) for kind in _LISTS):
+        if not any(self._may_list(kind) for kind in _LIST_METHODS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
                 f"{self._key} may not send responses in the topic. Give it the capability "
@@ -461,7 +463,7 @@ class ParticipantConnector:
         while True:
             if self.present and not self._news.is_set():
                 news = asyncio.ensure_future(self._news.wait())
-                pause = asyncio.ensure_future(self._sleep(self._backoff.delay or RETRY_FIRST))
+                pause = asyncio.ensure_future(self._sleep(self._backoff.delay or MIN_RETRY_SECONDS))
                 try:
                     await asyncio.wait({news, pause}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -485,7 +487,7 @@ class ParticipantConnector:
         if not peer.capabilities:
             peer.set_revision(mcp.Era.SESSION, REVISION)
             peer.capabilities = {"tools": {}}
-        if peer.server_info.get("name") == _NODE and not self._may_be_node:
+        if peer.server_info.get("name") == _NODE_SERVER_NAME and not self._may_be_node:
             raise self._is_node()
 
     def _is_node(self) -> InterlockError:
@@ -501,22 +503,22 @@ class ParticipantConnector:
         return frozenset(kind for kind in KINDS if self._may_list(kind))
 
     def _may_list(self, kind: str) -> bool:
-        return self._grants.grants(f"{RESPONSE}:{_LISTS[kind]}")
+        return self._grants.grants(f"{RESPONSE}:{_LIST_METHODS[kind]}")
 
     @property
     def retry_after_ms(self) -> int | None:
-        return LEFT_RETRY_MS
+        return ABSENT_RETRY_MS
 
     def vet(self, offer: RawOffering) -> None:
         """Raise InterlockError if the participant has left in the meantime, or if its tools show
         that it is a node."""
         if not self.present:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} has left the room.")
-        listed = [_listed(one) for one in offer.tools]
+        listed = [_read_tool(one) for one in offer.tools]
         nodes = max((one.meta.hops for one in listed if self._takes(one.name)), default=0)
         if nodes > 0 and not self._may_be_node:
             raise self._is_node()
-        if nodes > MOST_NODES:
+        if nodes > MAX_NODE_HOPS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
                 f"{self._key} has tools that passed {nodes} nodes: it lists the tools of this node "
@@ -525,12 +527,12 @@ class ParticipantConnector:
         self._backoff.reset()
 
 
-def _listed(tool: Raw) -> _Listed:
+def _read_tool(tool: Raw) -> _ListedTool:
     try:
-        return _decode_listed(tool)
+        return _decode_tool(tool)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The catalog reports what is wrong with it.
-        return _Listed()
+        return _ListedTool()
 
 
 # -- The participants of one room that are upstreams of the node. Each has its own supervisor.
@@ -551,11 +553,11 @@ class WithdrawableUpstream(Protocol):
     def withdraw(self, reason: str) -> None: ...
 
 
-Begin = Callable[[str, ServerConfig, ParticipantConnector], WithdrawableUpstream]
+UpstreamStarter = Callable[[str, ServerConfig, ParticipantConnector], WithdrawableUpstream]
 CallLater = Callable[[float, Callable[[], None]], TimerHandle]
 
 
-def server_of(topic: str, participant: str, settings: ParticipantUpstream) -> ServerConfig:
+def make_server_config(topic: str, participant: str, settings: ParticipantUpstream) -> ServerConfig:
     """Return the server config of a participant."""
     return ServerConfig(
         segment=settings.segment or default_segment(participant),
@@ -580,9 +582,9 @@ class RoomUpstreams:
         topic: str,
         settings: Mapping[str, ParticipantUpstream],
         *,
-        node_info: bytes,
-        say: Say,
-        begin: Begin,
+        own_info: bytes,
+        say: MessageSender,
+        begin: UpstreamStarter,
         end: Callable[[str], None],
         call_later: CallLater,
         **more: Any,
@@ -601,8 +603,8 @@ class RoomUpstreams:
         for participant, wanted in settings.items():
             if not wanted.enabled:
                 continue
-            key = key_of(topic, participant)
-            server = server_of(topic, participant, wanted)
+            key = make_upstream_key(topic, participant)
+            server = make_server_config(topic, participant, wanted)
             connector = ParticipantConnector(
                 key,
                 participant,

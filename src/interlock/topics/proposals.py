@@ -52,15 +52,15 @@ from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcpx_terms import GUEST, TOPIC_SERVER
 from interlock.topics.member import Member
 from interlock.topics.requests import (
-    MOST_OF_ONE,
-    as_in_a_room,
-    call_of,
-    client_of,
-    response_kind,
-    result_of,
+    MAX_PENDING_REQUESTS,
+    adapt_error,
+    convert_result,
+    create_call,
+    make_client,
+    make_response_kind,
 )
 from interlock.topics.wire.envelope import EnvelopeHeader
-from interlock.topics.wire.payloads import ProposalPayload, chat_payload
+from interlock.topics.wire.payloads import ProposalPayload, write_chat_payload
 from interlock.trust.approvals.record import (
     DISPATCHING,
     DONE,
@@ -85,16 +85,16 @@ if TYPE_CHECKING:
 # participant; the next entry has the count of the omitted ones. Guests have no entries here: the
 # pipeline records them as strangers.
 
-JOURNAL_WORD: Final = "proposal"
-MOST_IN_VAIN: Final = 20
+JOURNAL_METHOD: Final = "proposal"
+MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE: Final = 20
 """The maximum number of journal entries per minute about unsuccessful proposals of one
 participant."""
-MOST_REMEMBERED: Final = 1_000
-LONGEST_ID: Final = 64
+MAX_PARTICIPANTS: Final = 1_000
+MAX_ID_LENGTH: Final = 64
 """The maximum length of a proposal id in the journal. The sender chose it."""
 _MINUTE: Final = 60.0
-_LONGEST_DETAIL: Final = 400
-_NOBODYS: Final = Credentials("inside")
+_MAX_DETAIL_LENGTH: Final = 400
+_NO_CREDENTIALS: Final = Credentials("inside")
 
 
 class ProposalJournal:
@@ -103,17 +103,19 @@ class ProposalJournal:
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
         self._clock = clock
-        self._in_vain: BoundedDict[str, Sampler] = BoundedDict(MOST_REMEMBERED)
+        self._in_vain: BoundedDict[str, Sampler] = BoundedDict(MAX_PARTICIPANTS)
         """By participant."""
 
     def note(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
         """Record an outcome."""
         if self._audit is None or caller.kind == GUEST:
             return
-        name = f"{proposed.topic}/{plain(proposed.id)[:LONGEST_ID]}"
-        about = Call(JOURNAL_WORD, TOPIC_SERVER, _NOBODYS, client_of(proposed.participant), name)
+        name = f"{proposed.topic}/{redact_secrets(proposed.id)[:MAX_ID_LENGTH]}"
+        about = Call(
+            JOURNAL_METHOD, TOPIC_SERVER, _NO_CREDENTIALS, make_client(proposed.participant), name
+        )
         about.caller = caller
-        self._audit.record(about, word, 0, f"of {proposed.participant}: {plain(detail)}")
+        self._audit.record(about, word, 0, f"of {proposed.participant}: {redact_secrets(detail)}")
 
     def in_vain(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
         """Record an unsuccessful proposal, at a limited rate."""
@@ -123,17 +125,17 @@ class ProposalJournal:
         if folded is None:
             return
         more = f" (and {folded} more unsuccessful before it)" if folded else ""
-        self.note(proposed, caller, word, detail[:_LONGEST_DETAIL] + more)
+        self.note(proposed, caller, word, detail[:_MAX_DETAIL_LENGTH] + more)
 
     def _take(self, who: str) -> int | None:
         """Return the number of entries omitted since the last one. None: omit this one too."""
         sampler = self._in_vain.touch(who)
         if sampler is None:
-            sampler = self._in_vain[who] = Sampler(MOST_IN_VAIN, _MINUTE)
+            sampler = self._in_vain[who] = Sampler(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE, _MINUTE)
         return sampler.sample(self._clock())
 
 
-def plain(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """Redact a text of a participant if it looks like a secret."""
     return redact(text) if is_secret_value(text) else text
 
@@ -144,17 +146,17 @@ def plain(text: str) -> str:
 # Bounded. The oldest proposal of the participant with the most proposals is removed first, finished
 # ones before pending ones, so that no participant displaces the proposals of others.
 
-MOST_KNOWN: Final = 1_000
+MAX_PROPOSALS: Final = 1_000
 """The maximum number of proposals that are stored. Pending ones are also in the approval store."""
 
-TAKEN: Final = "taken"
+RECEIVED: Final = "taken"
 """The pipeline has it and has not reported a result yet."""
-WAITS: Final = "waits"
+PENDING: Final = "waits"
 """It has a pending approval, here or at a node below."""
-MADE: Final = "made"
-NOTHING: Final = "nothing"
+EXECUTED: Final = "made"
+NOT_EXECUTED: Final = "nothing"
 """Rejected, expired or void. Others may make the call."""
-_OVER: Final = frozenset({MADE, NOTHING})
+_FINAL_STATES: Final = frozenset({EXECUTED, NOT_EXECUTED})
 
 
 class ProposalOutcome(msgspec.Struct):
@@ -162,7 +164,7 @@ class ProposalOutcome(msgspec.Struct):
 
     by: str
     """The participant that proposed it."""
-    state: str = TAKEN
+    state: str = RECEIVED
     approval: str = ""
     """Empty: it has no approval, or none yet."""
     shown: bool = False
@@ -188,7 +190,7 @@ class ProposalOutcomes:
     def remember(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
         """Store the state of a proposal."""
         self.forget(proposed.id)
-        if len(self._fates) >= MOST_KNOWN:
+        if len(self._fates) >= MAX_PROPOSALS:
             self._forget_one()
         self._fates[proposed.id] = ProposalOutcome(proposed.participant, state, approval)
         self._ids.setdefault(proposed.participant, {})[proposed.id] = None
@@ -226,7 +228,7 @@ class ProposalOutcomes:
 
     def _forget_one(self) -> None:
         most = max(self._ids.values(), key=len)
-        over = (id for id in most if self._fates[id].state in _OVER)
+        over = (id for id in most if self._fates[id].state in _FINAL_STATES)
         self.forget(next(over, next(iter(most))))
 
 
@@ -245,7 +247,7 @@ class NodeProposals:
     def is_open(self, id: str) -> bool:
         """Return whether a proposal with this id is pending."""
         fate = self._fates.get(id)
-        return fate is not None and fate.state in (TAKEN, WAITS)
+        return fate is not None and fate.state in (RECEIVED, PENDING)
 
     def must_be_open_to_others(self, id: str) -> None:
         """Raise InterlockError if a request for this proposal would repeat what the node does
@@ -254,10 +256,10 @@ class NodeProposals:
         # The state is known even if the approval record no longer exists.
         state = "" if fate is None else fate.state
         if record is not None:
-            state = state_of(record)
-        if not state or state == NOTHING:
+            state = get_proposal_state(record)
+        if not state or state == NOT_EXECUTED:
             return
-        if state == MADE:
+        if state == EXECUTED:
             became = "was already executed by the node"
             if record is not None and record.state == LOST:
                 became = "was approved here, but it is unknown whether it was executed"
@@ -275,7 +277,7 @@ class NodeProposals:
                 f"Approve it {how}. Approval: {record.id}.",
                 {"confirmation_id": record.id, "proposal": id},
             )
-        raise given_to_the_node(id)
+        raise node_proposal_error(id)
 
     def _record_of(self, id: str) -> Approval | None:
         """Return the approval of a proposal, if the record still exists."""
@@ -292,7 +294,7 @@ class NodeProposals:
         return about is not None and (about.topic, about.id) == (self._topic, id)
 
 
-def given_to_the_node(id: str) -> InterlockError:
+def node_proposal_error(id: str) -> InterlockError:
     """Return the error for a request that fulfils a proposal which the node is handling."""
     return InterlockError(
         CONFIRMATION_REQUIRED,
@@ -301,26 +303,26 @@ def given_to_the_node(id: str) -> InterlockError:
     )
 
 
-def state_of(record: Approval) -> str:
+def get_proposal_state(record: Approval) -> str:
     """Return the proposal state for an approval record."""
     if record.state in (REFUSED, EXPIRED, VOID):
-        return NOTHING
+        return NOT_EXECUTED
     # A gate of a node below may also require approval. Its response only looks like a result.
-    return MADE if record.state in (DONE, LOST) and not record.below else WAITS
+    return EXECUTED if record.state in (DONE, LOST) and not record.below else PENDING
 
 
-META: Final = "interlock/approval"
+APPROVAL_MEMBER: Final = "interlock/approval"
 """The member of `_meta` in a fulfilment that names who approved it and the kind of proof."""
-LEARNED: Final = ("policy", "learned")
+LEARNED_RULE: Final = ("policy", "learned")
 """The approver in the fulfilment of a call that an accepted rule allowed."""
-MOST_OPEN: Final = 1_000
+MAX_FULFILMENTS: Final = 1_000
 """The maximum number of fulfilments that are stored until their response. One that a node below
 stopped may never get a response."""
 Fulfilments = BoundedDict[str, tuple[str, bytes]]
 """By id of an approval whose call is under way: the envelope id of the request that the room saw,
 and its JSON-RPC id."""
-_LONGEST_CHAT: Final = 2_000
-_TOO_LONG: Final = jsonrpc.encode_value(
+_MAX_CHAT_LENGTH: Final = 2_000
+_TOO_LONG_RESULT: Final = jsonrpc.encode_value(
     {
         "content": [
             {
@@ -363,15 +365,15 @@ class ProposalHandler:
         self.made_here = NodeProposals(self._fates, approvals, seat.topic)
         self._under_way: Counter[str] = Counter()
         """The number of proposals of each participant for which the pipeline has no result yet."""
-        self._fulfilments = Fulfilments(MOST_OPEN) if fulfilments is None else fulfilments
+        self._fulfilments = Fulfilments(MAX_FULFILMENTS) if fulfilments is None else fulfilments
         self._beside: dict[str, list[tuple[ProposedCall, tuple[str, bytes]]]] = {}
         """By id of an approval whose call is under way: further proposals of the identical call,
         and the requests that the room saw for them."""
         self._number = 0
         self._stop = None if approvals is None else approvals.watch(self._stepped)
-        for record in reversed([] if approvals is None else approvals.recent(MOST_KNOWN)):
+        for record in reversed([] if approvals is None else approvals.recent(MAX_PROPOSALS)):
             if record.proposal is not None and record.proposal.topic == seat.topic:
-                self._fates.remember(record.proposal, state_of(record), record.id)
+                self._fates.remember(record.proposal, get_proposal_state(record), record.id)
 
     def close(self) -> None:
         """Stop: the node leaves the room. From now on only the approval store and the journal have
@@ -395,17 +397,18 @@ class ProposalHandler:
             return
         proposed = ProposedCall(self._seat.topic, head.id, member.id)
         try:
-            if self._under_way[member.id] >= MOST_OF_ONE:
+            if self._under_way[member.id] >= MAX_PENDING_REQUESTS:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"You have {MOST_OF_ONE} proposals under way in this topic, which is the "
+                    f"You have {MAX_PENDING_REQUESTS} proposals under way in this topic, which is "
+                    "the "
                     "limit. Wait, then try again.",
                 )
-            call = call_of(member, proposal)
+            call = create_call(member, proposal)
         except InterlockError as error:
             self._not_taken(proposed, member.caller, error)
             return
-        self._fates.remember(proposed, TAKEN)
+        self._fates.remember(proposed, RECEIVED)
         self._under_way[member.id] += 1
         call.context = member.caller
         # Only what the operator sees is executed: the name, the arguments and relevant `_meta`.
@@ -427,7 +430,7 @@ class ProposalHandler:
             if call.is_dispatched and "confirmation_id" not in (error.data or {}):
                 self._made_at_once(call, proposed, None, error)
             else:
-                self._not_taken(proposed, cast("Caller", call.context), as_in_a_room(error))
+                self._not_taken(proposed, cast("Caller", call.context), adapt_error(error))
             return
         assert outcome is not None
         needed = needed_below(outcome.result)
@@ -440,7 +443,7 @@ class ProposalHandler:
 
     def _waits(self, call: Call, proposed: ProposedCall, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
-        state = WAITS if record is None else state_of(record)
+        state = PENDING if record is None else get_proposal_state(record)
         self._fates.remember(proposed, state, approval)
         note = self._noting.note
         if record is not None and record.proposal == proposed:
@@ -460,10 +463,14 @@ class ProposalHandler:
             )
             word, note = "waits_already", self._noting.in_vain
         else:
-            said = f"{_named(call)} waits for approval at a node below: approval {approval} there."
+            said = (
+                f"{_tool_name(call)} waits for approval at a node below: approval {approval} there."
+            )
             word = "waits_below"
         self.chat(proposed.participant, proposed.id, said)
-        note(proposed, cast("Caller", call.context), word, f"{_named(call)} approval:{approval}")
+        note(
+            proposed, cast("Caller", call.context), word, f"{_tool_name(call)} approval:{approval}"
+        )
 
     def _made_before(self, call: Call, proposed: ProposedCall, outcome: Outcome) -> None:
         """Report that the identical call was made before and was not repeated.
@@ -473,11 +480,11 @@ class ProposalHandler:
         self.chat(
             proposed.participant,
             proposed.id,
-            f"An identical call of {_named(call)} was already executed, for approval "
+            f"An identical call of {_tool_name(call)} was already executed, for approval "
             f"{call.approval_id}. It was not repeated. To execute it again, propose it again.",
         )
-        self._fates.remember(proposed, MADE, call.approval_id)
-        told_of = f"{_named(call)} approval:{call.approval_id}"
+        self._fates.remember(proposed, EXECUTED, call.approval_id)
+        told_of = f"{_tool_name(call)} approval:{call.approval_id}"
         self._noting.in_vain(proposed, cast("Caller", call.context), "told", told_of)
         record = None if self._approvals is None else self._approvals.find(call.approval_id)
         if record is None or self._was_shown(record):
@@ -512,14 +519,16 @@ class ProposalHandler:
     ) -> None:
         """Show the room a call that an accepted rule allowed without a decision of an operator."""
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
-        fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED)
-        self._fates.remember(proposed, MADE)
-        by = f"{_named(call)} by {' '.join(LEARNED)}"
+        fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED_RULE)
+        self._fates.remember(proposed, EXECUTED)
+        by = f"{_tool_name(call)} by {' '.join(LEARNED_RULE)}"
         self._noting.note(proposed, cast("Caller", call.context), "fulfilled", by)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, error)
         else:
-            said = f"{_named(call)} was executed, because a rule allows it. The call is too long"
+            said = (
+                f"{_tool_name(call)} was executed, because a rule allows it. The call is too long"
+            )
             self.chat(proposed.participant, proposed.id, f"{said} for a topic.")
 
     # -- outcomes
@@ -528,7 +537,7 @@ class ProposalHandler:
         """Handle a state change of any approval of the node. It only sends messages: the gate is in
         the middle of its work."""
         self._tell_others(record)
-        self._fates.became(record.id, state_of(record))
+        self._fates.became(record.id, get_proposal_state(record))
         proposed = record.proposal
         if proposed is None or record.at or proposed.topic != self._seat.topic:
             return
@@ -559,10 +568,10 @@ class ProposalHandler:
                     for one in others
                 ]
                 self._beside[record.id] = [(one, shown) for one, shown in said if shown is not None]
-        elif state_of(record) == MADE:
+        elif get_proposal_state(record) == EXECUTED:
             for one, shown in self._beside.pop(record.id, ()):
                 self._respond(shown, one, record.name, *told(record))
-        elif state_of(record) == NOTHING:
+        elif get_proposal_state(record) == NOT_EXECUTED:
             self._beside.pop(record.id, None)
             for one in others:
                 self._tell_in_vain(record, one)
@@ -620,7 +629,7 @@ class ProposalHandler:
         self._number += 1
         id = jsonrpc.encode_value(f"fulfilment-{self._number}")
         members = jsonrpc.decode_members(meta) if meta else {}
-        members[META] = Raw(jsonrpc.encode_value({"by": by, "proof": proof}))
+        members[APPROVAL_MEMBER] = Raw(jsonrpc.encode_value({"by": by, "proof": proof}))
         params = b'{"name":%b,"arguments":%b,"_meta":%b}' % (
             jsonrpc.encode_value(name),
             arguments,
@@ -642,18 +651,18 @@ class ProposalHandler:
     ) -> None:
         """Send the response, to the node as the requester and to the proposer."""
         envelope, id = fulfilment
-        client = client_of(proposed.participant)
+        client = make_client(proposed.participant)
         if outcome is not None:
             try:
-                result = result_of(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
+                result = convert_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
                 payload = jsonrpc.result_response(id, result)
             except InterlockError as unwritable:
                 error = unwritable
         if error is not None:
             payload = write_error(id, error, client)[1]
-        kind, to = response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.participant]
+        kind, to = make_response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.participant]
         if self._say(kind, payload, to, envelope) is None:
-            self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
+            self._say(kind, jsonrpc.result_response(id, _TOO_LONG_RESULT), to, envelope)
         self._fates.shown(proposed.id)
 
     def chat(self, to: str, about: str | None, text: str, *, ended: str = "") -> None:
@@ -663,7 +672,7 @@ class ProposalHandler:
             about: the id of the message that it is about, if any.
             ended: the name of the error with which the proposal ended.
         """
-        self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT], ended=ended), [to], about)
+        self._say(kinds.CHAT, write_chat_payload(text[:_MAX_CHAT_LENGTH], ended=ended), [to], about)
 
     def _say(self, kind: str, payload: bytes, to: list[str], about: str | None) -> str | None:
         """Send a message. Returns None if it is too long or the node has left the room."""
@@ -684,5 +693,5 @@ class ProposalHandler:
         self._noting.note(proposed, record.caller, word, said)
 
 
-def _named(call: Call) -> str:
+def _tool_name(call: Call) -> str:
     return call.name if call.route is None else call.route.canonical

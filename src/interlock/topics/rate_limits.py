@@ -11,16 +11,16 @@ from typing import Final
 
 from interlock.primitives.rate_limits import TokenBucket
 
-MOST_ANSWERED: Final = 10
+MAX_RATE_ERRORS_PER_SECOND: Final = 10
 """The maximum rate of errors about the rate limit. Further messages are dropped and counted."""
-MOST_REFUSED: Final = 100
+MAX_REJECTIONS_PER_SECOND: Final = 100
 """The maximum rate of rejected messages of one member, with a burst of twice as many. Above it the
 member is disconnected: a node must not be busy with errors."""
-NOTICE_SECONDS: Final = 1.0
+NOTICE_INTERVAL_SECONDS: Final = 1.0
 """The minimum time between two notices to the others about violations of one member."""
-REMEMBERED_SECONDS: Final = 3.0
+RETENTION_SECONDS: Final = 3.0
 """How long the counts of a member are stored after it left. After that its limits are fresh."""
-MOST_REMEMBERED: Final = 1_000
+MAX_FORMER_MEMBERS: Final = 1_000
 """The maximum number of such members. The counts of the first to leave are removed first."""
 
 
@@ -44,16 +44,20 @@ class MemberRateLimits:
 
     def may_be_answered(self, id: str) -> bool:
         """Return whether to tell a member again that it exceeds the rate limit."""
-        return self._take(self._answered, id, MOST_ANSWERED, MOST_ANSWERED)
+        return self._take(
+            self._answered, id, MAX_RATE_ERRORS_PER_SECOND, MAX_RATE_ERRORS_PER_SECOND
+        )
 
     def may_be_refused(self, id: str) -> bool:
         """Return whether a member may stay although another of its messages was rejected."""
-        return self._take(self._refused, id, MOST_REFUSED, 2 * MOST_REFUSED)
+        return self._take(
+            self._refused, id, MAX_REJECTIONS_PER_SECOND, 2 * MAX_REJECTIONS_PER_SECOND
+        )
 
     def may_be_noticed(self, id: str) -> bool:
         """Return whether to tell the others about another violation of a member."""
         now = self._clock()
-        if now - self._noticed.get(id, -NOTICE_SECONDS) < NOTICE_SECONDS:
+        if now - self._noticed.get(id, -NOTICE_INTERVAL_SECONDS) < NOTICE_INTERVAL_SECONDS:
             return False
         self._noticed[id] = now
         return True
@@ -79,8 +83,8 @@ class MemberRateLimits:
         Args:
             comes_back: True if the next member with this id is the same participant.
         """
-        gone, before = self._gone, self._clock() - REMEMBERED_SECONDS
-        while gone and (len(gone) >= MOST_REMEMBERED or next(iter(gone.values())) <= before):
+        gone, before = self._gone, self._clock() - RETENTION_SECONDS
+        while gone and (len(gone) >= MAX_FORMER_MEMBERS or next(iter(gone.values())) <= before):
             oldest = next(iter(gone))
             del gone[oldest]
             self._forget(oldest)

@@ -26,39 +26,39 @@ from interlock.protocol.mcpx_terms import GATEWAY, PRESENCE, TOPIC_SERVER, WELCO
 from interlock.topics.config import RECORDER
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, ParticipantProfile
-from interlock.topics.node_participant import INSIDE
-from interlock.topics.proposals import plain
+from interlock.topics.node_participant import INTERNAL_CREDENTIALS
+from interlock.topics.proposals import redact_secrets
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, read_payload
 from interlock.topics.wire.payloads import Presence, read_content
 
-SAID: Final = "said"
-LEFT_OUT: Final = "left_out"
-AT_ONCE: Final = 100
+RECORDED: Final = "said"
+OMITTED: Final = "left_out"
+BURST_SECONDS: Final = 100
 """After a silence, as many messages are recorded at once as otherwise in this many seconds."""
-ROOM: Final = 10
+ROOM_RATE_FACTOR: Final = 10
 """The rate limit of the whole room, as a multiple of the limit of one participant."""
-TOLD_EVERY: Final = 10.0
+OMISSION_INTERVAL_SECONDS: Final = 10.0
 """Seconds between two journal entries about omitted messages of one participant."""
-_MOST_KNOWN: Final = 4_096
-MOST_KEPT: Final = 4_096
+_MAX_PARTICIPANTS: Final = 4_096
+MAX_RECORDED_CHARACTERS: Final = 4_096
 """The maximum number of characters of a payload that are recorded."""
-MOST_OF_A_TEXT: Final = 1_024
+MAX_STRING_CHARACTERS: Final = 1_024
 """The maximum length of each string in a payload that is longer than that."""
-_MOST_CHARACTERS: Final = 500
-_MOST_NAMED: Final = 10
+_MAX_DETAIL_CHARACTERS: Final = 500
+_MAX_NAMES: Final = 10
 
 _BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
-_LEAST: Final = 16
+_MIN_STRING_COST: Final = 16
 """The minimum cost of a string against `MAX_RECORDED_CHARACTERS`."""
-_LONGEST_NUMBER: Final = 40
-_DEEPEST: Final = 100
+_MAX_NUMBER_LENGTH: Final = 40
+_MAX_DEPTH: Final = 100
 """The maximum nesting that is read."""
-_BETWEEN: Final = re.compile(r"[ \t\n\r,:]*")
+_SEPARATORS: Final = re.compile(r"[ \t\n\r,:]*")
 _WORD: Final = re.compile(r"[^ \t\n\r,\]}]+")
 _decode_text: Final = json.JSONDecoder().raw_decode
 _LITERALS: Final = {"true": True, "false": False, "null": None}
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
+_UNQUOTED: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
 _log = logging.getLogger("interlock.topics")
 
 
@@ -95,8 +95,10 @@ class TopicRecorder:
         self._whole = whole
         self._rate = rate
         self._clock = clock
-        self._everybody = TokenBucket(rate * ROOM, AT_ONCE * rate * ROOM, clock())
-        self._each: BoundedDict[str, TokenBucket] = BoundedDict(_MOST_KNOWN)
+        self._everybody = TokenBucket(
+            rate * ROOM_RATE_FACTOR, BURST_SECONDS * rate * ROOM_RATE_FACTOR, clock()
+        )
+        self._each: BoundedDict[str, TokenBucket] = BoundedDict(_MAX_PARTICIPANTS)
         self._left_out: dict[str, OmittedMessages] = {}
 
     def deliver(self, batch: Batch) -> None:
@@ -121,35 +123,40 @@ class TopicRecorder:
         now, rate, sender = self._clock(), self._rate, head.sender
         if sender == GATEWAY:
             # Presence messages: the limit of the whole room.
-            rate *= ROOM
+            rate *= ROOM_RATE_FACTOR
         bucket = self._each.get(sender)
         if bucket is None:
-            bucket = self._each[sender] = TokenBucket(rate, AT_ONCE * rate, now)
+            bucket = self._each[sender] = TokenBucket(rate, BURST_SECONDS * rate, now)
         written = bucket.take(now) and self._everybody.take(now)
         left = self._left_out.get(sender)
         if not written:
             if left is None:
-                if len(self._left_out) >= _MOST_KNOWN:
+                if len(self._left_out) >= _MAX_PARTICIPANTS:
                     self._tell_of(next(iter(self._left_out)))
                 left = self._left_out[sender] = OmittedMessages(now)
             left.messages += 1
-        if left is not None and now - left.since >= TOLD_EVERY:
+        if left is not None and now - left.since >= OMISSION_INTERVAL_SECONDS:
             self._tell_of(sender)
         return written
 
     def _tell_of(self, sender: str) -> None:
         """Write an entry with the number of omitted messages of a participant."""
         left = self._left_out.pop(sender)
-        why = f"above {self._rate} a second for one participant or {self._rate * ROOM} for all"
-        self._record(sender, LEFT_OUT, LEFT_OUT, f"{left.messages} messages: {why}")
+        why = (
+            f"above {self._rate} a second for one participant or {self._rate * ROOM_RATE_FACTOR} "
+            "for all"
+        )
+        self._record(sender, OMITTED, OMITTED, f"{left.messages} messages: {why}")
 
     def _write(self, head: EnvelopeHeader, text: bytes) -> None:
-        detail = _about(head)
+        detail = _format_head(head)
         if head.kind == PRESENCE:
-            detail = f"{_presence(text)} {detail}"
+            detail = f"{_format_presence(text)} {detail}"
         elif self._whole:
-            detail = f"{detail} {_payload(text)}"
-        self._record(head.sender, plain(head.kind)[:_MOST_CHARACTERS], SAID, detail)
+            detail = f"{detail} {_format_payload(text)}"
+        self._record(
+            head.sender, redact_secrets(head.kind)[:_MAX_DETAIL_CHARACTERS], RECORDED, detail
+        )
 
     def _record(self, sender: str, verb: str, outcome: str, detail: str) -> None:
         row = (
@@ -167,7 +174,7 @@ class TopicRecorder:
         self._recorder.record(row)
 
 
-def seat_recorder(
+def add_recorder(
     gateway: Gateway,
     room: Room,
     recorder: Recorder,
@@ -184,46 +191,48 @@ def seat_recorder(
         ParticipantProfile(RECORDER, ()),
         seat,
         caller=Caller(RECORDER, can_call=False, can_register=False, kind="node"),
-        credentials=INSIDE,
+        credentials=INTERNAL_CREDENTIALS,
         inside=True,
     )
     return seat
 
 
-def _about(head: EnvelopeHeader) -> str:
-    words = [f"id={_quoted(head.id)}"]
+def _format_head(head: EnvelopeHeader) -> str:
+    words = [f"id={_quote(head.id)}"]
     if head.to:
-        more = "…" if len(head.to) > _MOST_NAMED else ""
-        words.append(f"to={','.join(map(_quoted, head.to[:_MOST_NAMED]))}{more}")
+        more = "…" if len(head.to) > _MAX_NAMES else ""
+        words.append(f"to={','.join(map(_quote, head.to[:_MAX_NAMES]))}{more}")
     if head.correlation_id is not None:
-        words.append(f"correlation={_quoted(head.correlation_id)}")
-    return " ".join(words)[:_MOST_CHARACTERS]
+        words.append(f"correlation={_quote(head.correlation_id)}")
+    return " ".join(words)[:_MAX_DETAIL_CHARACTERS]
 
 
-def _presence(text: bytes) -> str:
+def _format_presence(text: bytes) -> str:
     """Return who joined or left. Only the gateway sends presence messages, so the payload is
     valid."""
     content = read_content(read_envelope(text))
     assert isinstance(content, Presence)
-    return f"{content.event} {_quoted(content.participant.id)}"
+    return f"{content.event} {_quote(content.participant.id)}"
 
 
-def _payload(text: bytes) -> str:
+def _format_payload(text: bytes) -> str:
     """Format a payload for people, on one line and without secrets.
 
     Long messages, or messages that parsers could read in different ways, must not escape the
     record.
     """
     payload = bytes(read_payload(text))
-    long = len(payload) > MOST_KEPT
-    beginning = _Beginning(payload.decode(), MOST_OF_A_TEXT if long else MOST_KEPT)
+    long = len(payload) > MAX_RECORDED_CHARACTERS
+    beginning = _PayloadExcerpt(
+        payload.decode(), MAX_STRING_CHARACTERS if long else MAX_RECORDED_CHARACTERS
+    )
     shown = json.dumps(redact_value(beginning.read()), separators=(",", ":"), ensure_ascii=False)
     if long or beginning.cut:
-        return f"payload={shown[:MOST_KEPT]}… ({len(payload)} bytes)"
-    return f"payload={shown[:MOST_KEPT]}"
+        return f"payload={shown[:MAX_RECORDED_CHARACTERS]}… ({len(payload)} bytes)"
+    return f"payload={shown[:MAX_RECORDED_CHARACTERS]}"
 
 
-class _Beginning:
+class _PayloadExcerpt:
     """The first part of a JSON text that the gateway accepted.
 
     It reads a limited amount, and a limited part of each string, so that a long string cannot hide
@@ -235,7 +244,7 @@ class _Beginning:
         self._source = source
         self._at = 0
         self._most = most_of_a_text
-        self._left = MOST_KEPT
+        self._left = MAX_RECORDED_CHARACTERS
         self._depth = 0
 
     @property
@@ -253,20 +262,20 @@ class _Beginning:
         word = _WORD.match(self._source, self._at)
         assert word is not None
         self._at = word.end()
-        value = _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0])
-        self._left -= max(len(str(value)) + 1, _LEAST // 2)
+        value = _LITERALS[word[0]] if word[0] in _LITERALS else _parse_number(word[0])
+        self._left -= max(len(str(value)) + 1, _MIN_STRING_COST // 2)
         return value
 
     def _next(self) -> str:
         """Return the first character of the next value, or of the end of values."""
-        between = _BETWEEN.match(self._source, self._at)
+        between = _SEPARATORS.match(self._source, self._at)
         assert between is not None
         self._at = between.end()
         return self._source[self._at]
 
     def _within(self, read: Callable[[], Any]) -> Any:
         self._left -= 1
-        if self._depth >= _DEEPEST:
+        if self._depth >= _MAX_DEPTH:
             self._left = 0
             return "…"
         self._depth += 1
@@ -303,23 +312,23 @@ class _Beginning:
             # The last word may be half a secret, which would not be recognized.
             kept = text[: 2 * most]
             kept = (kept.rsplit(None, 1) or [""])[0]
-        kept = redact(_BEARER.sub(rf"\1 {MASK}", plain(kept)))
+        kept = redact(_BEARER.sub(rf"\1 {MASK}", redact_secrets(kept)))
         if len(text) > most:
             kept = kept[:most] + "…"
         # Many short strings cost as much time as long ones.
-        self._left -= max(len(kept) + 3, _LEAST)
+        self._left -= max(len(kept) + 3, _MIN_STRING_COST)
         return kept
 
 
-def _number(text: str) -> float | int | str:
+def _parse_number(text: str) -> float | int | str:
     """Return the number if formatting restores its text, else the text."""
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_NUMBER_LENGTH:
         return text
     number = float(text) if text.strip("-0123456789") else int(text)
     return number if math.isfinite(number) else text
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Return a word unchanged, or quoted if it could be read as several words."""
-    word = plain(word)
-    return word if _PLAIN.fullmatch(word) else json.dumps(word)
+    word = redact_secrets(word)
+    return word if _UNQUOTED.fullmatch(word) else json.dumps(word)

@@ -47,13 +47,15 @@ from interlock.topics.wire.payloads import Notification, ProposalPayload, Reques
 if TYPE_CHECKING:
     from interlock.topics.node_participant import NodeParticipant
 
-MOST_OF_ONE: Final = 100
+MAX_PENDING_REQUESTS: Final = 100
 """The maximum number of pending requests of one participant."""
-METHODS: Final = frozenset(name for name, method in mcp.METHODS.items() if method.available_in_topics)
+SUPPORTED_METHODS: Final = frozenset(
+    name for name, method in mcp.METHODS.items() if method.available_in_topics
+)
 """The methods that a node supports in a topic."""
 
 _PONG: Final = b"{}"
-_MOST_NAMED: Final = 5
+_MAX_NAMES: Final = 5
 _log = logging.getLogger("interlock.topics")
 
 
@@ -73,7 +75,7 @@ class RoomRequest(msgspec.Struct, eq=False):
     call: Call | None = None
 
 
-class RequestHandler:
+class NodeRequestHandler:
     """Handles requests to the node. Each gets one response."""
 
     def __init__(
@@ -92,7 +94,7 @@ class RequestHandler:
 
     def request(self, member: Member, head: EnvelopeHeader, request: Request) -> None:
         """Handle a request to the node or to everybody."""
-        asked = _asked(member, head, request)
+        asked = _make_room_request(member, head, request)
         try:
             if not self._is_ours(asked, request.method, request.context):
                 return
@@ -106,7 +108,7 @@ class RequestHandler:
         self, member: Member, head: EnvelopeHeader, request: Request, error: InterlockError
     ) -> None:
         """Respond to a request with an error and do nothing else."""
-        self._refuse(_asked(member, head, request), error)
+        self._refuse(_make_room_request(member, head, request), error)
 
     def is_under_way(self, envelope: str) -> bool:
         """Return whether a request with this envelope id is pending, of any participant."""
@@ -121,8 +123,8 @@ class RequestHandler:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
             return
-        answer = response_kind(kind.method, kind.context)
-        asked = RoomRequest(member.id, head.id, _id_in(payload), answer)
+        answer = make_response_kind(kind.method, kind.context)
+        asked = RoomRequest(member.id, head.id, _read_request_id(payload), answer)
         self._refuse(asked, error)
 
     def notified(self, member: Member, notification: Notification) -> None:
@@ -157,11 +159,11 @@ class RequestHandler:
     def _is_ours(self, asked: RoomRequest, method: str, context: str) -> bool:
         """Return False for a request to everybody that is meant for others. Raises
         InterlockError."""
-        if method not in METHODS:
+        if method not in SUPPORTED_METHODS:
             raise InterlockError(
                 METHOD_NOT_FOUND,
                 f"A node does not support {method[:100]} in a topic. It supports "
-                f"{', '.join(sorted(METHODS))}.",
+                f"{', '.join(sorted(SUPPORTED_METHODS))}.",
             )
         if not asked.to_all:
             return True
@@ -177,10 +179,11 @@ class RequestHandler:
     def _take(self, asked: RoomRequest) -> None:
         """Store a request until it gets its response. Raises InterlockError."""
         some = self._under_way.get(asked.who, {})
-        if len(some) >= MOST_OF_ONE:
+        if len(some) >= MAX_PENDING_REQUESTS:
             raise InterlockError(
                 TOO_BUSY,
-                f"You have {MOST_OF_ONE} pending requests in this topic, which is the limit. Wait "
+                f"You have {MAX_PENDING_REQUESTS} pending requests in this topic, which is the "
+                "limit. Wait "
                 "for a response, then try again.",
             )
         self._under_way.setdefault(asked.who, some)[asked.envelope] = asked
@@ -193,7 +196,7 @@ class RequestHandler:
             elif method == mcp.INITIALIZE:
                 self._introduce(member, asked)
             else:
-                call = call_of(member, request)
+                call = create_call(member, request)
                 asked.call = call
                 call.context = asked
                 call.on_notification = self._hear
@@ -214,7 +217,7 @@ class RequestHandler:
             mcp.INITIALIZE,
             TOPIC_SERVER,
             member.credentials,
-            client_of(member.id),
+            make_client(member.id),
             session_owner=member.caller.name,
         )
         try:
@@ -250,7 +253,7 @@ class RequestHandler:
         asked = cast("RoomRequest", call.context)
         if outcome is not None:
             try:
-                result = result_of(outcome, call.client, self._hello.server_info, call.method)
+                result = convert_result(outcome, call.client, self._hello.server_info, call.method)
                 self._answer(asked, jsonrpc.result_response(asked.id, result))
                 return
             except InterlockError as unwritable:
@@ -263,7 +266,7 @@ class RequestHandler:
         if asked.to_all or error.failure is CANCELLED:
             self._forget(asked)
             return
-        self._answer(asked, write_error(asked.id, as_in_a_room(error), asked.client)[1])
+        self._answer(asked, write_error(asked.id, adapt_error(error), asked.client)[1])
 
     def _answer(self, asked: RoomRequest, payload: bytes) -> None:
         self._forget(asked)
@@ -302,18 +305,18 @@ class RequestHandler:
                 del self._under_way[asked.who]
 
 
-def _asked(member: Member, head: EnvelopeHeader, request: Request) -> RoomRequest:
+def _make_room_request(member: Member, head: EnvelopeHeader, request: Request) -> RoomRequest:
     return RoomRequest(
         member.id,
         head.id,
         bytes(request.id),
-        response_kind(request.method, request.context),
+        make_response_kind(request.method, request.context),
         not head.to,
-        client_of(member.id),
+        make_client(member.id),
     )
 
 
-def _id_in(payload: bytes) -> bytes:
+def _read_request_id(payload: bytes) -> bytes:
     """Return the JSON-RPC id of an invalid request, so that its sender can match the response."""
     try:
         id = jsonrpc.decode_members(payload).get("id")
@@ -324,13 +327,13 @@ def _id_in(payload: bytes) -> bytes:
     return jsonrpc.NULL
 
 
-def client_of(who: str) -> Client:
+def make_client(who: str) -> Client:
     """Return the program behind a participant. It has no client capabilities, so it gets no client
     requests."""
     return Client(mcp.Era.SESSION, REVISION, who)
 
 
-def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
+def create_call(member: Member, asked: Request | ProposalPayload) -> Call:
     """Create the call that a participant requests or proposes. Raises ProtocolError."""
     params = jsonrpc.decode_members(asked.params)
     call = read_call(
@@ -339,12 +342,12 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
         read_meta(params),
         face=TOPIC_SERVER,
         credentials=member.credentials,
-        client=client_of(member.id),
+        client=make_client(member.id),
         # The credentials must still belong to the caller that joined with them.
         owner=member.caller.name,
     )
     if call.extra_params:
-        names = ", ".join(f"`{name[:50]}`" for name in list(call.extra_params)[:_MOST_NAMED])
+        names = ", ".join(f"`{name[:50]}`" for name in list(call.extra_params)[:_MAX_NAMES])
         raise ProtocolError(
             f"In a topic, `params` of {asked.method} must not have {names}. Remove them.",
             INVALID_PARAMS,
@@ -352,13 +355,13 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
     return call
 
 
-def response_kind(method: str, context: str) -> str:
+def make_response_kind(method: str, context: str) -> str:
     """Return the kind of a response, without its context if the kind would be too long."""
     kind = kinds.response_kind(method, context)
     return kind if len(kind) <= kinds.MAX_KIND_LENGTH else kinds.response_kind(method)
 
 
-def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
+def convert_result(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
     """Convert an outcome to the protocol generation of rooms. Raises InterlockError."""
     glance = outcome.summary
     if outcome.era is client.era and (glance is None or glance.meta is UNSET):
@@ -366,7 +369,7 @@ def result_of(outcome: Outcome, client: Client, server_info: bytes, verb: str) -
     return write_result(outcome, client, server_info, verb)
 
 
-def as_in_a_room(error: InterlockError) -> InterlockError:
+def adapt_error(error: InterlockError) -> InterlockError:
     """Replace an error that would mislead a participant, which has no session."""
     if error.failure is UNKNOWN_SESSION:
         return InterlockError(

@@ -41,20 +41,20 @@ from interlock.protocol.mcpx_terms import (
 from interlock.protocol.websocket import text_frame
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Member, MessageLoss
-from interlock.topics.rate_limits import MOST_REFUSED, MemberRateLimits
+from interlock.topics.rate_limits import MAX_REJECTIONS_PER_SECOND, MemberRateLimits
 from interlock.topics.wire import system_messages as system
 from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_head
 
-MOST_IN_TURN: Final = 512
+MAX_MESSAGES_PER_TURN: Final = 512
 """The maximum number of messages that wait for the end of a turn. One more flushes all of them."""
-MOST_BYTES_IN_TURN: Final = 256 * 1024
+MAX_BYTES_PER_TURN: Final = 256 * 1024
 DIRECTED: Final = "directed"
-_FEW: Final = 8
+_MAX_TUPLE_SIZE: Final = 8
 
 log = logging.getLogger(__name__)
 
 
-class _Said(msgspec.Struct, gc=False):
+class _QueuedMessage(msgspec.Struct, gc=False):
     """A message of this turn for everybody except `excluded`."""
 
     text: bytes
@@ -94,7 +94,7 @@ class Room:
         self._now = now
         self._on_violation = on_violation
         self._on_flood = on_flood or self._flooded
-        self._pending: list[_Said] = []
+        self._pending: list[_QueuedMessage] = []
         self._pending_bytes = 0
         self._fresh: dict[Member, int] = {}
         """Members that joined in this turn, and the number of messages that were queued before
@@ -127,7 +127,7 @@ class Room:
                     f"The topic {self.name} is full: it has {self.settings.most} participants. "
                     "Try again later.",
                 )
-        elif inside or present.inside or not _same(present.caller, caller):
+        elif inside or present.inside or not _is_same_caller(present.caller, caller):
             raise InterlockError(
                 FORBIDDEN,
                 f"The id {id!r} is in use by another participant of the topic {self.name}. "
@@ -232,7 +232,7 @@ class Room:
         if not member.grants.grants(kind):
             self._violation(member, head)
             return None
-        self._queue(_Said(text, head, text_frame(text), member, member))
+        self._queue(_QueuedMessage(text, head, text_frame(text), member, member))
         return head
 
     def blame(self, member: Member, error: str, kind: str) -> None:
@@ -257,26 +257,26 @@ class Room:
 
     # -- delivery
 
-    def _queue(self, said: _Said) -> None:
+    def _queue(self, said: _QueuedMessage) -> None:
         pending = self._pending
         if not pending:
             self._call_soon(self.flush)
         pending.append(said)
         self._pending_bytes += len(said.frame)
-        if len(pending) > MOST_IN_TURN or self._pending_bytes > MOST_BYTES_IN_TURN:
+        if len(pending) > MAX_MESSAGES_PER_TURN or self._pending_bytes > MAX_BYTES_PER_TURN:
             self.flush()
 
-    def _deliver(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
+    def _deliver(self, pending: list[_QueuedMessage], fresh: dict[Member, int]) -> None:
         """Send the queued messages. This loop runs for every receiver of every message, so it is
         short."""
-        whole = _batch(pending)
+        whole = _make_batch(pending)
         apart = {said.without for said in pending} | fresh.keys()
         addressed = any(said.head.to for said in pending)
-        sorting: _Sorting | None = None
+        sorting: _BatchSelector | None = None
         for member in tuple(self.members.values()):
             batch = whole
             if member in apart or (addressed and member.routing == DIRECTED):
-                sorting = sorting or _Sorting(pending, fresh)
+                sorting = sorting or _BatchSelector(pending, fresh)
                 own = sorting.batch_for(member)
                 if own is None:
                     continue
@@ -299,19 +299,21 @@ class Room:
     def _welcome(self, member: Member) -> None:
         id = self._new_id()
         others = [other for other in self.members.values() if other is not member]
-        text = system.welcome(id, self._now(), member, others)
+        text = system.write_welcome(id, self._now(), member, others)
         self._hand_alone(member, text, EnvelopeHeader(id, WELCOME, GATEWAY, (member.id,)))
 
     def _tell_of(self, member: Member, event: str, without: Member | None = None) -> None:
         id = self._new_id()
         capabilities = member.capabilities if event == JOIN else None
-        text = system.presence(id, self._now(), event, member.id, capabilities)
-        self._queue(_Said(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), without))
+        text = system.write_presence(id, self._now(), event, member.id, capabilities)
+        self._queue(
+            _QueuedMessage(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), without)
+        )
 
     def _tell_own(self, member: Member) -> None:
         """Announce the new connection of a member to the members of the node itself."""
         id = self._new_id()
-        text = system.presence(id, self._now(), JOIN, member.id, member.capabilities)
+        text = system.write_presence(id, self._now(), JOIN, member.id, member.capabilities)
         for own in tuple(self.members.values()):
             if own.inside:
                 self._hand_alone(own, text, EnvelopeHeader(id, PRESENCE, GATEWAY))
@@ -350,7 +352,7 @@ class Room:
         self._on_violation(member, error, kind)
         if member.inside or self._allowances.may_be_refused(member.id):
             return True
-        why = f"More than {MOST_REFUSED} of your messages a second were rejected."
+        why = f"More than {MAX_REJECTIONS_PER_SECOND} of your messages a second were rejected."
         self._on_flood(member, why)
         return False
 
@@ -395,14 +397,14 @@ class Room:
             participant=member.id,
         )
         told = EnvelopeHeader(id, ERROR, GATEWAY, (), head.id)
-        self._queue(_Said(text, told, text_frame(text), member))
+        self._queue(_QueuedMessage(text, told, text_frame(text), member))
 
 
-def _same(one: Caller, other: Caller) -> bool:
+def _is_same_caller(one: Caller, other: Caller) -> bool:
     return one.name == other.name and one.kind == other.kind
 
 
-def _batch(said: list[_Said]) -> Batch:
+def _make_batch(said: list[_QueuedMessage]) -> Batch:
     if len(said) == 1:
         only = said[0]
         return Batch(only.frame, (only.text,), (only.head,), (only.sender,))
@@ -414,14 +416,14 @@ def _batch(said: list[_Said]) -> Batch:
     )
 
 
-class _Sorting:
+class _BatchSelector:
     """Chooses the messages of a turn for each member. Members with the same messages share a
     batch."""
 
-    def __init__(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
+    def __init__(self, pending: list[_QueuedMessage], fresh: dict[Member, int]) -> None:
         self._pending = pending
         self._fresh = fresh
-        self._addresses = [_addresses(said.head.to) for said in pending]
+        self._addresses = [_make_recipient_test(said.head.to) for said in pending]
         self._made: dict[tuple[bool, ...], Batch | None] = {}
 
     def batch_for(self, member: Member) -> Batch | None:
@@ -437,11 +439,11 @@ class _Sorting:
         )
         if takes not in self._made:
             chosen = [said for said, wanted in zip(self._pending, takes, strict=True) if wanted]
-            self._made[takes] = _batch(chosen) if chosen else None
+            self._made[takes] = _make_batch(chosen) if chosen else None
         return self._made[takes]
 
 
-def _addresses(to: tuple[str, ...]) -> Callable[[str], bool]:
+def _make_recipient_test(to: tuple[str, ...]) -> Callable[[str], bool]:
     if not to:
         return lambda _: True
-    return (to if len(to) <= _FEW else frozenset(to)).__contains__
+    return (to if len(to) <= _MAX_TUPLE_SIZE else frozenset(to)).__contains__

@@ -31,28 +31,28 @@ from interlock.topics.member import Batch, MessageLoss, RoomBacklog
 if TYPE_CHECKING:
     from interlock.topics.config import TopicConfig
 
-MOST_UNSENT: Final = 256 * 1024
+MAX_UNSENT_BYTES: Final = 256 * 1024
 """The transport reports that the peer does not read when more bytes than this are buffered."""
-NO_ANSWER: Final = 1011
+NO_PONG_CLOSE_CODE: Final = 1011
 """The close code for a member that answered no ping."""
-UNFINISHED: Final = 60.0
+MAX_MESSAGE_SECONDS: Final = 60.0
 """Seconds that a message may take to arrive, plus one ping interval."""
-MOST_SIGNS: Final = 1_000
+MAX_PINGS_PER_SECOND: Final = 1_000
 """The maximum number of pings and pongs per second. Above it the member is disconnected."""
-GUESTS_SHARE: Final = 4
+GUEST_QUEUE_DIVISOR: Final = 4
 """The queue of a guest is this many times smaller."""
-MOST_KINDS: Final = 16
+MAX_LOST_KINDS: Final = 16
 """The maximum number of kinds that are listed by name among lost messages."""
 OTHER_KINDS: Final = "…"
 
 _PING: Final = ping_frame()
 
 
-def utc_now() -> str:
+def format_now() -> str:
     return format_utc_ms(time.time())
 
 
-def _nothing() -> None:
+def _ignore_event() -> None:
     """Ignore the event."""
 
 
@@ -70,7 +70,7 @@ class TopicSocket(WebSocketConnection):
         call_later: CallLater,
         unread: RoomBacklog | None = None,
         guest: bool = False,
-        now: Callable[[], str] = utc_now,
+        now: Callable[[], str] = format_now,
     ) -> None:
         """
         Args:
@@ -86,10 +86,10 @@ class TopicSocket(WebSocketConnection):
         self.on_text = on_text
         self.on_gone = on_gone
         self.on_resumed = on_resumed
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[], None] = _ignore_event
         """Called last, when the connection is closed."""
         self._settings = settings
-        share = GUESTS_SHARE if guest else 1
+        share = GUEST_QUEUE_DIVISOR if guest else 1
         self._queue = max(1, settings.queue // share)
         self._queue_bytes = settings.queue_bytes // share
         self._unread = unread or RoomBacklog()
@@ -129,7 +129,7 @@ class TopicSocket(WebSocketConnection):
             max_message=min(MAX_ENVELOPE_BYTES, settings.guest_message)
             if guest
             else MAX_ENVELOPE_BYTES,
-            max_unsent=MOST_UNSENT,
+            max_unsent=MAX_UNSENT_BYTES,
             call_later=call_later,
         )
 
@@ -256,7 +256,7 @@ class TopicSocket(WebSocketConnection):
         kinds = loss.kinds
         for head in batch.heads[start:]:
             loss.lost += 1
-            kind = head.kind if head.kind in kinds or len(kinds) < MOST_KINDS else OTHER_KINDS
+            kind = head.kind if head.kind in kinds or len(kinds) < MAX_LOST_KINDS else OTHER_KINDS
             kinds[kind] = kinds.get(kind, 0) + 1
 
     def _drain(self) -> None:
@@ -267,7 +267,7 @@ class TopicSocket(WebSocketConnection):
             self._draining = None
         part: list[bytes] = []
         size = 0
-        while self._kept and not self._paused and size < MOST_UNSENT:
+        while self._kept and not self._paused and size < MAX_UNSENT_BYTES:
             frames, count = self._kept.popleft()
             self._kept_messages -= count
             self._kept_bytes -= len(frames)
@@ -306,13 +306,16 @@ class TopicSocket(WebSocketConnection):
         """Check whether the peer is alive. A peer that does not read has its own timer."""
         if self._never_ends():
             self._looking = None
-            self._give_up(SLOW_READER_CODE, f"Your message was not complete after {UNFINISHED:g} seconds.")
+            self._give_up(
+                SLOW_READER_CODE,
+                f"Your message was not complete after {MAX_MESSAGE_SECONDS:g} seconds.",
+            )
             return
         if self._heard or self._paused:
             self._heard = self._pinged = False
         elif self._pinged:
             self._looking = None
-            self._give_up(NO_ANSWER, "You answered no ping.")
+            self._give_up(NO_PONG_CLOSE_CODE, "You answered no ping.")
             return
         else:
             self._pinged = True
@@ -328,7 +331,7 @@ class TopicSocket(WebSocketConnection):
         elif self._begun:
             self._unfinished += self._settings.ping
         self._begun = decoder.is_unfinished
-        return self._unfinished >= UNFINISHED
+        return self._unfinished >= MAX_MESSAGE_SECONDS
 
     def _handle_ping(self, sign: Ping | Pong) -> None:
         """Count a ping or pong, and respond to a ping. A peer that sends too many is
@@ -336,9 +339,10 @@ class TopicSocket(WebSocketConnection):
         self._signs += 1
         if self._signs == 1:
             self._second = self._call_later(1.0, self._count_anew)
-        elif self._signs > MOST_SIGNS:
+        elif self._signs > MAX_PINGS_PER_SECOND:
             self._give_up(
-                SLOW_READER_CODE, f"You sent more than {MOST_SIGNS} pings and pongs in a second."
+                SLOW_READER_CODE,
+                f"You sent more than {MAX_PINGS_PER_SECOND} pings and pongs in a second.",
             )
             return
         if not isinstance(sign, Ping):

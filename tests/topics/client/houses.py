@@ -9,7 +9,7 @@ from typing import Any
 
 from interlock.core.call import Caller
 from interlock.topics.client import Event, Events, Participant
-from interlock.topics.config import SeatConfig, TopicConfig
+from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.topics.client.gateway import PATIENCE, gateway
 from tests.topics.rooms import Rooms
 
@@ -71,7 +71,7 @@ def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> No
         # The smallest profile there is: talk, and answer.
         config = TopicConfig(
             seats=[
-                SeatConfig(callers=[name], profile="response_only", capabilities=list(may))
+                ParticipantConfig(callers=[name], profile="response_only", capabilities=list(may))
                 for name, may in seats.items()
             ]
         )

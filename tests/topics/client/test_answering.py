@@ -11,9 +11,9 @@ import pytest
 from interlock.core.call import UpstreamResponseError
 from interlock.errors import UPSTREAM_ERROR, InterlockError
 from interlock.topics.client import Progress, ToolError
-from interlock.topics.client.responder import MOST_UNDER_WAY
+from interlock.topics.client.responder import MAX_REQUESTS_PER_SENDER
 from interlock.topics.wire.payloads import Request
-from interlock.topics.wire.threads import MOST
+from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.topics.client.places import EVERYTHING, Alone
 
 
@@ -308,7 +308,7 @@ def test_the_proposer_is_known_though_the_room_talks() -> None:
 
     async def main() -> None:
         id = alone.propose("b", "fail", to=["me"])
-        for number in range(MOST):
+        for number in range(MAX_MESSAGES):
             alone.tell("a", "chat", {"text": str(number)})
         alone.request("a", "tools/call", {"name": "fail"}, correlation_id=id)
         await settle(alone)
@@ -428,7 +428,7 @@ def test_nobody_has_more_than_its_share() -> None:
     alone = furnished()
 
     async def main() -> None:
-        for number in range(MOST_UNDER_WAY + 1):
+        for number in range(MAX_REQUESTS_PER_SENDER + 1):
             alone.request("a", "tools/call", {"name": "slowly"}, number=number)
         alone.request("b", "tools/call", {"name": "add", "arguments": {"one": 1}}, number=1)
         (quick,) = [
@@ -442,7 +442,7 @@ def test_nobody_has_more_than_its_share() -> None:
 
     run(main)
     said = {(one["to"][0], one["payload"]["id"]): one["payload"] for one in alone.said}
-    assert said["a", MOST_UNDER_WAY]["error"]["code"] == -31026
+    assert said["a", MAX_REQUESTS_PER_SENDER]["error"]["code"] == -31026
     assert "result" in said["b", 1]
     assert len(alone.place.answering) == 0
 

@@ -20,7 +20,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.topics.client.bridge import Bridge
-from interlock.topics.client.tools import reporting
+from interlock.topics.client.tools import progress_reporter
 from interlock.topics.wire.payloads import Request
 from tests.core.upstreams.harness import run, within
 
@@ -122,7 +122,7 @@ def test_progress_is_told_to_whoever_asked() -> None:
         told: list[tuple[float, float, str]] = []
         bridge = Bridge(server())
         async with bridge.running():
-            reporting.set(lambda *report: told.append(report))
+            progress_reporter.set(lambda *report: told.append(report))
             said = request(
                 "tools/call",
                 "report",
@@ -141,7 +141,7 @@ def test_who_does_not_want_it_any_more_lets_it_go() -> None:
         begun = asyncio.Event()
         bridge = Bridge(server())
         async with bridge.running():
-            reporting.set(lambda *_: begun.set())
+            progress_reporter.set(lambda *_: begun.set())
             task = asyncio.ensure_future(bridge.answer(call("wait_for_ever")))
             await within(begun.wait())
             task.cancel()

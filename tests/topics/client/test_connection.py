@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
-from interlock.topics.client.connection import MembershipState, address
+from interlock.topics.client.connection import MembershipState, make_join_url
 from tests.topics.client.gateway import PATIENCE, Gateway, gateway
 from tests.topics.client.houses import staying
 
@@ -111,7 +111,7 @@ def test_addresses_that_cannot_be(url: str, words: str) -> None:
 
 
 def test_what_is_asked_for_is_written_into_the_query() -> None:
-    assert address("wss://n/ws", "a.b", "all") == "wss://n/ws?topic=a.b&routing=all"
+    assert make_join_url("wss://n/ws", "a.b", "all") == "wss://n/ws?topic=a.b&routing=all"
     for topic in ("", "a b", "a&routing=x", "a/b", "x" * 129):
         with pytest.raises(ValueError, match="topic"):
             Participant("wss://n/ws", topic=topic)

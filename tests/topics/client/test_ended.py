@@ -9,9 +9,9 @@ import pytest
 
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.topics.client import Proposal
-from interlock.topics.client.proposals import MOST_FULFILMENTS
-from interlock.topics.wire.payloads import ENDED
-from interlock.trust.approvals.response import REQUIRED, STATUS  # type: ignore[attr-defined]
+from interlock.topics.client.proposals import MAX_FULFILMENTS
+from interlock.topics.wire.payloads import END_REASON_MEMBER
+from interlock.trust.approvals.response import REQUIRED, STATUS
 from tests.topics.client.places import Alone
 
 KIND = "mcp/proposal:tools/call:x"
@@ -30,7 +30,7 @@ def proposing(
 
 
 def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_refused") -> None:
-    said = {"text": "The clerk refused it: not today", ENDED: how}
+    said = {"text": "The clerk refused it: not today", END_REASON_MEMBER: how}
     alone.tell(sender, "chat", said, to=["me"], correlation_id=proposal.id)
 
 
@@ -81,7 +81,7 @@ def test_one_of_several_does_not_end_it(to: tuple[str, ...]) -> None:
 def test_what_another_proposed_is_not_listed_any_more() -> None:
     alone = Alone()
     id = alone.propose("b", "x", to=["a"])
-    said = {"text": "no", ENDED: "approval_refused"}
+    said = {"text": "no", END_REASON_MEMBER: "approval_refused"}
     alone.tell("a", "chat", said, to=["b"], correlation_id=id)
     assert alone.place.fulfilling.tracked[id].status == "rejected"
 
@@ -177,7 +177,7 @@ def test_a_word_that_is_for_another_ends_nothing() -> None:
     """Somebody has the node say it, about an id that it took."""
 
     async def test(alone: Alone, proposal: Proposal) -> None:
-        said = {"text": "not taken", ENDED: "approval_refused"}
+        said = {"text": "not taken", END_REASON_MEMBER: "approval_refused"}
         alone.tell("a", "chat", said, to=["b"], correlation_id=proposal.id)
         assert not proposal.settled
         assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
@@ -189,7 +189,7 @@ def test_nobody_makes_the_fulfilment_of_another_be_forgotten() -> None:
     async def test(alone: Alone, proposal: Proposal) -> None:
         asked = fulfilled(alone, proposal, "b", ["a"])
         own = alone.propose("c", "x", to=["c"])
-        for _ in range(MOST_FULFILMENTS + 10):
+        for _ in range(MAX_FULFILMENTS + 10):
             alone.request("c", "tools/call", PARAMS, to=["c"], correlation_id=own)
         answered(alone, "a", asked, result={"content": []})
         assert await proposal.outcome() == {"content": []}

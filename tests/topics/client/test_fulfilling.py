@@ -9,7 +9,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.topics.client import Proposal, SendError
-from interlock.topics.wire.threads import MOST
+from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.topics.client.places import GATEWAY, Alone
 
 PARAMS = {"name": "write", "arguments": {"path": "a"}}
@@ -149,7 +149,7 @@ def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
         alone = Alone()
         proposal = propose(alone, "b")
         request = fulfil(alone, proposal.id)
-        for number in range(MOST):
+        for number in range(MAX_MESSAGES):
             alone.tell("a", "chat", {"text": str(number)})
         answer(alone, request, tool="read")
         answer(alone, request, sender="a")

@@ -15,7 +15,7 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event, Notification, Participant, Proposal, SendError
 from interlock.topics.client.membership import Membership
-from interlock.topics.wire.envelope import is_time, write_envelope
+from interlock.topics.wire.envelope import is_timestamp, write_envelope
 from interlock.topics.wire.payloads import read_content
 from tests.patience import PATIENCE
 from tests.topics.client.houses import House, in_both_houses, together, until
@@ -41,7 +41,7 @@ def test_they_talk() -> None:
             for event in heard:
                 assert UUID(event.id).version == 4
                 assert event.sender == "human"
-                assert is_time(event.envelope.ts)
+                assert is_timestamp(event.envelope.ts)
                 assert event.envelope.ts.endswith("Z")
             assert heard[-1].content == Chat("number 199")
             assert agent.status.dropped == 0

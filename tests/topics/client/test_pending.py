@@ -10,7 +10,7 @@ from msgspec import Raw
 from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Request, Response
-from interlock.topics.wire.threads import seen_of
+from interlock.topics.wire.threads import summarize_message
 from tests.topics.client.places import Alone
 from tests.topics.client.test_answering import settle
 
@@ -19,7 +19,7 @@ LIST = "mcp/request:tools/list"
 
 def ask(pending: TopicRequests, *of: str, all: bool) -> TopicRequest:
     head = EnvelopeHeader("ask", LIST, "me", () if all else of)
-    return pending.expect(seen_of(head, Request(Raw(b"1"), "tools/list")), of, all=all)
+    return pending.expect(summarize_message(head, Request(Raw(b"1"), "tools/list")), of, all=all)
 
 
 def answer(pending: TopicRequests, sender: str, result: str, number: bytes = b"1") -> bool:

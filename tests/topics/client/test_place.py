@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from interlock.errors import CAPABILITY_VIOLATION, PAYLOAD_TOO_LARGE, TOO_BUSY, InterlockError
 from interlock.topics.client import SendError
-from interlock.topics.client.membership import MOST_REMEMBERED
+from interlock.topics.client.membership import MAX_MISBEHAVING_PARTICIPANTS
 from interlock.topics.wire.payloads import Chat, Response
-from interlock.topics.wire.threads import MOST
+from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.topics.client.places import EVERYTHING, GATEWAY, Alone
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "dangerous_tool"}}
@@ -170,11 +170,11 @@ def test_what_looks_like_ones_own_is_dropped() -> None:
 
 def test_reputations_are_bounded() -> None:
     alone = Alone()
-    for number in range(MOST_REMEMBERED + 50):
+    for number in range(MAX_MISBEHAVING_PARTICIPANTS + 50):
         alone.tell(f"p{number}", "chat", {})
         alone.tell("worst", "chat", {})
-    assert len(alone.dropped) == MOST_REMEMBERED
-    assert alone.dropped["worst"] == MOST_REMEMBERED + 50
+    assert len(alone.dropped) == MAX_MISBEHAVING_PARTICIPANTS
+    assert alone.dropped["worst"] == MAX_MISBEHAVING_PARTICIPANTS + 50
 
 
 @pytest.mark.spec("MX-4.3-1")
@@ -390,7 +390,7 @@ def test_what_was_asked_is_known_though_the_room_talks() -> None:
     async def main() -> None:
         alone = Alone()
         asked = ask(alone, "a")
-        for number in range(MOST + 1):
+        for number in range(MAX_MESSAGES + 1):
             alone.tell("b", "chat", {"text": str(number)})
         answer(alone, "a", asked, kind="mcp/response:tools/call:y")
         answer(alone, "b", asked)

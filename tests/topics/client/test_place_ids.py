@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.client import Proposal, SendError
-from interlock.topics.wire.threads import MOST
+from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.topics.client.places import GATEWAY, Alone
 from tests.topics.client.test_place import answer, ask, run
 
 # -- ids that come again when much was said in between
 
 
-def talk(alone: Alone, much: int = MOST + 1) -> None:
+def talk(alone: Alone, much: int = MAX_MESSAGES + 1) -> None:
     for _ in range(much):
         alone.tell("b", "chat", {"text": "…"})
 

@@ -16,9 +16,9 @@ from interlock.protocol.mcpx_terms import GATEWAY, GUEST, MAX_ENVELOPE_BYTES, SL
 from interlock.topics import node_participant as arrivals
 from interlock.topics.member import Member
 from interlock.topics.node_participant import (
-    LONGEST_OF_GUESTS,
-    MOST_BYTES_IN_TURN,
-    MOST_IN_TURN,
+    MAX_BYTES_PER_TURN,
+    MAX_GUEST_MESSAGE_BYTES,
+    MAX_MESSAGES_PER_TURN,
     NodeInbox,
     NodeMessage,
 )
@@ -89,7 +89,7 @@ def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
-        for number in range(3 * MOST_IN_TURN):
+        for number in range(3 * MAX_MESSAGES_PER_TURN):
             ada.propose("s.write_file", {"path": str(number)})
             for kind, payload in (
                 ("chat", {"text": LONG}),
@@ -100,7 +100,7 @@ def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
             eve.propose("s.write_file", {"text": LONG}, to=("ada",))
         table.room.flush()
         waiting = table.seat._arrivals
-        assert waiting.messages == 3 * MOST_IN_TURN
+        assert waiting.messages == 3 * MAX_MESSAGES_PER_TURN
         assert waiting.bytes < 200_000
         assert eve.closed is None
         table.close()
@@ -115,13 +115,13 @@ def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         ada, eve = table.let_in("ada"), table.let_in("eve")
-        for number in range(10 * MOST_IN_TURN):
+        for number in range(10 * MAX_MESSAGES_PER_TURN):
             eve.request("ping", rpc=number)
         asked = ada.request("ping")
         table.room.flush()
         await turns(3)
         assert ada.about(asked)
-        assert len(eve.of("mcp/response:")) < 5 * MOST_IN_TURN
+        assert len(eve.of("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
         table.close()
 
     asyncio.run(run())
@@ -132,7 +132,7 @@ def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
         table = Table(tmp_path)
         eve = table.let_in("eve")
         for number in range(5):
-            eve.request("ping", {"x": "x" * MOST_BYTES_IN_TURN}, rpc=number)
+            eve.request("ping", {"x": "x" * MAX_BYTES_PER_TURN}, rpc=number)
         table.room.flush()
         left = [5]
         while left[-1]:
@@ -174,7 +174,7 @@ def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
         guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
         asked = guest.request("ping", rpc=7)
         assert (await guest.answered(asked))["result"] == {}
-        long = guest.request("ping", {"x": "x" * LONGEST_OF_GUESTS}, rpc=8)
+        long = guest.request("ping", {"x": "x" * MAX_GUEST_MESSAGE_BYTES}, rpc=8)
         answer = await guest.answered(long)
         assert "without a token" in answer["error"]["message"]
         table.close()
@@ -223,7 +223,7 @@ def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
 # -- who is quicker than the node
 
 
-@pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MOST_IN_TURN, 10)])
+@pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MAX_MESSAGES_PER_TURN, 10)])
 def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
     before: int, size: int, tmp_path: Path
 ) -> None:

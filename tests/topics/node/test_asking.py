@@ -16,7 +16,7 @@ from interlock.core.config.trust import RuleConfig
 from interlock.core.pipeline.authentication import Authenticator, KnownToken, PendingIdentity
 from interlock.errors import METHOD_NOT_FOUND, PAYLOAD_TOO_LARGE, TOO_BUSY, UNAUTHENTICATED
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
-from interlock.topics.requests import MOST_OF_ONE
+from interlock.topics.requests import MAX_PENDING_REQUESTS
 from tests.topics.node.table import NODE_ID, TOPIC, Table
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
@@ -356,13 +356,13 @@ def test_one_participant_has_so_many_requests_and_no_more(tmp_path: Path) -> Non
         table = Table(tmp_path)
         ada, bob = table.let_in("ada"), table.let_in("bob")
         table.gated.pipeline.admission.concurrent_calls = 1_000
-        for number in range(MOST_OF_ONE):
+        for number in range(MAX_PENDING_REQUESTS):
             ada.call("s.look", rpc=number)
-        more = await ada.answered(ada.call("s.look", rpc=MOST_OF_ONE))
+        more = await ada.answered(ada.call("s.look", rpc=MAX_PENDING_REQUESTS))
         assert more["error"]["code"] == TOO_BUSY.code
-        assert len(table.gated.upstream.started) == MOST_OF_ONE
+        assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
         bob.call("s.look")
-        await table.gated.reached(MOST_OF_ONE + 1)
+        await table.gated.reached(MAX_PENDING_REQUESTS + 1)
         table.close()
 
     asyncio.run(run())

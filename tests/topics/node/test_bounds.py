@@ -13,8 +13,12 @@ import pytest
 from interlock.core.call import Call
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, SLOW_READER_CODE
 from interlock.topics import proposals as fates
-from interlock.topics.node_participant import MOST_BEHIND, MOST_BYTES_BEHIND, MOST_IN_TURN
-from interlock.topics.requests import MOST_OF_ONE
+from interlock.topics.node_participant import (
+    MAX_MESSAGES_PER_TURN,
+    MAX_WAITING_BYTES,
+    MAX_WAITING_MESSAGES,
+)
+from interlock.topics.requests import MAX_PENDING_REQUESTS
 from interlock.trust.policy import Decision, PolicyAction
 from interlock.trust.policy.decision import decision
 from tests.core.pipeline.rig import turns
@@ -35,18 +39,18 @@ def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: P
         table.gated.authorizer.install(learned_step(allow_all))
         table.gated.pipeline.admission.concurrent_calls = 1_000
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
-        for number in range(MOST_OF_ONE):
+        for number in range(MAX_PENDING_REQUESTS):
             ada.propose("s.write_file", {"path": str(number)})
-        last = await table.gated.reached(MOST_OF_ONE)
+        last = await table.gated.reached(MAX_PENDING_REQUESTS)
         assert "wait for some" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
-        assert len(table.gated.upstream.started) == MOST_OF_ONE
+        assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
         # That is nobody else's matter, and over with the first that is answered.
         bob.propose("s.write_file", {"path": "bob's"})
-        await table.gated.reached(MOST_OF_ONE + 1)
+        await table.gated.reached(MAX_PENDING_REQUESTS + 1)
         last.answer(**SEEN)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         ada.propose("s.write_file", {"path": "more"})
-        await table.gated.reached(MOST_OF_ONE + 2)
+        await table.gated.reached(MAX_PENDING_REQUESTS + 2)
         table.close()
 
     asyncio.run(run())
@@ -128,7 +132,7 @@ def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         ada = table.let_in("ada", PROPOSES)
-        many = 10 * MOST_IN_TURN
+        many = 10 * MAX_MESSAGES_PER_TURN
         for number in range(many):
             ada.propose("s.write_file", {"path": str(number)})
         table.room.flush()
@@ -136,7 +140,7 @@ def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
         while left[-1]:
             await turns(1)
             left.append(table.seat._arrivals.messages)
-        assert max(before - after for before, after in pairwise(left)) == MOST_IN_TURN
+        assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
         await ada.until(lambda: len(ada.of("chat")) == many)
         table.close()
 
@@ -149,7 +153,11 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         table = Table(tmp_path)
         ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
         text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
-        many = MOST_BYTES_BEHIND // len(text) if large else MOST_BEHIND + 2 * MOST_IN_TURN
+        many = (
+            MAX_WAITING_BYTES // len(text)
+            if large
+            else MAX_WAITING_MESSAGES + 2 * MAX_MESSAGES_PER_TURN
+        )
         for number in range(many + 10):
             if eve.closed is None:
                 eve.propose("s.write_file", {"path": str(number), "text": text})

@@ -17,7 +17,7 @@ from interlock.core.catalog.offering import CONTRACTS, Offering, read_contract_o
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED
 from interlock.topics import proposals as fates
-from interlock.topics.proposals import MADE, NOTHING, TAKEN, WAITS, ProposalOutcomes
+from interlock.topics.proposals import EXECUTED, NOT_EXECUTED, PENDING, RECEIVED, ProposalOutcomes
 from interlock.trust.approvals.record import Approval
 from tests.core.catalog.offers import definition
 from tests.core.pipeline.calls import tool_call
@@ -47,9 +47,9 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fates, "MOST_KNOWN", 10)
     known = ProposalOutcomes()
-    known.remember(proposed("mine"), MADE)
+    known.remember(proposed("mine"), EXECUTED)
     for number in range(50):
-        known.remember(proposed(f"e{number}", "eve"), NOTHING if number % 2 else TAKEN)
+        known.remember(proposed(f"e{number}", "eve"), NOT_EXECUTED if number % 2 else RECEIVED)
     assert known.get("mine") is not None
     assert len(known) == 10
     # Of eve's those that are over go first, and then the oldest.
@@ -58,7 +58,7 @@ def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.Monk
 
 @given(st.lists(st.tuples(
     st.sampled_from(["p1", "p2", "p3", "p4", "p5"]), st.sampled_from("ab"),
-    st.sampled_from([TAKEN, WAITS, MADE, NOTHING, "forget", "became"]),
+    st.sampled_from([RECEIVED, PENDING, EXECUTED, NOT_EXECUTED, "forget", "became"]),
     st.sampled_from(["", "x", "y"]),
 ), max_size=30))  # fmt: skip
 def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
@@ -67,7 +67,7 @@ def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
         if what == "forget":
             known.forget(id)
         elif what == "became":
-            known.became(approval, MADE)
+            known.became(approval, EXECUTED)
         else:
             known.remember(proposed(id, by), what, approval)
         assert {one for own in known._ids.values() for one in own} == set(known._fates)

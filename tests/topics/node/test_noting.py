@@ -10,7 +10,12 @@ import pytest
 from interlock.core.call import Caller, ProposedCall
 from interlock.core.journal.audit import MOST_STRANGERS, Audit
 from interlock.protocol.mcpx_terms import GUEST
-from interlock.topics.proposals import LONGEST_ID, MOST_IN_VAIN, MOST_REMEMBERED, ProposalJournal
+from interlock.topics.proposals import (
+    MAX_ID_LENGTH,
+    MAX_PARTICIPANTS,
+    MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE,
+    ProposalJournal,
+)
 from tests.core.pipeline.rig import KeptJournal
 from tests.topics.node.table import PROPOSES, TOPIC, Table
 
@@ -66,7 +71,7 @@ def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
                 ada.propose("s.write_file", params={"name": "s.write_file", "more": number})
         await ada.until(lambda: len(ada.of("chat")) == 200)
         real = 1 if how == "doubled" else 0
-        assert len(table.rows("proposal")) == MOST_IN_VAIN + real
+        assert len(table.rows("proposal")) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + real
         # What others propose is written down all the same, and so is what it proposes in earnest.
         await bob.chat(bob.propose("s.no_such"))
         await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
@@ -84,9 +89,9 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     journal, now = KeptJournal(), [0.0]
     noting = ProposalJournal(Audit(journal), lambda: now[0])
     ada = Caller("ada")
-    for number in range(MOST_IN_VAIN + 7):
+    for number in range(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + 7):
         noting.in_vain(ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
-    assert len(journal.entries) == MOST_IN_VAIN
+    assert len(journal.entries) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE
     now[0] = 60.0
     noting.in_vain(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
     assert journal.entries[-1]["detail"].endswith("(and 7 more in vain before it)")
@@ -95,9 +100,9 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
 
 def test_participants_that_are_counted_are_bounded() -> None:
     noting = ProposalJournal(Audit(KeptJournal()), lambda: 0.0)
-    for number in range(MOST_REMEMBERED + 10):
+    for number in range(MAX_PARTICIPANTS + 10):
         noting.in_vain(ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
-    assert len(noting._in_vain) == MOST_REMEMBERED
+    assert len(noting._in_vain) == MAX_PARTICIPANTS
 
 
 def test_ids_are_cut_and_secrets_masked() -> None:
@@ -108,7 +113,7 @@ def test_ids_are_cut_and_secrets_masked() -> None:
     )
     noting.note(ProposedCall(TOPIC, SECRET, "ada"), Caller("ada"), "proposed", "")
     first, second = journal.entries
-    assert first["name"] == f"{TOPIC}/" + "i" * LONGEST_ID
+    assert first["name"] == f"{TOPIC}/" + "i" * MAX_ID_LENGTH
     assert SECRET not in str(first) + str(second)
 
 

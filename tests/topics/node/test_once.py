@@ -11,7 +11,7 @@ import pytest
 from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED, CONFIRMATION_REQUIRED
-from interlock.topics.node_participant import MOST_IDS
+from interlock.topics.node_participant import MAX_STORED_IDS
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import decision
@@ -225,7 +225,7 @@ def test_an_id_that_is_under_way_is_not_free_however_much_is_said(tmp_path: Path
         asked = ada.call("s.look", id="the-one", rpc="first")
         exchange = await table.gated.reached()
         proposal, _ = await proposed(table, bob)
-        for number in range(MOST_IDS):
+        for number in range(MAX_STORED_IDS):
             eve.say("chat", {"text": str(number)})
             if not number % 500:
                 await table.quiet()

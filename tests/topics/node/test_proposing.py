@@ -16,7 +16,7 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
-from interlock.topics.wire.payloads import ENDED
+from interlock.topics.wire.payloads import END_REASON_MEMBER
 from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import Decision, Policy, PolicyAction
@@ -91,7 +91,10 @@ def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
         await table.gated.approvals.refuse(approval.id, local=True, reason="not on a Friday")
         assert "refused it: not on a Friday" in await ada.chat(proposal, 2)
         # Programs are told as well, and not before it is over.
-        assert [one["payload"].get(ENDED) for one in ada.of("chat")] == [None, "approval_refused"]
+        assert [one["payload"].get(END_REASON_MEMBER) for one in ada.of("chat")] == [
+            None,
+            "approval_refused",
+        ]
         assert ada.of("mcp/request:", "mcp/response:") == []
         assert table.rows("proposal")[-1]["outcome"] == "refused"
         table.close()
@@ -120,7 +123,7 @@ def test_an_expired_proposal_is_told_in_words(tmp_path: Path) -> None:
         proposal, approval = await waiting(table, ada)
         table.gated.pass_time(approval.expires - approval.created + 1)
         assert "Nobody decided in time" in await ada.chat(proposal, 2)
-        assert ada.of("chat")[-1]["payload"][ENDED] == "confirmation_expired"
+        assert ada.of("chat")[-1]["payload"][END_REASON_MEMBER] == "confirmation_expired"
         table.close()
 
     asyncio.run(run())
@@ -138,7 +141,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         assert ada.of("mcp/request:") == []
         again = await ada.chat(ada.propose("s.write_file", FILE))
         assert again.startswith("Your proposal was not taken: ")
-        assert ada.of("chat")[-1]["payload"][ENDED] == "denied_by_policy"
+        assert ada.of("chat")[-1]["payload"][END_REASON_MEMBER] == "denied_by_policy"
         assert table.gated.upstream.started == []
         table.close()
 

@@ -17,17 +17,17 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.topics import recorder
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch
-from interlock.topics.recorder import (  # type: ignore[attr-defined]
-    AT_ONCE,
-    LEFT_OUT,
-    MOST_KEPT,
-    MOST_OF_A_TEXT,
+from interlock.topics.recorder import (
+    BURST_SECONDS,
+    MAX_RECORDED_CHARACTERS,
+    MAX_STRING_CHARACTERS,
+    OMISSION_INTERVAL_SECONDS,
+    OMITTED,
     RECORDER,
-    ROOM,
-    TOLD_EVERY,
+    ROOM_RATE_FACTOR,
     TopicRecorder,
-    _Beginning,
-    seat_recorder,
+    _PayloadExcerpt,
+    add_recorder,
 )
 from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.core.pipeline.rig import KeptJournal
@@ -43,7 +43,7 @@ class Recorded:
     def __init__(self, folder: Path, *, whole: bool) -> None:
         self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
         self.journal = KeptJournal()
-        self.seat = seat_recorder(
+        self.seat = add_recorder(
             self.table.gateway, self.table.room, self.journal, lambda: 17, whole=whole
         )
 
@@ -109,7 +109,7 @@ def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        json.dumps({"text": "x" * (MOST_KEPT + 1)}).encode(),
+        json.dumps({"text": "x" * (MAX_RECORDED_CHARACTERS + 1)}).encode(),
         json.dumps({"text": "x" * 200_000}).encode(),
         b'{"text":"a","text":"b"}',
         b'{"number":1e999}',
@@ -123,7 +123,7 @@ def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> 
         ada.say("chat", payload)
         [row] = await recorded.rows()
         assert "payload=" in row["detail"]
-        assert len(row["detail"]) <= MOST_KEPT + 600
+        assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
         row["detail"].encode()
         recorded.table.close()
 
@@ -196,7 +196,7 @@ def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path)
         ada.say("chat", payload)
         [row] = await recorded.rows()
         assert '"text":"the plan"' in row["detail"]
-        assert len(row["detail"]) <= MOST_KEPT + 600
+        assert len(row["detail"]) <= MAX_RECORDED_CHARACTERS + 600
         row["detail"].encode()
         recorded.table.close()
 
@@ -232,7 +232,7 @@ VALUES = st.recursive(
 @given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
 def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: bool) -> None:
     source = json.dumps(value, indent=indent, ensure_ascii=ascii)
-    beginning = _Beginning(source, MOST_KEPT)
+    beginning = _PayloadExcerpt(source, MAX_RECORDED_CHARACTERS)
     assert beginning.read() == value
     assert not beginning.cut
 
@@ -240,13 +240,19 @@ def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: b
 @pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
 def test_no_more_is_read_than_is_kept(one: str) -> None:
     """What takes long for one message, everybody waits for."""
-    source = '{"text":"the plan","pad":[' + (one + ",") * MOST_KEPT + "and this is no JSON at all"
-    beginning = _Beginning(source, MOST_OF_A_TEXT)
+    source = (
+        '{"text":"the plan","pad":['
+        + (one + ",") * MAX_RECORDED_CHARACTERS
+        + "and this is no JSON at all"
+    )
+    beginning = _PayloadExcerpt(source, MAX_STRING_CHARACTERS)
     assert beginning.read()["text"] == "the plan"
     assert beginning.cut
 
 
-@pytest.mark.parametrize("cut", [MOST_OF_A_TEXT, 2 * MOST_OF_A_TEXT, MOST_KEPT])
+@pytest.mark.parametrize(
+    "cut", [MAX_STRING_CHARACTERS, 2 * MAX_STRING_CHARACTERS, MAX_RECORDED_CHARACTERS]
+)
 def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
     cut: int, tmp_path: Path
 ) -> None:
@@ -320,7 +326,7 @@ def test_a_journal_that_fails_does_not_stop_the_room(
 
 def test_no_name_hides_another() -> None:
     raw = '{"a":1,"a (again, 2)":"shown","a":3,"a":4}'
-    read = _Beginning(raw, MOST_OF_A_TEXT).read()
+    read = _PayloadExcerpt(raw, MAX_STRING_CHARACTERS).read()
     assert sorted(map(str, read.values())) == ["1", "3", "4", "shown"]
     assert [*read] == ["a", "a (again, 2)", "a (again, 3)", "a (again, 4)"]
 
@@ -337,8 +343,8 @@ def test_no_name_hides_another() -> None:
 def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
     few = json.dumps({"t": ["x" * 60] * 70})
     assert len(raw) >= 4_000
-    long = lines_run(lambda: _Beginning(few, MOST_OF_A_TEXT).read())
-    assert lines_run(lambda: _Beginning(raw, MOST_OF_A_TEXT).read()) < 6 * long
+    long = lines_run(lambda: _PayloadExcerpt(few, MAX_STRING_CHARACTERS).read())
+    assert lines_run(lambda: _PayloadExcerpt(raw, MAX_STRING_CHARACTERS).read()) < 6 * long
 
 
 # -- how much is written
@@ -368,22 +374,22 @@ class Talk:
         return [
             (row["caller"], row["detail"].partition(" ")[0])
             for row in self.journal.entries
-            if row["outcome"] == LEFT_OUT
+            if row["outcome"] == OMITTED
         ]
 
 
 def test_nobody_fills_the_journal_by_talking() -> None:
     talk = Talk()
-    talk.say("eve", 10 * AT_ONCE + 5_000)
-    assert talk.written("eve") == 10 * AT_ONCE
+    talk.say("eve", 10 * BURST_SECONDS + 5_000)
+    assert talk.written("eve") == 10 * BURST_SECONDS
     # Others are written down as they were.
     talk.say("ada", 5)
     assert talk.written("ada") == 5
     # What is left out is counted, and that is told now and then.
     assert talk.left_out == []
-    talk.time = TOLD_EVERY
+    talk.time = OMISSION_INTERVAL_SECONDS
     talk.say("eve", 200)
-    assert talk.written("eve") == 10 * AT_ONCE + 100
+    assert talk.written("eve") == 10 * BURST_SECONDS + 100
     assert talk.left_out == [("eve", "5000")]
     talk.seat.close(1001, "The node stops.")
     assert talk.left_out == [("eve", "5000"), ("eve", "100")]
@@ -392,19 +398,21 @@ def test_nobody_fills_the_journal_by_talking() -> None:
 def test_many_who_talk_are_bounded_together() -> None:
     talk = Talk()
     for number in range(50):
-        talk.say(f"guest-{number}", 10 * AT_ONCE)
-    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM
+        talk.say(f"guest-{number}", 10 * BURST_SECONDS)
+    assert len(talk.journal.entries) == 10 * BURST_SECONDS * ROOM_RATE_FACTOR
     talk.time = 1.0
     for number in range(50):
         talk.say(f"guest-{number}", 10)
-    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM + 10 * ROOM
+    assert (
+        len(talk.journal.entries) == 10 * BURST_SECONDS * ROOM_RATE_FACTOR + 10 * ROOM_RATE_FACTOR
+    )
 
 
 def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MOST_KNOWN", 3)
     talk = Talk(rate=1)
     for number in range(10):
-        talk.say(f"guest-{number}", AT_ONCE + 1)
+        talk.say(f"guest-{number}", BURST_SECONDS + 1)
     assert len(talk.seat._each) == len(talk.seat._left_out) == 3
     # Those who are forgotten were told of.
     assert [who for who, _ in talk.left_out] == [f"guest-{number}" for number in range(7)]

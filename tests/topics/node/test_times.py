@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.topics.wire.envelope import is_time
+from interlock.topics.wire.envelope import is_timestamp
 from tests.topics.node.table import FULL, NODE_ID, STAMP, Table
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
@@ -40,7 +40,7 @@ def test_whatever_the_node_says_has_a_time(tmp_path: Path) -> None:
         }  # fmt: skip
         assert len(ada.of("chat")) == 2
         assert {one.get("ts") for one in said} == {STAMP}
-        assert is_time(STAMP)
+        assert is_timestamp(STAMP)
         table.close()
 
     asyncio.run(run())

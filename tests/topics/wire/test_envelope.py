@@ -17,7 +17,7 @@ from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 from interlock.topics.wire.envelope import (
     EnvelopeError,
     EnvelopeHeader,
-    is_time,
+    is_timestamp,
     read_envelope,
     read_head,
     write_envelope,
@@ -421,4 +421,4 @@ def test_no_time_is_none() -> None:
     ],
 )  # fmt: skip
 def test_what_is_a_time(stamp: str, lawful: bool) -> None:
-    assert is_time(stamp) is lawful
+    assert is_timestamp(stamp) is lawful

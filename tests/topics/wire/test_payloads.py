@@ -15,7 +15,7 @@ from interlock.protocol.kinds import CONTEXT_MEMBER, read_kind
 from interlock.protocol.mcpx_terms import GATEWAY, MAX_ENVELOPE_BYTES
 from interlock.topics.wire.envelope import Envelope, EnvelopeHeader, read_envelope
 from interlock.topics.wire.payloads import (
-    MOST_MEMBERS,
+    MAX_MEMBERS,
     Chat,
     Notification,
     PayloadError,
@@ -26,10 +26,10 @@ from interlock.topics.wire.payloads import (
     Response,
     UnknownPayload,
     Welcome,
-    chat_payload,
-    context_of,
-    proposal_payload,
     read_content,
+    read_context,
+    write_chat_payload,
+    write_proposal_payload,
 )
 
 CALL = {
@@ -98,7 +98,7 @@ def test_the_sample_proposal_is_read_and_written() -> None:
     content = read_content(envelope(kind, payload))
     assert isinstance(content, ProposalPayload)
     assert content.context == "dangerous_operation"
-    written = proposal_payload("tools/call", content.params)
+    written = write_proposal_payload("tools/call", content.params)
     assert json.loads(written) == payload
     assert set(json.loads(written)) == {"method", "params"}
     assert read_content(envelope(kind, written)) == content
@@ -116,10 +116,10 @@ def test_chat_is_read() -> None:
     content = read_content(envelope("chat", {"text": "Hello everyone!"}))
     assert isinstance(content, Chat)
     assert (content.text, content.format) == ("Hello everyone!", "plain")
-    assert read_content(envelope("chat", chat_payload("*Hi*", "markdown"))) == Chat(
+    assert read_content(envelope("chat", write_chat_payload("*Hi*", "markdown"))) == Chat(
         "*Hi*", "markdown"
     )
-    assert json.loads(chat_payload("Hi")) == {"text": "Hi", "format": "plain"}
+    assert json.loads(write_chat_payload("Hi")) == {"text": "Hi", "format": "plain"}
 
 
 @pytest.mark.spec("MX-3.3-2", "MX-3.3-3")
@@ -402,8 +402,8 @@ def test_the_context_must_be_the_one_in_the_payload(said: str, meant: str) -> No
 @given(st.text(min_size=1, max_size=30), st.sampled_from(sorted(CONTEXT_MEMBER)))
 def test_the_context_of_params_that_we_write(context: str, method: str) -> None:
     params = json.dumps({CONTEXT_MEMBER[method]: context}).encode()
-    assert context_of(method, params) == context
-    assert context_of("tools/list", b"{}") == ""
+    assert read_context(method, params) == context
+    assert read_context("tools/list", b"{}") == ""
 
 
 def seconds_of(kind: str, payload: bytes) -> float:
@@ -440,7 +440,7 @@ def test_as_many_members_as_fit_take_no_time(kind: str, payload: bytes) -> None:
     ],
 )
 def test_the_members_of_a_payload_are_bounded(kind: str, payload: dict[str, Any]) -> None:
-    most = payload | {f"x{number}": 1 for number in range(MOST_MEMBERS - len(payload))}
+    most = payload | {f"x{number}": 1 for number in range(MAX_MEMBERS - len(payload))}
     assert read_content(envelope(kind, most))
     assert "101 members" in refused(kind, most | {"one": "more"})
 

@@ -16,14 +16,14 @@ from msgspec import Raw
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import ProposalPayload, Request
 from interlock.topics.wire.proposals import (
-    LIFETIME,
-    Move,
+    LIFETIME_SECONDS,
     Proposals,
     Status,
     TrackedProposal,
-    _weight,
-    may_settle,
-    same,
+    Transition,
+    _estimate_bytes,
+    is_proposal_outcome,
+    is_same_call,
 )
 
 PARAMS = Raw(b'{"name":"write","arguments":{"path":"a"}}')
@@ -76,7 +76,7 @@ def test_what_is_kept_of_a_proposal() -> None:
         "expiresAt": "T+400",
     }
     assert {name: shown[name] for name in sample} == sample
-    assert LIFETIME == 300.0
+    assert LIFETIME_SECONDS == 300.0
 
 
 @pytest.mark.spec("MX-10.2-3")
@@ -95,7 +95,7 @@ def test_the_table_of_states() -> None:
         assert kept.all["p"].status == status
         return kept
 
-    def make(kept: Proposals, move: Move) -> None:
+    def make(kept: Proposals, move: Transition) -> None:
         if move == "fulfil":
             fulfil(kept)
         elif move == "reject":
@@ -105,7 +105,7 @@ def test_the_table_of_states() -> None:
         else:
             kept.expire(1_000.0)
 
-    table: dict[tuple[Status, Move], Status] = {
+    table: dict[tuple[Status, Transition], Status] = {
         ("pending", "fulfil"): "fulfilled",
         ("pending", "reject"): "rejected",
         ("pending", "expire"): "expired",
@@ -126,7 +126,7 @@ def test_the_table_of_states() -> None:
         ("expired", "reject"): "expired",
         ("expired", "expire"): "expired",
     }
-    assert set(table) == set(product(get_args(Status), get_args(Move)))
+    assert set(table) == set(product(get_args(Status), get_args(Transition)))
     for (status, move), becomes in table.items():
         kept = in_state(status)
         make(kept, move)
@@ -227,7 +227,7 @@ def test_whom_the_proposer_meant(
 def test_whose_answer_is_the_outcome(
     to: tuple[str, ...], asked_by: str, answered_by: str, settles: bool
 ) -> None:
-    assert may_settle(to, asked_by, answered_by) == settles
+    assert is_proposal_outcome(to, asked_by, answered_by) == settles
 
 
 def test_time_ends_only_what_waits() -> None:
@@ -289,7 +289,7 @@ def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> No
         propose(kept, f"p-{number}", by=by)
         weights = Counter[str]()
         for one in kept.all.values():
-            weights[one.proposer] += _weight(one)
+            weights[one.proposer] += _estimate_bytes(one)
         assert kept._weights == weights
 
 
@@ -318,8 +318,8 @@ def test_same_is_the_equality_of_json(one: dict[str, Any], other: dict[str, Any]
     texts = [json.dumps(params).encode() for params in (one, other)]
     alike = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     if alike:
-        assert same(*texts)
-    assert same(texts[0], json.dumps(one, indent=1).encode())
+        assert is_same_call(*texts)
+    assert is_same_call(texts[0], json.dumps(one, indent=1).encode())
 
 
 @pytest.mark.parametrize(
@@ -328,9 +328,9 @@ def test_same_is_the_equality_of_json(one: dict[str, Any], other: dict[str, Any]
      (b'{"a":0}', b'{"a":false}'), (b'{"a":null}', b"{}"), (b'{"a":1}', b"nonsense")],
 )  # fmt: skip
 def test_what_is_not_the_same(one: bytes, other: bytes) -> None:
-    assert not same(one, other)
+    assert not is_same_call(one, other)
 
 
 def test_depth_is_no_way_out() -> None:
     deep = b'{"a":%b%b}' % (b"[" * 900, b"]" * 900)
-    assert same(deep, deep.replace(b"{", b"{ "))
+    assert is_same_call(deep, deep.replace(b"{", b"{ "))

@@ -18,7 +18,7 @@ FRAME = {"protocol": "mcpx/v0.1", "ts": TS, "from": "system:gateway"}
 @pytest.mark.spec("MX-3.5.1-1", "MX-3.5.1-2", "MX-3.5.1-3")
 def test_welcome() -> None:
     others = [ParticipantProfile("agent-1", ("mcp/*", "chat")), ParticipantProfile("agent-2", ())]
-    text = system.welcome("env-welcome-1", TS, NEW, others)
+    text = system.write_welcome("env-welcome-1", TS, NEW, others)
     assert json.loads(text) == {
         **FRAME,
         "id": "env-welcome-1",
@@ -37,7 +37,7 @@ def test_welcome() -> None:
 
 @pytest.mark.spec("MX-3.4-1", "MX-3.4-3")
 def test_presence() -> None:
-    joined = system.presence("p-1", TS, "join", NEW.id, NEW.capabilities)
+    joined = system.write_presence("p-1", TS, "join", NEW.id, NEW.capabilities)
     assert json.loads(joined) == {
         **FRAME,
         "id": "p-1",
@@ -48,9 +48,9 @@ def test_presence() -> None:
         },
     }
     # Who may say nothing is told of as such.
-    mute = json.loads(system.presence("p-3", TS, "join", NEW.id, ()))
+    mute = json.loads(system.write_presence("p-3", TS, "join", NEW.id, ()))
     assert mute["payload"]["participant"] == {"id": NEW.id, "capabilities": []}
-    left = json.loads(system.presence("p-2", TS, "leave", NEW.id, None))
+    left = json.loads(system.write_presence("p-2", TS, "leave", NEW.id, None))
     assert left["payload"] == {"event": "leave", "participant": {"id": NEW.id}}
     assert "to" not in left
 

@@ -18,7 +18,7 @@ from interlock.topics.wire.payloads import (
     Request,
     Response,
 )
-from interlock.topics.wire.threads import MessageThreads, id_value
+from interlock.topics.wire.threads import MessageThreads, decode_id
 
 CALL = "mcp/request:tools/call:write"
 ANSWER = "mcp/response:tools/call:write"
@@ -105,9 +105,9 @@ def test_a_request_without_context_may_be_answered_without() -> None:
 
 
 def test_ids_are_compared_by_what_they_mean() -> None:
-    assert id_value(b'"a"') == id_value(b'"\\u0061"')
-    assert id_value(b"1") != id_value(b'"1"')
-    assert id_value(b"9" * 5000) == b"9" * 5000
+    assert decode_id(b'"a"') == decode_id(b'"\\u0061"')
+    assert decode_id(b"1") != decode_id(b'"1"')
+    assert decode_id(b"9" * 5000) == b"9" * 5000
 
 
 def test_an_id_is_used_once() -> None:

@@ -43,22 +43,22 @@ from interlock.errors import (
 )
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.mcpx_terms import REVISION, TOPIC_SERVER
-from interlock.topics.client.tools import reporting
+from interlock.topics.client.tools import progress_reporter
 from interlock.topics.wire.payloads import Request
 
-OWN_INFO: Final = {"name": "interlock-bridge", "title": "interlock", "version": __version__}
-_HERE: Final = "in a topic"
-DEADLINE: Final = 60.0
+CLIENT_INFO: Final = {"name": "interlock-bridge", "title": "interlock", "version": __version__}
+_PLACE: Final = "in a topic"
+DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 """The default timeout of a request in seconds."""
 
-_PASSED_ON: Final = {
+_FORWARDED_METHODS: Final = {
     name: method.capability
     for name, method in mcp.METHODS.items()
     # There are no sessions in a room.
     if method.capability and not method.to_client and mcp.Era.STATELESS in method.generations
 }
 """The methods that are forwarded to the server, and the capability that each needs."""
-_CHANGED: Final = {
+_CHANGED_METHODS: Final = {
     "tools": mcp.TOOLS_CHANGED,
     "prompts": mcp.PROMPTS_CHANGED,
     "resources": mcp.RESOURCES_CHANGED,
@@ -71,7 +71,7 @@ class _Progress(msgspec.Struct):
     message: str = ""
 
 
-class _Named(msgspec.Struct):
+class _ObjectName(msgspec.Struct):
     name: str = ""
     uri: str = ""
 
@@ -109,12 +109,12 @@ class Bridge:
         connector = Connector(
             self.name,
             self._server,
-            node_info=msgspec.json.encode(OWN_INFO),
+            own_info=msgspec.json.encode(CLIENT_INFO),
             resolve=self._resolved,
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
             clock=asyncio.get_running_loop().time,
         )
-        back = OutcomeFuture(_HERE)
+        back = OutcomeFuture(_PLACE)
         self._supervisor = supervisor = Supervisor(
             self.name,
             self._server,
@@ -144,14 +144,14 @@ class Bridge:
     def _offered(self, supervisor: Supervisor) -> None:
         offer = supervisor.offer
         self._names = {
-            mcp.TOOLS_CALL: _names(offer.tools),
-            mcp.PROMPTS_GET: _names(offer.prompts),
-            mcp.RESOURCES_READ: _names(offer.resources),
+            mcp.TOOLS_CALL: _read_names(offer.tools),
+            mcp.PROMPTS_GET: _read_names(offer.prompts),
+            mcp.RESOURCES_READ: _read_names(offer.resources),
         }
         if supervisor.lists > 1 and self.on_changed is not None:
             for kind in sorted(supervisor.announced):
                 if kind in supervisor.capabilities:
-                    self.on_changed(_CHANGED[kind])
+                    self.on_changed(_CHANGED_METHODS[kind])
 
     @property
     def tools(self) -> int:
@@ -173,7 +173,7 @@ class Bridge:
             return False
         if method in (mcp.INITIALIZE, mcp.PING):
             return True
-        wanted = _PASSED_ON.get(method)
+        wanted = _FORWARDED_METHODS.get(method)
         if wanted is None or wanted not in self._capabilities():
             return False
         names = self._names.get(method)
@@ -185,7 +185,7 @@ class Bridge:
             return b"{}"
         if method == mcp.INITIALIZE:
             return self._introduction(request)
-        wanted = _PASSED_ON.get(method)
+        wanted = _FORWARDED_METHODS.get(method)
         if wanted is None:
             raise InterlockError(METHOD_NOT_FOUND, f"{method[:100]} is not supported here.")
         supervisor = self._there()
@@ -217,12 +217,14 @@ class Bridge:
         room."""
         peer = self._there().peer
         assert peer is not None
-        asked = _decoded(request.params, mcp.InitializeParams)
+        asked = _decode_or_none(request.params, mcp.InitializeParams)
         revision = REVISION if asked is None else mcp.negotiate_revision(asked.protocol_version)
         said: dict[str, Any] = {
             "protocolVersion": revision,
             "capabilities": {
-                name: {} for name in dict.fromkeys(_PASSED_ON.values()) if name in peer.capabilities
+                name: {}
+                for name in dict.fromkeys(_FORWARDED_METHODS.values())
+                if name in peer.capabilities
             },
             "serverInfo": {"name": self.name, "version": "", **peer.server_info},
         }
@@ -240,10 +242,10 @@ class Bridge:
             **({} if meta is None else jsonrpc.decode_members(meta)),
             mcp.META_PROGRESS_TOKEN: Raw(b"1"),
         }
-        call.on_notification = _Told(reporting.get()).on_notification
+        call.on_notification = _ProgressForwarder(progress_reporter.get()).on_notification
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = supervisor.start(call, OutcomeFuture(_HERE, answer))
-        seconds = supervisor.timeout or DEADLINE
+        exchange = supervisor.start(call, OutcomeFuture(_PLACE, answer))
+        seconds = supervisor.timeout or DEFAULT_TIMEOUT_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 return await answer
@@ -256,13 +258,13 @@ class Bridge:
             exchange.abandon("The caller cancelled the request.")
             raise
         except UpstreamResponseError as error:
-            raise _as_ours(error) from None
+            raise _convert_error(error) from None
 
 
 _CLIENT: Final = Client(mcp.Era.SESSION, REVISION)
 
 
-class _Told:
+class _ProgressForwarder:
     """Forwards progress to the participant that sent the request."""
 
     def __init__(self, report: Callable[[float, float, str], None]) -> None:
@@ -270,12 +272,12 @@ class _Told:
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if method == mcp.PROGRESS:
-            told = _decoded(params, _Progress)
+            told = _decode_or_none(params, _Progress)
             if told is not None:
                 self._report(told.progress, told.total, told.message)
 
 
-def _as_ours(error: UpstreamResponseError) -> InterlockError:
+def _convert_error(error: UpstreamResponseError) -> InterlockError:
     """Convert an error of the server. A standard JSON-RPC code stays the same."""
     known = {one.code: one for one in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(error.code)
     data: dict[str, Any] = {} if known is not None else {"code": error.code}
@@ -284,13 +286,13 @@ def _as_ours(error: UpstreamResponseError) -> InterlockError:
     return InterlockError(known or UPSTREAM_ERROR, error.message, data or None)
 
 
-def _names(entries: list[Raw]) -> frozenset[str]:
+def _read_names(entries: list[Raw]) -> frozenset[str]:
     """Return the names of tools and prompts, and the URIs of resources."""
-    found = (_decoded(entry, _Named) for entry in entries)
+    found = (_decode_or_none(entry, _ObjectName) for entry in entries)
     return frozenset(one.uri or one.name for one in found if one is not None)
 
 
-def _decoded(raw: bytes | Raw, shape: Any) -> Any:
+def _decode_or_none(raw: bytes | Raw, shape: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -76,26 +76,26 @@ class MembershipState(ConnectionState):
         await self.wait_until_ready()
 
 
-FIRST_WAIT: Final = 1.0
-LONGEST_WAIT: Final = 30.0
-PATIENCE: Final = 10.0
+MIN_RETRY_SECONDS: Final = 1.0
+MAX_RETRY_SECONDS: Final = 30.0
+WELCOME_TIMEOUT_SECONDS: Final = 10.0
 """Seconds in which a gateway must send the welcome after it has accepted the connection."""
 
-_REFUSED: Final[dict[int, tuple[Failure, str]]] = {
+_PERMANENT_STATUSES: Final[dict[int, tuple[Failure, str]]] = {
     400: (INVALID_REQUEST, "Check the name of the topic and the routing."),
     401: (UNAUTHENTICATED, "Use a token that is valid for this gateway."),
     403: (FORBIDDEN, "Ask the operator of the gateway to add you to this topic."),
     404: (CONFIG, "Check the path of the URL: the default of a node is /ws."),
 }
 """HTTP status codes that are permanent: a retry cannot succeed."""
-_CLOSED: Final[dict[int, tuple[Failure, str]]] = {
-    MAX_GATEWAY_ENVELOPE_BYTES: (FORBIDDEN, "The participant is no longer allowed in this topic."),
+_PERMANENT_CLOSE_CODES: Final[dict[int, tuple[Failure, str]]] = {
+    FORBIDDEN_CODE: (FORBIDDEN, "The participant is no longer allowed in this topic."),
     REPLACED_CODE: (
         NAMESPACE_CONFLICT,
         "The same participant joined with another connection. Give each program its own token.",
     ),
 }
-_UNTIDY: Final = 1002
+_PROTOCOL_ERROR: Final = 1002
 
 
 class Dialer(Protocol):
@@ -111,7 +111,7 @@ class Dialer(Protocol):
     ) -> Channel: ...
 
 
-def address(url: str, topic: str, routing: str) -> str:
+def make_join_url(url: str, topic: str, routing: str) -> str:
     """Return the URL to dial. Raises ValueError for an invalid URL, or one that would reveal a
     token."""
     try:
@@ -137,7 +137,7 @@ class TopicConnection:
         dial: Dialer,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
-        patience: float = PATIENCE,
+        patience: float = WELCOME_TIMEOUT_SECONDS,
     ) -> None:
         """
         Args:
@@ -177,7 +177,7 @@ class TopicConnection:
     async def keep(self) -> None:
         """Stay connected until the participant is rejected permanently, or the task is
         cancelled."""
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, jitter=self._jitter)
+        backoff = Backoff(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=self._jitter)
         while True:
             try:
                 channel = await self._dial(
@@ -213,7 +213,7 @@ class TopicConnection:
             channel.close()
             await channel.wait_closed()
         told = self._without_token(channel.close_reason)
-        found = _CLOSED.get(channel.close_code)
+        found = _PERMANENT_CLOSE_CODES.get(channel.close_code)
         if found is None:
             return self._without_token(f"{channel.label}: {why}"), None
         failure, advice = found
@@ -230,14 +230,14 @@ class TopicConnection:
         finally:
             welcome.cancel()
         if not ended.done() and not self._welcome.is_set():
-            channel.close(_UNTIDY, "No welcome message arrived.")
+            channel.close(_PROTOCOL_ERROR, "No welcome message arrived.")
             return f"it did not send {WELCOME} within {self._patience:g} s"
         return await ended
 
     def _at_the_door(self, error: InterlockError) -> InterlockError | None:
         """Return the error for a rejected connection if it is permanent, else None."""
         status = (error.data or {}).get("status")
-        found = _REFUSED.get(status) if isinstance(status, int) else None
+        found = _PERMANENT_STATUSES.get(status) if isinstance(status, int) else None
         if found is None:
             return error if error.failure is CONFIG else None
         failure, advice = found

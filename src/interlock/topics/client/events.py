@@ -20,7 +20,7 @@ from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.protocol.kinds import RESERVED, compile_pattern, is_reserved
 from interlock.topics.wire.envelope import Envelope
 
-MOST_UNREAD: Final = 1_000
+MAX_UNREAD_EVENTS: Final = 1_000
 """The maximum number of events that wait in a stream. The oldest are dropped first."""
 _log = logging.getLogger("interlock.topics")
 
@@ -62,7 +62,7 @@ Callback = Callable[[Event], Awaitable[None] | None]
 class Events:
     """A stream of events from now on, for `async for`. It ends when the participant disconnects."""
 
-    def __init__(self, on_lost: Callable[[], None], most: int = MOST_UNREAD) -> None:
+    def __init__(self, on_lost: Callable[[], None], most: int = MAX_UNREAD_EVENTS) -> None:
         self._on_lost = on_lost
         self._most = most
         self._unread: deque[Event] = deque()
@@ -112,7 +112,7 @@ class Listeners:
         Args:
             what: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content.
         """
-        self._callbacks.append((wanted(what), callback))
+        self._callbacks.append((make_event_filter(what), callback))
 
     def stream(self) -> Events:
         events = Events(self._missed)
@@ -144,19 +144,19 @@ class Listeners:
             _log.exception("a callback for %.100s failed", event.kind)
             return
         if inspect.isawaitable(later):
-            task = asyncio.ensure_future(_finish(later, event.kind))
+            task = asyncio.ensure_future(_run_callback(later, event.kind))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
 
-async def _finish(work: Awaitable[None], kind: str) -> None:
+async def _run_callback(work: Awaitable[None], kind: str) -> None:
     try:
         await work
     except Exception:
         _log.exception("a callback for %.100s failed", kind)
 
 
-def wanted(what: str | type) -> Callable[[Event], bool]:
+def make_event_filter(what: str | type) -> Callable[[Event], bool]:
     """Return a filter for a pattern of kinds or a content type. Raises ProtocolError for an invalid
     pattern."""
     if isinstance(what, type):

@@ -56,14 +56,14 @@ from interlock.topics.wire.payloads import (
     Request,
     Response,
     Welcome,
-    context_of,
     read_content,
+    read_context,
 )
 from interlock.topics.wire.threads import MessageThreads
 
-MOST_REMEMBERED: Final = 1_000
+MAX_MISBEHAVING_PARTICIPANTS: Final = 1_000
 """The maximum number of participants whose dropped messages are counted."""
-_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 _FAILURES: Final = {
     failure.mcpx: failure
     for failure in (CAPABILITY_VIOLATION, IDENTITY_MISMATCH, PROTOCOL_MISMATCH, TOO_BUSY)
@@ -153,7 +153,7 @@ class Membership:
     ) -> TopicRequest:
         """Send a request and return the pending request. Raises SendError and InterlockError."""
         try:
-            kind = request_kind(method, context_of(method, params))
+            kind = request_kind(method, read_context(method, params))
         except PayloadError as lie:
             raise SendError(lie.message, INVALID_REQUEST) from None
         payload = jsonrpc.request(next(self._numbers), method, params)
@@ -175,14 +175,14 @@ class Membership:
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
     ) -> tuple[str, Proposal | None]:
         if is_reserved(kind):
-            raise SendError(f"Only a gateway may send {kind[:_SHOWN]}.")
+            raise SendError(f"Only a gateway may send {kind[:_MAX_SHOWN]}.")
         if not self._inside:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, "There is no connection to the topic. Try again later."
             )
         if not self.can(kind):
-            allowed = ", ".join(self.capabilities)[:_SHOWN] or "nothing"
-            raise SendError(f"{self.id} may not send {kind[:_SHOWN]}. It may send: {allowed}.")
+            allowed = ", ".join(self.capabilities)[:_MAX_SHOWN] or "nothing"
+            raise SendError(f"{self.id} may not send {kind[:_MAX_SHOWN]}. It may send: {allowed}.")
         envelope, content = self._checked(kind, payload, to, correlation_id)
         self.threads.record(envelope, content)
         proposal = None
@@ -206,7 +206,8 @@ class Membership:
             )  # fmt: skip
             if len(text) > MAX_ENVELOPE_BYTES:
                 raise SendError(
-                    f"The envelope has {len(text)} bytes. The limit is {MAX_ENVELOPE_BYTES}. Send less data, "
+                    f"The envelope has {len(text)} bytes. The limit is {MAX_ENVELOPE_BYTES}. Send "
+                    "less data, "
                     "or a link to it.",
                     PAYLOAD_TOO_LARGE,
                 )
@@ -345,9 +346,9 @@ class Membership:
 
     def _drop(self, sender: str, why: str) -> None:
         self.dropped += 1
-        sender = sender[:_SHOWN]
+        sender = sender[:_MAX_SHOWN]
         self._misbehaved[sender] += 1
-        if len(self._misbehaved) > MOST_REMEMBERED:
+        if len(self._misbehaved) > MAX_MISBEHAVING_PARTICIPANTS:
             least, _ = self._misbehaved.most_common()[-2:][0]
             del self._misbehaved[least]
-        _log.info("message of %r dropped: %s", sender, why[:_SHOWN])
+        _log.info("message of %r dropped: %s", sender, why[:_MAX_SHOWN])

@@ -27,10 +27,10 @@ from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event
 from interlock.topics.client.participant import Participant
 from interlock.topics.client.proposals import Proposal
-from interlock.topics.wire.proposals import TrackedProposal, same
+from interlock.topics.wire.proposals import TrackedProposal, is_same_call
 
-MOST_REMEMBERED: Final = 1_000
-_LOOKED_AT: Final = frozenset({"name", "arguments"})
+MAX_RESULTS: Final = 1_000
+_RULE_MEMBERS: Final = frozenset({"name", "arguments"})
 """The members of `params` that rules evaluate. A `_meta` may change what a call does, so proposals
 with a `_meta` wait for a person."""
 _log = logging.getLogger("interlock.topics")
@@ -74,8 +74,8 @@ class Orchestrator:
         self._participant = participant
         self._on_done = on_done
         self._rules: list[tuple[ProposalRule, Condition | None]] = []
-        self._taken: deque[str] = deque(maxlen=MOST_REMEMBERED)
-        self.done: deque[RuleResult] = deque(maxlen=MOST_REMEMBERED)
+        self._taken: deque[str] = deque(maxlen=MAX_RESULTS)
+        self.done: deque[RuleResult] = deque(maxlen=MAX_RESULTS)
         """The last results, for monitoring."""
         for rule in rules:
             self.add(rule)
@@ -106,7 +106,7 @@ class Orchestrator:
         self._check_decided(decision)
         if decision.method != mcp.TOOLS_CALL or not decision.context:
             raise ValueError(f"Only tool calls can be learned, not {decision.method[:100]}.")
-        arguments = _arguments(decision)
+        arguments = _read_arguments(decision)
         if arguments is None:
             raise ValueError("The arguments of the proposal are not an object or are ambiguous.")
         if not decision.to:
@@ -133,7 +133,7 @@ class Orchestrator:
 
     def covering(self, proposal: TrackedProposal | Proposal) -> ProposalRule | None:
         """Return the first rule that covers a proposal. None: a person decides."""
-        arguments = _arguments(proposal)
+        arguments = _read_arguments(proposal)
         if proposal.method != mcp.TOOLS_CALL or arguments is None:
             return None
         about = {
@@ -141,7 +141,7 @@ class Orchestrator:
             "roles": [], "scopes": [], "effect": "", "server": "".join(proposal.to[:1]),
         }  # fmt: skip
         for rule, condition in self._rules:
-            if _covers(rule, condition, proposal, about):
+            if _matches_rule(rule, condition, proposal, about):
                 return rule
         return None
 
@@ -174,7 +174,7 @@ class Orchestrator:
                 self._on_done(done)
 
 
-def _covers(
+def _matches_rule(
     rule: ProposalRule,
     condition: Condition | None,
     proposal: TrackedProposal | Proposal,
@@ -189,7 +189,7 @@ def _covers(
         return False
     if rule.arguments is not None:
         try:
-            if not same(encode_value(rule.arguments), encode_value(about["args"])):
+            if not is_same_call(encode_value(rule.arguments), encode_value(about["args"])):
                 return False
         except (TypeError, ValueError):
             return False
@@ -201,7 +201,7 @@ def _covers(
         return False
 
 
-def _arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
+def _read_arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
     """Return the arguments of a proposal.
 
     None if there are none, if `params` has members that rules do not evaluate, or if parsers could
@@ -212,7 +212,7 @@ def _arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
         reject_lookalikes(bytes(proposal.params))
     except InterlockError:
         return None
-    if not isinstance(params, dict) or not params.keys() <= _LOOKED_AT:
+    if not isinstance(params, dict) or not params.keys() <= _RULE_MEMBERS:
         return None
     found = params.get("arguments", {})
     return found if isinstance(found, dict) else None

@@ -31,11 +31,11 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.kinds import CHAT, proposal_kind, request_kind
 from interlock.protocol.mcpx_terms import TOPIC_PATTERN
 from interlock.topics.client.connection import (
-    PATIENCE,
+    WELCOME_TIMEOUT_SECONDS,
     Dialer,
     MembershipState,
     TopicConnection,
-    address,
+    make_join_url,
 )
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Callback, Event, Events
@@ -43,12 +43,12 @@ from interlock.topics.client.membership import Membership
 from interlock.topics.client.pending_requests import TopicRequest
 from interlock.topics.client.proposals import Proposal, ProposalTracker
 from interlock.topics.client.tools import RequestServer, ToolServer
-from interlock.topics.wire.payloads import PayloadError, context_of, proposal_payload
-from interlock.topics.wire.proposals import LIFETIME, TrackedProposal
+from interlock.topics.wire.payloads import PayloadError, read_context, write_proposal_payload
+from interlock.topics.wire.proposals import LIFETIME_SECONDS, TrackedProposal
 
 Routing = Literal["all", "directed"]
 Function = TypeVar("Function", bound=Callable[..., Any])
-TIMEOUT: Final = 30.0
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """The default timeout of a request in seconds."""
 
 
@@ -86,8 +86,8 @@ class Participant:
         ca: str | None = None,
         certificate: str | None = None,
         key: str | None = None,
-        lifetime: float = LIFETIME,
-        patience: float = PATIENCE,
+        lifetime: float = LIFETIME_SECONDS,
+        patience: float = WELCOME_TIMEOUT_SECONDS,
         dial: Dialer = dial_websocket,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -109,7 +109,7 @@ class Participant:
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise ValueError("Invalid token: it is empty or has invalid characters.")
         self.topic = topic
-        self._url = address(url, topic, routing)
+        self._url = make_join_url(url, topic, routing)
         self._token = token
         self._tls = (ca, certificate, key)
         self._patience = patience
@@ -207,7 +207,7 @@ class Participant:
             patience=self._patience,
         )
         keeping = asyncio.get_running_loop().create_task(connection.keep())
-        keeping.add_done_callback(lambda task: _failed(task, standing))
+        keeping.add_done_callback(lambda task: _end_failed_membership(task, standing))
         try:
             await standing.until_welcomed()
             async with standing.cancel_on_end():
@@ -283,7 +283,7 @@ class Participant:
         Raises SendError if the welcome does not allow it or receivers would reject it. Nothing is
         sent then.
         """
-        return self._place.say(kind, _encoded(payload), _names(to), correlation_id)
+        return self._place.say(kind, _encode_json(payload), _as_tuple(to), correlation_id)
 
     async def chat(
         self,
@@ -294,8 +294,8 @@ class Participant:
         correlation_id: str | None = None,
     ) -> str:
         """Send a chat message to everybody or to some. Everybody can read it."""
-        payload = _encoded({"text": text, "format": "markdown" if markdown else "plain"})
-        return self._place.say(CHAT, payload, _names(to), correlation_id)
+        payload = _encode_json({"text": text, "format": "markdown" if markdown else "plain"})
+        return self._place.say(CHAT, payload, _as_tuple(to), correlation_id)
 
     def on(self, what: str | type, callback: Callback) -> None:
         """Call a function for messages. It may be async.
@@ -314,24 +314,28 @@ class Participant:
     # -- requests
 
     async def request(
-        self, to: str | Sequence[str], method: str, params: Any = None, timeout: float = TIMEOUT
+        self,
+        to: str | Sequence[str],
+        method: str,
+        params: Any = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Any:
         """Send a request to a participant and return the result.
 
         Raises InterlockError for an error response, a timeout or a lost connection. `sent` in its
         data tells whether the request may have been executed.
         """
-        return await self._answer(self._ask(_names(to), method, _encoded(params)), timeout)
+        return await self._answer(self._ask(_as_tuple(to), method, _encode_json(params)), timeout)
 
     async def ask_all(
-        self, method: str, params: Any = None, timeout: float = TIMEOUT
+        self, method: str, params: Any = None, timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> dict[str, Any]:
         """Send a request to everybody and return the responses that arrive in time, by participant.
 
         Participants that do not have the requested object do not respond. An error response is
         returned as an InterlockError.
         """
-        asked = self._place.ask((), method, _encoded(params), all=True)
+        asked = self._place.ask((), method, _encode_json(params), all=True)
         try:
             async with asyncio.timeout(timeout):
                 await asked.done
@@ -357,7 +361,7 @@ class Participant:
         """
         params = {"name": tool, "arguments": arguments or {}}
         if self.can(request_kind(mcp.TOOLS_CALL, tool)):
-            seconds = TIMEOUT if timeout is None else timeout
+            seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
             return await self.request(to, mcp.TOOLS_CALL, params, seconds)
         proposal = await self.propose(to, mcp.TOOLS_CALL, params)
         return await proposal.outcome(timeout)
@@ -366,13 +370,13 @@ class Participant:
 
     async def propose(self, to: str | Sequence[str], method: str, params: Any = None) -> Proposal:
         """Propose that another participant sends this request to `to`. Raises SendError."""
-        raw = _encoded(params)
+        raw = _encode_json(params)
         try:
-            kind = proposal_kind(method, context_of(method, raw))
+            kind = proposal_kind(method, read_context(method, raw))
         except PayloadError as lie:
             raise SendError(lie.message, INVALID_REQUEST) from None
-        self._check_there(_names(to))
-        return self._place.propose(kind, proposal_payload(method, raw), _names(to))
+        self._check_there(_as_tuple(to))
+        return self._place.propose(kind, write_proposal_payload(method, raw), _as_tuple(to))
 
     async def fulfil(
         self,
@@ -381,7 +385,7 @@ class Participant:
         *,
         to: str | Sequence[str] | None = None,
         force: bool = False,
-        timeout: float = TIMEOUT,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Any:
         """Make a proposed call and return its result.
 
@@ -394,10 +398,12 @@ class Participant:
             override: other params.
             to: other recipients.
         """
-        place, shown = self._place, _shown(proposal)
-        tracked = place.fulfilling.to_fulfil(_id_of(proposal), place.id, force=force, shown=shown)
-        params = bytes(tracked.params) if override is None else _encoded(override)
-        targets = tracked.to if to is None else _names(to)
+        place, shown = self._place, _get_proposal(proposal)
+        tracked = place.fulfilling.to_fulfil(
+            _get_proposal_id(proposal), place.id, force=force, shown=shown
+        )
+        params = bytes(tracked.params) if override is None else _encode_json(override)
+        targets = tracked.to if to is None else _as_tuple(to)
         asked = self._ask(targets, tracked.method, params, tracked.proposalId)
         return await self._answer(asked, timeout)
 
@@ -406,7 +412,7 @@ class Participant:
 
         Other participants are not told: send a chat for that.
         """
-        return self._place.fulfilling.reject(_id_of(proposal), reason)
+        return self._place.fulfilling.reject(_get_proposal_id(proposal), reason)
 
     # -- internals
 
@@ -465,7 +471,7 @@ class Participant:
         return client_context(*self._tls) if self._url.startswith("wss:") else None
 
 
-def _failed(task: asyncio.Task[None], standing: MembershipState) -> None:
+def _end_failed_membership(task: asyncio.Task[None], standing: MembershipState) -> None:
     """End the membership after an internal error of the library, so that no caller waits without a
     limit."""
     error = None if task.cancelled() else task.exception()
@@ -473,7 +479,7 @@ def _failed(task: asyncio.Task[None], standing: MembershipState) -> None:
         standing.over(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     """Encode a value as JSON. Bytes must be JSON already."""
     if isinstance(value, bytes | Raw):
         return bytes(value)
@@ -483,17 +489,19 @@ def _encoded(value: Any) -> bytes:
         raise SendError(f"The value cannot be encoded as JSON: {error}.", INVALID_REQUEST) from None
 
 
-def _names(to: str | Sequence[str]) -> tuple[str, ...]:
+def _as_tuple(to: str | Sequence[str]) -> tuple[str, ...]:
     return ((to,) if to else ()) if isinstance(to, str) else tuple(to)
 
 
-def _shown(proposal: Proposal | TrackedProposal | Event | str) -> Proposal | TrackedProposal | None:
+def _get_proposal(
+    proposal: Proposal | TrackedProposal | Event | str,
+) -> Proposal | TrackedProposal | None:
     """Return the proposal that the caller decided about, or None if only its id is known."""
     found = proposal.content if isinstance(proposal, Event) else proposal
     return found if isinstance(found, Proposal | TrackedProposal) else None
 
 
-def _id_of(proposal: Proposal | TrackedProposal | Event | str) -> str:
+def _get_proposal_id(proposal: Proposal | TrackedProposal | Event | str) -> str:
     if isinstance(proposal, str):
         return proposal
     return proposal.proposalId if isinstance(proposal, TrackedProposal) else proposal.id

@@ -22,7 +22,7 @@ from interlock.errors import (
 from interlock.protocol import jsonrpc
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Response
-from interlock.topics.wire.threads import ThreadMessage, answers
+from interlock.topics.wire.threads import ThreadMessage, is_response_to
 
 
 class TopicRequest:
@@ -77,9 +77,9 @@ class TopicRequests:
         if asked.done.done():
             # The first response has arrived, but its waiter has not run yet.
             return False
-        if not answers(asked.seen, head, response):
+        if not is_response_to(asked.seen, head, response):
             return False
-        asked.answers[head.sender] = outcome_of(head.sender, response)
+        asked.answers[head.sender] = read_outcome(head.sender, response)
         asked.missing.discard(head.sender)
         if not asked.all or not asked.missing:
             asked.finish()
@@ -100,28 +100,28 @@ class TopicRequests:
                 if asked.missing:
                     continue
                 gone = f"{participant} left the topic before it responded."
-                asked.finish(None if asked.all else lost(gone))
+                asked.finish(None if asked.all else request_lost_error(gone))
 
     def lost(self, why: str) -> None:
         """Fail all requests: the connection is lost."""
         for asked in list(self._asked.values()):
-            asked.finish(lost(f"The request was sent, but got no response: {why}."))
+            asked.finish(request_lost_error(f"The request was sent, but got no response: {why}."))
 
 
-def lost(sentence: str) -> InterlockError:
+def request_lost_error(sentence: str) -> InterlockError:
     """Return the error for a request that may or may not have been executed."""
     return InterlockError(UPSTREAM_LOST, sentence, {"sent": True})
 
 
-def outcome_of(sender: str, response: Response) -> Any:
+def read_outcome(sender: str, response: Response) -> Any:
     """Return the result as a Python value, or an InterlockError for an error response."""
     try:
-        return _outcome_of(sender, response)
+        return _decode_outcome(sender, response)
     except ProtocolError as error:
         return InterlockError(UPSTREAM_PROTOCOL, f"{sender} sent an invalid response. {error}")
 
 
-def _outcome_of(sender: str, response: Response) -> Any:
+def _decode_outcome(sender: str, response: Response) -> Any:
     if response.error is None:
         return jsonrpc.decode_value(response.result or Raw(b"null"))
     error = jsonrpc.decode_error(response.error)

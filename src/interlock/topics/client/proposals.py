@@ -29,17 +29,23 @@ from interlock.errors import (
 )
 from interlock.protocol import jsonrpc
 from interlock.topics.client.errors import SendError
-from interlock.topics.client.pending_requests import outcome_of
+from interlock.topics.client.pending_requests import read_outcome
 from interlock.topics.wire import payloads
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Chat, Request, Response
-from interlock.topics.wire.proposals import LIFETIME, Proposals, TrackedProposal, may_settle, same
-from interlock.topics.wire.threads import ThreadMessage, answers, seen_of
+from interlock.topics.wire.proposals import (
+    LIFETIME_SECONDS,
+    Proposals,
+    TrackedProposal,
+    is_proposal_outcome,
+    is_same_call,
+)
+from interlock.topics.wire.threads import ThreadMessage, is_response_to, summarize_message
 from interlock.trust.approvals.response import needed_below
 
-MOST_FULFILMENTS = 1_024
-_NOTHING: Any = object()
-_SHOWN = 200
+MAX_FULFILMENTS = 1_024
+_NO_OUTCOME: Any = object()
+_MAX_SHOWN = 200
 
 
 class Proposal:
@@ -55,8 +61,8 @@ class Proposal:
         self.expires = tracked.expires
         """On the clock of its participant."""
         self._owner = owner
-        self._outcome: Any = _NOTHING
-        self._changed: Any = _NOTHING
+        self._outcome: Any = _NO_OUTCOME
+        self._changed: Any = _NO_OUTCOME
         """The outcome of a fulfilment with other arguments."""
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -84,10 +90,10 @@ class Proposal:
                 still follow.
         """
         if changed:
-            if self._changed is not _NOTHING:
+            if self._changed is not _NO_OUTCOME:
                 return
             self._changed = outcome
-        elif self._outcome is _NOTHING:
+        elif self._outcome is _NO_OUTCOME:
             self._outcome = outcome
         for waiting in self._waiting:
             if not waiting.done():
@@ -96,7 +102,7 @@ class Proposal:
     @property
     def settled(self) -> bool:
         """True if an outcome is known, of the proposed arguments or others."""
-        return self._outcome is not _NOTHING or self._changed is not _NOTHING
+        return self._outcome is not _NO_OUTCOME or self._changed is not _NO_OUTCOME
 
     async def wait(self, seconds: float, changed: bool) -> Any:
         """Wait for the outcome. Raises TimeoutError."""
@@ -109,7 +115,7 @@ class Proposal:
             finally:
                 self._waiting.remove(waiting)
         outcome = self._outcome
-        if outcome is _NOTHING:
+        if outcome is _NO_OUTCOME:
             if not changed:
                 raise InterlockError(
                     ALREADY_DECIDED,
@@ -123,7 +129,7 @@ class Proposal:
         return outcome
 
 
-def _is_held(response: Response) -> bool:
+def _needs_approval(response: Response) -> bool:
     """Return whether a response says that the call was not made because an operator must approve
     it."""
     if response.error is None:
@@ -134,14 +140,14 @@ def _is_held(response: Response) -> bool:
         return False
 
 
-def _failure_of(name: str) -> Failure:
+def _find_failure(name: str) -> Failure:
     try:
         return failure_by_name(name)
     except KeyError:
         return APPROVAL_REFUSED
 
 
-def _said(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
+def _decision_key(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
     """Return everything that a decision about a proposal depends on."""
     return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
 
@@ -171,7 +177,7 @@ class ProposalTracker:
         clock: Callable[[], float],
         stamp: Callable[[float], str],
         sees_all: bool,
-        seconds: float = LIFETIME,
+        seconds: float = LIFETIME_SECONDS,
     ) -> None:
         """
         Args:
@@ -212,10 +218,10 @@ class ProposalTracker:
             return None
         tracked = self._proposals.fulfilled(head, request)
         if tracked is not None:
-            changed = not same(tracked.params, request.params)
-            seen = seen_of(head, request)
+            changed = not is_same_call(tracked.params, request.params)
+            seen = summarize_message(head, request)
             self._fulfils[head.id] = _Fulfilment(tracked.proposalId, seen, changed)
-            if len(self._fulfils) > MOST_FULFILMENTS:
+            if len(self._fulfils) > MAX_FULFILMENTS:
                 self._forget_one()
         return tracked
 
@@ -229,10 +235,10 @@ class ProposalTracker:
     def answered(self, head: EnvelopeHeader, response: Response) -> None:
         """Record a response."""
         found = self._fulfils.get(head.correlation_id or "")
-        if found is None or not answers(found.seen, head, response):
+        if found is None or not is_response_to(found.seen, head, response):
             return
         asked = found.seen.head
-        if _is_held(response):
+        if _needs_approval(response):
             found.held.add(head.sender)
             # Any of several recipients might make the call. A completed fulfilment stays completed.
             if not found.answered and asked.to and found.held.issuperset(asked.to):
@@ -240,8 +246,8 @@ class ProposalTracker:
             return
         found.answered = True
         proposal = self._known.get(found.proposal)
-        if proposal is not None and may_settle(proposal.to, asked.sender, head.sender):
-            proposal.settle(outcome_of(head.sender, response), changed=found.changed)
+        if proposal is not None and is_proposal_outcome(proposal.to, asked.sender, head.sender):
+            proposal.settle(read_outcome(head.sender, response), changed=found.changed)
 
     def said(self, head: EnvelopeHeader, chat: Chat) -> None:
         """Handle a chat about a proposal: store it as a note for the proposer.
@@ -253,15 +259,19 @@ class ProposalTracker:
         tracked = self._proposals.get(id)
         if id is None or tracked is None:
             return
-        note = f"{head.sender}: {chat.text[:_SHOWN]}"
+        note = f"{head.sender}: {chat.text[:_MAX_SHOWN]}"
         if not chat.ended or tracked.to != (head.sender,) or tracked.proposer not in head.to:
             self._proposals.remark(id, note)
             return
         self._proposals.reject(id, note)
         proposal = self._known.get(id)
         if proposal is not None:
-            data = {"participant": head.sender, "ended": chat.ended[:_SHOWN], "sent": False}
-            proposal.settle(InterlockError(_failure_of(chat.ended), chat.text, data))
+            data = {
+                "participant": head.sender,
+                "ended": chat.ended[:_MAX_SHOWN],
+                "sent": False,
+            }
+            proposal.settle(InterlockError(_find_failure(chat.ended), chat.text, data))
 
     def refused(self, id: str | None, error: InterlockError) -> None:
         """Fail a proposal that the gateway did not forward."""
@@ -283,7 +293,7 @@ class ProposalTracker:
         tracked = self.tracked.get(which)
         if tracked is None:
             raise SendError(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
-        if shown is not None and _said(shown) != _said(tracked):
+        if shown is not None and _decision_key(shown) != _decision_key(tracked):
             raise SendError(
                 f"The proposal {which[:100]!r} has changed. Review it again.",
                 CONFIRMATION_EXPIRED,

@@ -20,13 +20,13 @@ from interlock.core.call import UpstreamResponseError
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
-from interlock.topics.client.tools import RequestServer, reporting
+from interlock.topics.client.tools import RequestServer, progress_reporter
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Notification, Request
 from interlock.topics.wire.proposals import TrackedProposal
-from interlock.topics.wire.threads import id_value
+from interlock.topics.wire.threads import decode_id
 
-MOST_UNDER_WAY: Final = 100
+MAX_REQUESTS_PER_SENDER: Final = 100
 """The maximum number of requests of one participant that are handled at the same time."""
 _log = logging.getLogger("interlock.topics")
 
@@ -56,7 +56,7 @@ class TopicResponder:
         say: EnvelopeSender,
         can: Callable[[str], bool],
         proposal: Callable[[str | None], TrackedProposal | None],
-        most: int = MOST_UNDER_WAY,
+        most: int = MAX_REQUESTS_PER_SENDER,
     ) -> None:
         """
         Args:
@@ -97,13 +97,13 @@ class TopicResponder:
         except InterlockError as error:
             self._answer(head, request, me, error)
             return
-        before = reporting.set(self._reporter(head, request))
+        before = progress_reporter.set(self._reporter(head, request))
         try:
             work = self._work(head, request, me)
             task = asyncio.get_running_loop().create_task(work)
         finally:
-            reporting.reset(before)
-        self._under_way[key] = (id_value(request.id), task)
+            progress_reporter.reset(before)
+        self._under_way[key] = (decode_id(request.id), task)
         self._busy[head.sender] += 1
         task.add_done_callback(lambda _: self._ended(key))
 
@@ -116,7 +116,7 @@ class TopicResponder:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return  # a notification has no error response
         for (sender, _), (id, task) in list(self._under_way.items()):
-            if named and sender == head.sender and id == id_value(named):
+            if named and sender == head.sender and id == decode_id(named):
                 task.cancel()
 
     def left(self, participant: str) -> None:
@@ -148,7 +148,7 @@ class TopicResponder:
         elif not head.to:
             return
         else:
-            payload = _error(request.id, outcome)
+            payload = _write_error(request.id, outcome)
         kind = response_kind(request.method, request.context)
         to = self._addressees(head, request, me)
         try:
@@ -198,7 +198,7 @@ class TopicResponder:
             del self._busy[key[0]]
 
 
-def _error(id: Raw, error: InterlockError) -> bytes:
+def _write_error(id: Raw, error: InterlockError) -> bytes:
     if isinstance(error, UpstreamResponseError):
         return jsonrpc.error_response(id, error.code, error.message, error.raw_data)
     return jsonrpc.error_response(id, error.failure.code, error.message, error.data)

@@ -32,11 +32,11 @@ from interlock.topics.wire.payloads import Request
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
-def _silent(done: float, total: float, message: str) -> None:
+def _ignore_progress(done: float, total: float, message: str) -> None:
     """Ignore progress."""
 
 
-reporting: ContextVar[Report] = ContextVar("reporting", default=_silent)
+progress_reporter: ContextVar[Report] = ContextVar("reporting", default=_ignore_progress)
 """The function that reports progress of the current request."""
 
 
@@ -74,7 +74,7 @@ class _Prompt(msgspec.Struct):
     tool: FunctionTool
 
 
-def _decorated(function: Any, add: Callable[[Any], None]) -> Any:
+def _decorate(function: Any, add: Callable[[Any], None]) -> Any:
     """Add the function and return it. Without a function, return a decorator that does so."""
 
     def offer(one: Any) -> Any:
@@ -122,7 +122,7 @@ class ToolServer:
     ) -> Any:
         """Register a tool, directly or as a decorator."""
         capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
-        return _decorated(
+        return _decorate(
             function,
             lambda one: self.add_tool(one, name or one.__name__, title, description, capability),
         )
@@ -135,7 +135,7 @@ class ToolServer:
         description: str | None = None,
     ) -> Any:
         """Register a prompt, directly or as a decorator."""
-        return _decorated(
+        return _decorate(
             function, lambda one: self.add_prompt(one, name or one.__name__, description)
         )
 
@@ -204,7 +204,7 @@ class ToolServer:
     # -- the methods
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        asked = _params(request, _InitializeParams).protocolVersion
+        asked = _read_params(request, _InitializeParams).protocolVersion
         capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
         result = {
             "protocolVersion": mcp.negotiate_revision(asked),
@@ -219,19 +219,19 @@ class ToolServer:
         return {}
 
     async def _list_tools(self, request: Request) -> dict[str, Any]:
-        _check_page(request)
+        _check_cursor(request)
         return {"tools": [tool.listed() for tool in self._tools.values()]}
 
     async def _list_resources(self, request: Request) -> dict[str, Any]:
-        _check_page(request)
+        _check_cursor(request)
         return {"resources": [one.listed for one in self._resources.values()]}
 
     async def _list_templates(self, request: Request) -> dict[str, Any]:
-        _check_page(request)
+        _check_cursor(request)
         return {"resourceTemplates": []}
 
     async def _list_prompts(self, request: Request) -> dict[str, Any]:
-        _check_page(request)
+        _check_cursor(request)
         return {"prompts": [one.listed for one in self._prompts.values()]}
 
     async def _call(self, request: Request) -> dict[str, Any]:
@@ -242,11 +242,11 @@ class ToolServer:
                 f"There is no tool {request.context[:100]!r} here. Available tools: "
                 f"{', '.join(self._tools) or 'none'}.",
             )
-        arguments = _params(request, _NamedParams).arguments
+        arguments = _read_params(request, _NamedParams).arguments
         try:
-            answer: ToolResult = await tool.start(arguments, reporting.get())
+            answer: ToolResult = await tool.start(arguments, progress_reporter.get())
         except ToolError as trouble:
-            return {"content": [{"type": "text", "text": _told(trouble)}], "isError": True}
+            return {"content": [{"type": "text", "text": _error_text(trouble)}], "isError": True}
         result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
         if answer.data is not None:
             result["structuredContent"] = answer.data
@@ -269,16 +269,16 @@ class ToolServer:
             raise InterlockError(
                 UNKNOWN_PROMPT, f"There is no prompt {request.context[:100]!r} here."
             )
-        arguments = _params(request, _NamedParams).arguments
+        arguments = _read_params(request, _NamedParams).arguments
         try:
-            answer: ToolResult = await prompt.tool.start(arguments, _silent)
+            answer: ToolResult = await prompt.tool.start(arguments, _ignore_progress)
         except ToolError as trouble:
-            raise InterlockError(INVALID_PARAMS, _told(trouble)) from None
+            raise InterlockError(INVALID_PARAMS, _error_text(trouble)) from None
         message = {"role": "user", "content": {"type": "text", "text": answer.text}}
         return {"description": prompt.listed["description"], "messages": [message]}
 
 
-def _told(trouble: ToolError) -> str:
+def _error_text(trouble: ToolError) -> str:
     """Return the error text of a tool.
 
     Every participant can read it. An unexpected exception of a library may contain secrets, so its
@@ -287,7 +287,7 @@ def _told(trouble: ToolError) -> str:
     return str(trouble) if trouble.__cause__ is None else redact(str(trouble))
 
 
-def _params(request: Request, shape: type[Any]) -> Any:
+def _read_params(request: Request, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(request.params, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -296,6 +296,6 @@ def _params(request: Request, shape: type[Any]) -> Any:
         ) from None
 
 
-def _check_page(request: Request) -> None:
-    if _params(request, _ListParams).cursor is not None:
+def _check_cursor(request: Request) -> None:
+    if _read_params(request, _ListParams).cursor is not None:
         raise InterlockError(INVALID_PARAMS, "The cursor is invalid: this list has only one page.")

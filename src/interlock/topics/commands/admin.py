@@ -26,48 +26,56 @@ from interlock.errors import (
 from interlock.primitives.text import format_count
 from interlock.primitives.timestamps import format_local
 from interlock.terminal import output
-from interlock.topics.commands.checks import pattern_doubt
-from interlock.topics.commands.gateway_target import VARIABLE, GatewayTarget
-from interlock.topics.commands.message_format import may, one_line, profile_of
+from interlock.topics.commands.checks import check_pattern
+from interlock.topics.commands.gateway_target import TOKEN_VARIABLE, GatewayTarget
+from interlock.topics.commands.message_format import (
+    describe_capabilities,
+    find_profile,
+    put_on_one_line,
+)
 from interlock.topics.overview import TopicDetails, TopicMember
 
 # -- Topics and their members, formatted for people. No I/O, but it depends on the time zone.
 
-_HEADS: Final = ("topic", "access", "profile", "node", "record", "members", "rejected")
+_COLUMNS: Final = ("topic", "access", "profile", "node", "record", "members", "rejected")
 _GAP: Final = "  "
 _NONE: Final = "-"
-_WIDEST: Final = 40
-_MOST_SHOWN: Final = 10
+_MAX_COLUMN_WIDTH: Final = 40
+_MAX_MEMBERS: Final = 10
 """The maximum number of members of a topic in the list of all topics."""
 
 
-def overview(topics: Sequence[TopicDetails]) -> Iterator[str]:
+def format_topics(topics: Sequence[TopicDetails]) -> Iterator[str]:
     """Yield a table of all topics with their members."""
     if not topics:
         return
-    rows = [_row(one) for one in topics]
-    widths = _widths((_HEADS, *rows))
-    yield _joined(_HEADS, widths)
+    rows = [_topic_cells(one) for one in topics]
+    widths = _measure_columns((_COLUMNS, *rows))
+    yield _format_row(_COLUMNS, widths)
     for topic, row in zip(topics, rows, strict=True):
-        yield _joined(row, widths)
-        members = [_member(one) for one in topic.members[:_MOST_SHOWN]]
-        inner = _widths(members)
+        yield _format_row(row, widths)
+        members = [_member_cells(one) for one in topic.members[:_MAX_MEMBERS]]
+        inner = _measure_columns(members)
         for member in members:
-            yield f"{_GAP}{_joined(member, inner)}"
+            yield f"{_GAP}{_format_row(member, inner)}"
         hidden = len(topic.members) - len(members)
         if hidden:
             yield f"{_GAP}… and {hidden} more: interlock topic list {topic.name}"
 
 
-def detailed(topic: TopicDetails) -> Iterator[str]:
+def format_topic(topic: TopicDetails) -> Iterator[str]:
     """Yield everything about one topic."""
-    yield one_line(topic.name, 128)
-    by = "" if topic.entry == topic.name else f", by {one_line(topic.entry, 128)} in the config"
+    yield put_on_one_line(topic.name, 128)
+    by = (
+        ""
+        if topic.entry == topic.name
+        else f", by {put_on_one_line(topic.entry, 128)} in the config"
+    )
     entries = format_count(topic.seats, "configured participant")
     yield f"  access    {topic.access}, {entries}{by}"
     guests = f"; without a token: {topic.anonymous}" if topic.access == "public" else ""
     yield f"  profile   {topic.profile}{guests}"
-    yield f"  node      {_NONE if topic.node is None else one_line(topic.node, 128)}"
+    yield f"  node      {_NONE if topic.node is None else put_on_one_line(topic.node, 128)}"
     yield f"  record    {topic.record}"
     if not topic.open:
         yield f"  members   none, at most {topic.most}"
@@ -77,56 +85,58 @@ def detailed(topic: TopicDetails) -> Iterator[str]:
     for member in topic.members:
         yield ""
         own = " (the node itself)" if member.inside else ""
-        yield f"{one_line(member.participant_id, 256)}{own}"
-        yield f"  since     {_since(member.connected_at)}"
+        yield f"{put_on_one_line(member.participant_id, 256)}{own}"
+        yield f"  since     {_format_time(member.connected_at)}"
         yield f"  routing   {member.routing}"
         yield f"  rejected  {format_count(member.refused, 'message')}"
-        profile = profile_of(member.capabilities)
+        profile = find_profile(member.capabilities)
         named = f" ({profile})" if profile else ""
         yield f"  may send{named}:" + ("" if member.capabilities else " nothing")
         for pattern in member.capabilities:
-            yield f"    {one_line(pattern)}"
+            yield f"    {put_on_one_line(pattern)}"
 
 
-def _row(topic: TopicDetails) -> tuple[str, ...]:
+def _topic_cells(topic: TopicDetails) -> tuple[str, ...]:
     """Return the row of a topic: its settings and its current state."""
     return (
-        one_line(topic.name, 128),
+        put_on_one_line(topic.name, 128),
         topic.access,
         topic.profile,
-        _NONE if topic.node is None else one_line(topic.node, 128),
+        _NONE if topic.node is None else put_on_one_line(topic.node, 128),
         _NONE if topic.record == "off" else topic.record,
         str(len(topic.members)) if topic.open else _NONE,
         str(topic.refused) if topic.open else _NONE,
     )
 
 
-def _member(member: TopicMember) -> tuple[str, ...]:
+def _member_cells(member: TopicMember) -> tuple[str, ...]:
     more = ["the node itself"] if member.inside else []
     if member.refused:
         more.append(f"{member.refused} rejected")
     return (
-        one_line(member.participant_id, 256),
-        one_line(may(member.capabilities)),
+        put_on_one_line(member.participant_id, 256),
+        put_on_one_line(describe_capabilities(member.capabilities)),
         member.routing,
-        f"since {_since(member.connected_at)}",
+        f"since {_format_time(member.connected_at)}",
         ", ".join(more),
     )
 
 
-def _since(moment: str) -> str:
+def _format_time(moment: str) -> str:
     """Format a time in the local time zone."""
     try:
         return format_local(datetime.fromisoformat(moment).timestamp(), "seconds")
     except (ValueError, OverflowError):
-        return one_line(moment, 40)
+        return put_on_one_line(moment, 40)
 
 
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [min(_WIDEST, max(map(cell_len, column))) for column in zip(*rows, strict=True)]
+def _measure_columns(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        min(_MAX_COLUMN_WIDTH, max(map(cell_len, column))) for column in zip(*rows, strict=True)
+    ]
 
 
-def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(row: Sequence[str], widths: Sequence[int]) -> str:
     """Format a row. A cell that is wider than its column is not cut: ids and patterns matter."""
     cells = (
         cell if cell_len(cell) >= width else set_cell_size(cell, width)
@@ -137,59 +147,61 @@ def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
 
 T = TypeVar("T")
 
-_WITHIN: Final = 15.0
+_TIMEOUT_SECONDS: Final = 15.0
 """A timeout in seconds. The node may have to ask an issuer about the token."""
-_MOST_ANSWER: Final = 64 * 1024 * 1024
-_MOST_NAMED: Final = 20
-_NOT_THERE: Final = "not_found"
-_SEVERAL: Final = "Use --topic NAME."
+_MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+_MAX_NAMES: Final = 20
+_NOT_FOUND: Final = "not_found"
+_TOPIC_HINT: Final = "Use --topic NAME."
 _WITHOUT_TOKEN: Final = {
-    401: f"Set a token with ${VARIABLE} or --token-file.",
+    401: f"Set a token with ${TOKEN_VARIABLE} or --token-file.",
     403: (
         "Without a token you are the caller local, the user of this machine. Set a token with "
-        f"${VARIABLE} or --token-file."
+        f"${TOKEN_VARIABLE} or --token-file."
     ),
 }
 """Advice for callers without a token, by status code."""
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     """The error body of the node."""
 
     error: str
     message: str
 
 
-def show(there: GatewayTarget, name: str | None, *, json: bool) -> None:
+def print_topics(there: GatewayTarget, name: str | None, *, json: bool) -> None:
     """Print all topics, or one. Raises InterlockError."""
     from interlock.topics.overview import TopicDetails
 
-    body = _ask(there, "/admin/topics", {} if name is None else {"topic": name})
-    found = _read(body, dict[str, list[TopicDetails]], there).get("topics", [])
+    body = _send_request(there, "/admin/topics", {} if name is None else {"topic": name})
+    found = _decode_body(body, dict[str, list[TopicDetails]], there).get("topics", [])
     if name is not None and not found:
-        raise InterlockError(INVALID_PARAMS, _no_such(there, name))
+        raise InterlockError(INVALID_PARAMS, _describe_unknown_topic(there, name))
     if json:
         output.print_json(msgspec.json.decode(body))
         return
-    for line in overview(found) if name is None else detailed(found[0]):
+    for line in format_topics(found) if name is None else format_topic(found[0]):
         print(output.sanitize(line))
     if not found:
         output.print_note("the node has no topics. Add them to its config, under topics.rooms.")
 
 
-def _no_such(there: GatewayTarget, name: str) -> str:
+def _describe_unknown_topic(there: GatewayTarget, name: str) -> str:
     from interlock.topics.overview import TopicDetails
 
-    every = _read(_ask(there, "/admin/topics", {}), dict[str, list[TopicDetails]], there)
-    names = [one_line(one.name, 128) for one in every.get("topics", [])]
+    every = _decode_body(
+        _send_request(there, "/admin/topics", {}), dict[str, list[TopicDetails]], there
+    )
+    names = [put_on_one_line(one.name, 128) for one in every.get("topics", [])]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f'there is no topic {name}; did you mean "{close[0]}"?'
-    more = ", …" if len(names) > _MOST_NAMED else ""
-    return f"there is no topic {name}. Topics: {', '.join(names[:_MOST_NAMED])}{more}."
+    more = ", …" if len(names) > _MAX_NAMES else ""
+    return f"there is no topic {name}. Topics: {', '.join(names[:_MAX_NAMES])}{more}."
 
 
-def change(
+def change_capabilities(
     there: GatewayTarget,
     id: str,
     give: list[str],
@@ -202,33 +214,33 @@ def change(
     from interlock.topics.member import CapabilityUpdate
 
     for pattern in give:
-        doubt = pattern_doubt(pattern)
+        doubt = check_pattern(pattern)
         if doubt is not None:
             output.print_note(f"Warning: {doubt[0]}: {doubt[1]}.")
-    body = _ask(
+    body = _send_request(
         there,
         f"/admin/participants/{quote(id, safe='')}/capabilities",
         {} if topic is None else {"topic": topic},
         {"add": give, "remove": take},
     )
-    done = _read(body, CapabilityUpdate, there)
+    done = _decode_body(body, CapabilityUpdate, there)
     if json:
         output.print_json(msgspec.json.decode(body))
     else:
-        print(one_line(done.participant_id))
-        print(f"  before  {_listed(done.old_capabilities)}")
-        print(f"  now     {_listed(done.new_capabilities)}")
-    for note in _notes(done.old_capabilities, done.new_capabilities, take):
-        output.print_note(f"Note: {one_line(note)}")
+        print(put_on_one_line(done.participant_id))
+        print(f"  before  {_format_capabilities(done.old_capabilities)}")
+        print(f"  now     {_format_capabilities(done.new_capabilities)}")
+    for note in _list_notes(done.old_capabilities, done.new_capabilities, take):
+        output.print_note(f"Note: {put_on_one_line(note)}")
 
 
-def _listed(capabilities: tuple[str, ...]) -> str:
+def _format_capabilities(capabilities: tuple[str, ...]) -> str:
     """Format capabilities without truncation."""
     words = ", ".join(capabilities) or "none (it can only listen)"
-    return one_line(words, len(words))
+    return put_on_one_line(words, len(words))
 
 
-def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
+def _list_notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
     """Return notes about effects that the user may not expect."""
     from interlock.protocol.kinds import compile_grants, find_pattern_problem
 
@@ -246,7 +258,9 @@ def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list
 # -- requests
 
 
-def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = None) -> bytes:
+def _send_request(
+    there: GatewayTarget, path: str, query: dict[str, str], sent: Any = None
+) -> bytes:
     """Send a request and return the body. Raises InterlockError, with the node's message if there
     is one."""
     import http.client
@@ -255,7 +269,7 @@ def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = Non
     if sent is not None:
         fields["Content-Type"] = "application/json"
     target = f"{path}?{urlencode(query)}" if query else path
-    connection = there.over_http(_WITHIN)
+    connection = there.over_http(_TIMEOUT_SECONDS)
     try:
         connection.request(
             "GET" if sent is None else "POST",
@@ -264,60 +278,60 @@ def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = Non
             headers=fields,
         )
         answer = connection.getresponse()
-        body = answer.read(_MOST_ANSWER)
+        body = answer.read(_MAX_RESPONSE_BYTES)
     except (OSError, http.client.HTTPException) as error:
         instead = there.instead if isinstance(error, ConnectionRefusedError) else ""
-        why = instead or f": {_reason(error)}."
+        why = instead or f": {_describe_error(error)}."
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_place(there)}{why}"
+            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_netloc(there)}{why}"
         ) from None
     finally:
         connection.close()
     if answer.status == 200:
         return body
-    raise _refused(there, answer.status, body)
+    raise _read_error(there, answer.status, body)
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"no response within {_WITHIN:.0f} s"
+        return f"no response within {_TIMEOUT_SECONDS:.0f} s"
     untrusted = getattr(error, "verify_message", None)
     if untrusted:
         return f"its certificate is not trusted ({untrusted})"
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _place(there: GatewayTarget) -> str:
+def _netloc(there: GatewayTarget) -> str:
     return urlsplit(there.url).netloc
 
 
-def _refused(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
+def _read_error(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
     try:
-        told = msgspec.json.decode(body, type=_Refusal)
+        told = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = _Refusal(_NOT_THERE if status == 404 else "", "")
-    if told.error == _NOT_THERE:
+        told = _ErrorBody(_NOT_FOUND if status == 404 else "", "")
+    if told.error == _NOT_FOUND:
         return InterlockError(
             INVALID_REQUEST,
-            f"the node at {_place(there)} has no administrators of topics (HTTP 404). Add them to "
+            f"the node at {_netloc(there)} has no administrators of topics (HTTP 404). Add them to "
             "topics.admins in its config.",
         )
     if not told.message:
-        return InterlockError(INTERNAL, f"{_place(there)} returned HTTP {status}; is it a node?")
+        return InterlockError(INTERNAL, f"{_netloc(there)} returned HTTP {status}; is it a node?")
     try:
         failure = failure_by_name(told.error)
     except KeyError:
         failure = INVALID_REQUEST
     more = "" if there.fields else _WITHOUT_TOKEN.get(status, "")
     if failure is NAMESPACE_CONFLICT:
-        more = _SEVERAL
-    return InterlockError(failure, f"{one_line(told.message)} {more}".rstrip())
+        more = _TOPIC_HINT
+    return InterlockError(failure, f"{put_on_one_line(told.message)} {more}".rstrip())
 
 
-def _read(body: bytes, shape: type[T], there: GatewayTarget) -> T:
+def _decode_body(body: bytes, shape: type[T], there: GatewayTarget) -> T:
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InterlockError(
-            INTERNAL, f"{_place(there)} sent an invalid response; is it a node?"
+            INTERNAL, f"{_netloc(there)} sent an invalid response; is it a node?"
         ) from None

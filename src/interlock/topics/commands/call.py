@@ -16,16 +16,16 @@ from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
 from interlock.terminal import log_lines, output
 from interlock.terminal.call_arguments import ArgumentError, read_arguments, read_json_object
 from interlock.topics.client import Chat, Event, Participant
-from interlock.topics.client.participant import TIMEOUT
+from interlock.topics.client.participant import DEFAULT_TIMEOUT_SECONDS
 from interlock.topics.commands.gateway_target import GatewayTarget
-from interlock.topics.commands.message_format import one_line
-from interlock.topics.commands.plain import inside, laid_out
+from interlock.topics.commands.message_format import put_on_one_line
+from interlock.topics.commands.plain import connect_once, wrap_for_terminal
 
-_LISTED_WITHIN: Final = 5.0
-_MOST_WORDS: Final = 2_000
+_LIST_TIMEOUT_SECONDS: Final = 5.0
+_MAX_REMARK_LENGTH: Final = 2_000
 
 
-async def make(
+async def make_call(
     gateway: GatewayTarget,
     topic: str,
     to: str,
@@ -44,14 +44,14 @@ async def make(
     log_lines.log_to_stderr(logging.ERROR)
     try:
         arguments = {} if json is None else read_json_object(json)
-        async with inside(gateway, topic) as participant:
+        async with connect_once(gateway, topic) as participant:
             if words:
-                arguments = read_arguments(words, await _schema(participant, to, tool))
+                arguments = read_arguments(words, await _read_schema(participant, to, tool))
             params = {"name": tool, "arguments": arguments}
             if propose or not participant.can(request_kind(TOOLS_CALL, tool)):
-                result = await _proposed(participant, to, params, timeout)
+                result = await _propose_call(participant, to, params, timeout)
             else:
-                seconds = TIMEOUT if timeout is None else timeout
+                seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
                 result = await participant.request(to, TOOLS_CALL, params, seconds)
     except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
@@ -60,7 +60,7 @@ async def make(
     return msgspec.json.encode(result)
 
 
-async def _proposed(
+async def _propose_call(
     participant: Participant, to: str, params: dict[str, Any], timeout: float | None
 ) -> Any:
     id = ""
@@ -72,8 +72,8 @@ async def _proposed(
         if chat.ended and head.sender == to:
             # The proposal has ended: its error reports that.
             return
-        words = one_line(f"{head.sender}: {chat.text}", _MOST_WORDS)
-        output.print_note(laid_out(words, sys.stderr))
+        words = put_on_one_line(f"{head.sender}: {chat.text}", _MAX_REMARK_LENGTH)
+        output.print_note(wrap_for_terminal(words, sys.stderr))
         if chat.ended:
             output.print_note("Others may still fulfil it. Ctrl-C stops waiting.")
 
@@ -81,19 +81,20 @@ async def _proposed(
     proposal = await participant.propose(to, TOOLS_CALL, params)
     id = proposal.id
     output.print_note(
-        f"proposed to {one_line(to, 128)} as {id}. Waiting until a participant fulfils it; Ctrl-C "
+        f"proposed to {put_on_one_line(to, 128)} as {id}. Waiting until a participant fulfils it; "
+        "Ctrl-C "
         "stops waiting."
     )
     return await proposal.outcome(timeout)
 
 
-async def _schema(participant: Participant, to: str, tool: str) -> dict[str, Any]:
+async def _read_schema(participant: Participant, to: str, tool: str) -> dict[str, Any]:
     """Return the input schema of the tool. Empty if it is not available: then all values are
     strings."""
     if not participant.can(request_kind(TOOLS_LIST)):
         return {}
     try:
-        listed = await participant.request(to, TOOLS_LIST, {}, _LISTED_WITHIN)
+        listed = await participant.request(to, TOOLS_LIST, {}, _LIST_TIMEOUT_SECONDS)
     except InterlockError:
         # The call itself reports the problem.
         return {}

@@ -16,19 +16,19 @@ from interlock.core.config import Config, RuleConfig, TokenConfig
 from interlock.protocol import mcp
 from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, compile_grants
 from interlock.terminal.config_source import ConfigWarning
-from interlock.topics.admission import RESTRICTED, capabilities_of
-from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
+from interlock.topics.admission import RESTRICTED, list_capabilities
+from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.trust.identity.api_tokens import AccessToken
 
 _LOCAL: Final = "local"
 _GLOB: Final = frozenset("*?[")
-_MCP: Final = ("request", "response", "proposal")
+_MCP_ACTIONS: Final = ("request", "response", "proposal")
 _METHODS: Final = tuple(mcp.METHODS)
-_ANSWERS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOLS_CALL}")
-_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
+_RESPONSE_KINDS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOLS_CALL}")
+_CALL_KIND: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 
 
-def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[ConfigWarning]:
+def check_topics(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[ConfigWarning]:
     """Yield warnings about the topics of a config.
 
     - callers, administrators and upstreams that no token names, if tokens name all callers;
@@ -40,42 +40,46 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
         made: valid tokens that are not in the config.
     """
     for name, topic in config.section(TopicsConfig).rooms.items():
-        yield from _capabilities(name, topic)
-        yield from _closed(name, topic)
-        yield from _mute(name, topic)
-    yield from _free_elsewhere(config, made)
+        yield from _check_capabilities(name, topic)
+        yield from _check_access(name, topic)
+        yield from _check_upstreams(name, topic)
+    yield from _check_calls_elsewhere(config, made)
     identity = config.identity
     if identity.issuers or identity.introspection:
         # An issuer names the callers, so the config alone does not tell who exists.
         return
     callers = {_LOCAL, *(one.name for one in config.tokens), *(one.name for one in made)}
     callers |= {one.name for one in identity.certificates}
-    yield from _strangers(("topics", "admins"), config.section(TopicsConfig).admins, callers)
+    yield from _check_callers(("topics", "admins"), config.section(TopicsConfig).admins, callers)
     for name, topic in config.section(TopicsConfig).rooms.items():
         at = ("topics", "rooms", name)
         for number, seat in enumerate(topic.seats):
-            yield from _strangers((*at, "seats", number, "callers"), seat.callers, callers)
-        if topic.node is not None and topic.node in callers and _by_own_name(topic.node, topic):
+            yield from _check_callers((*at, "seats", number, "callers"), seat.callers, callers)
+        if (
+            topic.node is not None
+            and topic.node in callers
+            and _joins_under_own_name(topic.node, topic)
+        ):
             what = f"the caller {topic.node} has the same name and cannot join under it"
             yield (*at, "node"), what, "set another id for the caller or for the node"
         ids = callers | {seat.id for seat in topic.seats if seat.id is not None}
         for id in topic.upstreams:
             if id not in ids:
                 what = f"no token and no participant of the topic has the name {id}"
-                yield (*at, "upstreams", id), what, _hint(id, ids)
+                yield (*at, "upstreams", id), what, _suggest_name(id, ids)
 
 
-def _strangers(
+def _check_callers(
     path: tuple[str | int, ...], globs: Iterable[str], known: set[str]
 ) -> Iterator[ConfigWarning]:
     for number, glob in enumerate(globs):
         if any(fnmatchcase(one, glob) for one in known):
             continue
         fits = "matches" if _GLOB & {*glob} else "has the name"
-        yield (*path, number), f"no token of this config {fits} {glob}", _hint(glob, known)
+        yield (*path, number), f"no token of this config {fits} {glob}", _suggest_name(glob, known)
 
 
-def _hint(name: str, known: set[str]) -> str:
+def _suggest_name(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     if close:
         return f'did you mean "{close[0]}"?'
@@ -84,31 +88,31 @@ def _hint(name: str, known: set[str]) -> str:
     return "correct it, or create a token: interlock token create"
 
 
-def _by_own_name(caller: str, topic: TopicConfig) -> bool:
+def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:
     """Return whether a caller, if it may join, does so under its own name."""
-    seat = _seat_of(caller, topic)
+    seat = _find_participant(caller, topic)
     return seat is not None and seat.id is None
 
 
-def _closed(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
+def _check_access(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     if topic.access == RESTRICTED and not topic.seats:
         what = "the topic is restricted and has no participants, so nobody can join"
         hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
         yield ("topics", "rooms", name), what, hint
 
 
-def _capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
+def _check_capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     for number, seat in enumerate(topic.seats):
         for index, pattern in enumerate(seat.capabilities):
-            doubt = pattern_doubt(pattern)
+            doubt = check_pattern(pattern)
             if doubt is not None:
                 yield ("topics", "rooms", name, "seats", number, "capabilities", index), *doubt
 
 
-def pattern_doubt(pattern: str) -> tuple[str, str] | None:
+def check_pattern(pattern: str) -> tuple[str, str] | None:
     """Return what is wrong with a capability that looks like an MCP kind, and the correct form.
     None if nothing."""
-    meant = _meant(pattern)
+    meant = _suggest_pattern(pattern)
     if meant is None:
         return None
     hint = f"use {meant}" if meant else _MCP_FORMS
@@ -118,32 +122,32 @@ def pattern_doubt(pattern: str) -> tuple[str, str] | None:
 _MCP_FORMS: Final = "use mcp/request:…, mcp/proposal:…, mcp/response:… or mcp/*"
 
 
-def _meant(pattern: str) -> str | None:
+def _suggest_pattern(pattern: str) -> str | None:
     """Return the pattern that the author probably meant. None: the pattern is valid; empty:
     unknown."""
     lowered = pattern.lower()
     if lowered.startswith(("mcp:", "mcp.")):
-        return _better(f"mcp/{lowered[4:]}")
+        return _refine_suggestion(f"mcp/{lowered[4:]}")
     if pattern != lowered and lowered.startswith(("mcp/", CHAT)) and not pattern.startswith("mcp/"):
-        return _better(lowered)
+        return _refine_suggestion(lowered)
     family, slash, rest = pattern.partition("/")
     if family != "mcp":
         return CHAT if pattern.startswith(f"{CHAT}:") else None
     action, colon, method = rest.partition(":")
     if "*" in action.partition("/")[0]:
         return None
-    if not slash or action not in _MCP:
-        close = difflib.get_close_matches(action, _MCP, n=1, cutoff=0.75)
-        return _better(f"mcp/{close[0]}{colon}{method}") if close and method else ""
-    return _meant_method(f"mcp/{action}", method)
+    if not slash or action not in _MCP_ACTIONS:
+        close = difflib.get_close_matches(action, _MCP_ACTIONS, n=1, cutoff=0.75)
+        return _refine_suggestion(f"mcp/{close[0]}{colon}{method}") if close and method else ""
+    return _suggest_method(f"mcp/{action}", method)
 
 
-def _better(pattern: str) -> str:
+def _refine_suggestion(pattern: str) -> str:
     """Return the pattern, or a correction of it if it is no valid kind either."""
-    return _meant(pattern) or pattern
+    return _suggest_pattern(pattern) or pattern
 
 
-def _meant_method(family: str, rest: str) -> str | None:
+def _suggest_method(family: str, rest: str) -> str | None:
     method, colon, context = rest.partition(":")
     if not method or any(
         KindPattern(f"{family}:{method}").grants(f"{family}:{one}") for one in _METHODS
@@ -159,13 +163,13 @@ def _meant_method(family: str, rest: str) -> str | None:
 # -- participants
 
 
-def _seat_of(caller: str, topic: TopicConfig) -> SeatConfig | None:
+def _find_participant(caller: str, topic: TopicConfig) -> ParticipantConfig | None:
     """Return the participant entry of a caller by its name alone. None: it may not join."""
-    seat = _own_seat(caller, (), topic)
-    return SeatConfig() if seat is None and topic.access != RESTRICTED else seat
+    seat = _find_entry(caller, (), topic)
+    return ParticipantConfig() if seat is None and topic.access != RESTRICTED else seat
 
 
-def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConfig | None:
+def _find_entry(caller: str, roles: Iterable[str], topic: TopicConfig) -> ParticipantConfig | None:
     """Return the entry that matches the name or one of the roles."""
     for seat in topic.seats:
         named = any(fnmatchcase(caller, glob) for glob in seat.callers)
@@ -174,21 +178,21 @@ def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConf
     return None
 
 
-def _mute(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
+def _check_upstreams(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     """Yield upstreams that may not send responses."""
     for id in topic.upstreams:
         named = next((seat for seat in topic.seats if seat.id == id), None)
-        seat = named or _seat_of(id, topic)
+        seat = named or _find_participant(id, topic)
         if seat is None or (named is None and seat.id is not None):
             continue
-        granted = compile_grants(capabilities_of(seat, topic.profile))
-        if not all(map(granted.grants, _ANSWERS)):
+        granted = compile_grants(list_capabilities(seat, topic.profile))
+        if not all(map(granted.grants, _RESPONSE_KINDS)):
             what = f"{id} may not send responses, so its tools cannot be listed"
             hint = "give it profile: response_only, or capabilities: ['mcp/response:*']"
             yield ("topics", "rooms", name, "upstreams", id), what, hint
 
 
-def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[ConfigWarning]:
+def _check_calls_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[ConfigWarning]:
     """Yield one warning about callers that may only propose in topics but call tools elsewhere."""
     policy, rooms = config.policy, config.section(TopicsConfig).rooms.values()
     upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())
@@ -197,14 +201,14 @@ def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Con
     free: dict[str, None] = {}
     tokens: list[TokenConfig | AccessToken] = [*config.tokens, *made]
     for token in tokens:
-        seats = [(_own_seat(token.name, token.roles, topic), topic) for topic in rooms]
+        seats = [(_find_entry(token.name, token.roles, topic), topic) for topic in rooms]
         granted = [
-            compile_grants(capabilities_of(seat, topic.profile)) for seat, topic in seats if seat
+            compile_grants(list_capabilities(seat, topic.profile)) for seat, topic in seats if seat
         ]
         if "call" not in token.may or token.scopes is not None or not granted:
             continue
-        held = any(_holds(rule, token.name) for rule in policy.rules)
-        if not held and not any(one.grants(_CALLS) for one in granted):
+        held = any(_stops_all_calls(rule, token.name) for rule in policy.rules)
+        if not held and not any(one.grants(_CALL_KIND) for one in granted):
             free[token.name] = None
     if free:
         *some, last = free
@@ -217,7 +221,7 @@ def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Con
         yield ("tokens",), what, hint
 
 
-def _holds(rule: RuleConfig, caller: str) -> bool:
+def _stops_all_calls(rule: RuleConfig, caller: str) -> bool:
     """Return whether a rule stops every tool call of a caller."""
     limits = rule.selectors().keys() - {"tools", "callers"}
     tools = not rule.tools or "*" in rule.tools

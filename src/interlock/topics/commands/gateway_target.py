@@ -35,34 +35,34 @@ from interlock.errors import (
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, REPLACED_CODE
 from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode
-from interlock.topics.commands.message_format import one_line
+from interlock.topics.commands.message_format import put_on_one_line
 from interlock.topics.config import TopicsConfig
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-VARIABLE: Final = "INTERLOCK_TOKEN"
-_MOST_TOKEN: Final = 64 * 1024
-_OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+TOKEN_VARIABLE: Final = "INTERLOCK_TOKEN"
+_MAX_TOKEN_BYTES: Final = 64 * 1024
+_DIALLABLE_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Listen addresses that cannot be dialled, and their replacements."""
-_NO_PATH: Final = 404
-_NO_SEAT: Final = 403
-_MOST_NAMED: Final = 20
+_HTTP_NOT_FOUND: Final = 404
+_HTTP_FORBIDDEN: Final = 403
+_MAX_NAMES: Final = 20
 _WITHOUT_TOKEN: Final = {
-    401: f"Set a token with ${VARIABLE} or --token-file.",
+    401: f"Set a token with ${TOKEN_VARIABLE} or --token-file.",
     403: (
         "Without a token you are the caller local, the user of this machine. Add it to the "
         "participants of the topic: {callers: [local], profile: full_access}. Or set a token with "
-        f"${VARIABLE} or --token-file."
+        f"${TOKEN_VARIABLE} or --token-file."
     ),
 }
 """Advice for callers without a token, by status code."""
-_REPLACED: Final = (
+_REPLACED_REASON: Final = (
     "another program joined as the same participant, and the newest connection stays (join, watch, "
     "send, call and bridge each have one)."
 )
-_ONE_EACH: Final = f"Give each program its own token, with ${VARIABLE} or --token-file"
-_SOMEBODY: Final = ("certificate", "TLS", "does not open a WebSocket")
+_TOKEN_HINT: Final = f"Give each program its own token, with ${TOKEN_VARIABLE} or --token-file"
+_SERVER_RESPONDED: Final = ("certificate", "TLS", "does not open a WebSocket")
 """Parts of errors that show that a server responded, though not as expected."""
 
 GatewayOption = Annotated[
@@ -134,16 +134,16 @@ class GatewayTarget:
         """Return a better error: with the cause of a failed connection, and with advice from the
         config."""
         if self.error is not None and error.failure is INTERNAL:
-            return self._advised(_on_one_line(self.error))
-        error = _on_one_line(error)
+            return self._advised(_put_on_one_line(self.error))
+        error = _put_on_one_line(error)
         data = error.data or {}
         if data.get("close") == REPLACED_CODE:
             return InterlockError(error.failure, self._replaced(), data)
-        if data.get("status") == _NO_PATH:
+        if data.get("status") == _HTTP_NOT_FOUND:
             # Not an error of the local config.
             words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
             return InterlockError(INVALID_REQUEST, words, data)
-        more = self._no_such_topic() if data.get("status") == _NO_SEAT else ""
+        more = self._no_such_topic() if data.get("status") == _HTTP_FORBIDDEN else ""
         if not more and self._token is None:
             more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
         if not more:
@@ -178,7 +178,7 @@ class GatewayTarget:
         if error.failure is not UPSTREAM_UNAVAILABLE:
             return error
         words = [error.message, self._doubt]
-        if not _is_answered(error) and not any(one in error.message for one in _SOMEBODY):
+        if not _has_response(error) and not any(one in error.message for one in _SERVER_RESPONDED):
             words.insert(1, self._start_one())
         return InterlockError(error.failure, " ".join(filter(None, words)), error.data)
 
@@ -199,13 +199,13 @@ class GatewayTarget:
     def _replaced(self) -> str:
         """Return the error text for a participant that was replaced by another program of the same
         user."""
-        happened = f"Disconnected from {self.topic}: {_REPLACED}"
+        happened = f"Disconnected from {self.topic}: {_REPLACED_REASON}"
         if self._token is None:
             return (
                 f"{happened} All programs without a token are one participant, the user of this "
-                f"machine. {_ONE_EACH} (see `tokens` in the node's config)."
+                f"machine. {_TOKEN_HINT} (see `tokens` in the node's config)."
             )
-        return f"{happened} {_ONE_EACH}, and join again."
+        return f"{happened} {_TOKEN_HINT}, and join again."
 
     def _trusted(self) -> ssl.SSLContext:
         if self._own is not None and self._own.config.tls is not None:
@@ -227,8 +227,8 @@ class GatewayTarget:
         close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
         if close:
             return f'Its config has no topic {self.topic}; did you mean "{close[0]}"?'
-        more = ", …" if len(names) > _MOST_NAMED else ""
-        return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
+        more = ", …" if len(names) > _MAX_NAMES else ""
+        return f"Topics of its config: {', '.join(names[:_MAX_NAMES])}{more}."
 
     def _no_topics(self) -> str:
         if self._own is None or self._own.config.section(TopicsConfig).rooms or self._doubt:
@@ -261,11 +261,11 @@ class GatewayTarget:
         or nothing runs there."""
         error = self.error
         if error is not None and not self._reached:
-            if not _is_answered(error):
+            if not _has_response(error):
                 raise error
             if error.message != self._noted:
                 self._noted = error.message
-                output.print_note(f"{one_line(error.message)} Retrying.")
+                output.print_note(f"{put_on_one_line(error.message)} Retrying.")
         await asyncio.sleep(seconds)
 
     async def _not_again(self, seconds: float) -> None:
@@ -274,20 +274,20 @@ class GatewayTarget:
         raise self.error
 
 
-def _is_answered(error: InterlockError) -> bool:
+def _has_response(error: InterlockError) -> bool:
     """Return whether a server responded with an error."""
     return "status" in (error.data or {})
 
 
-def _on_one_line(error: InterlockError) -> InterlockError:
+def _put_on_one_line(error: InterlockError) -> InterlockError:
     """Put the error text on one line. A gateway may send anything, including text that imitates
     output of this program. Config errors are our own and keep their lines."""
     if isinstance(error, ConfigError):
         return error
-    return InterlockError(error.failure, one_line(error.message), error.data)
+    return InterlockError(error.failure, put_on_one_line(error.message), error.data)
 
 
-def gateway(
+def find_gateway(
     config: Path | None,
     node: str | None,
     url: str | None,
@@ -300,30 +300,32 @@ def gateway(
             if given is not None:
                 raise typer.BadParameter(f"{option} cannot be combined with --gateway.")
         try:
-            check_gateway_url(url, token=f"set a token with ${VARIABLE} or --token-file")
+            check_gateway_url(url, token=f"set a token with ${TOKEN_VARIABLE} or --token-file")
         except BadValue as bad:
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
-        meant, where = None, _Place(url)
+        meant, where = None, _TopicsUrl(url)
     else:
         meant = node_discovery.find_node(config, node)
-        where = _place_of(meant, named=node is not None)
+        where = _find_topics_url(meant, named=node is not None)
     if ca is not None:
         if meant is not None and meant.config.tls is not None:
             raise typer.BadParameter("--ca: the config of this node already has its certificate.")
         if not where.url.startswith("wss:"):
             raise typer.BadParameter(f"--ca requires a wss:// URL. This is {where.url}.")
     trusted = None if ca is None else str(ca)
-    return GatewayTarget(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
+    return GatewayTarget(
+        where.url, read_token(token_file), ca=trusted, own=meant, doubt=where.doubt
+    )
 
 
-class _Place(NamedTuple):
+class _TopicsUrl(NamedTuple):
     """The URL of the topics, and why it may be wrong."""
 
     url: str
     doubt: str = ""
 
 
-def _place_of(meant: TargetNode, *, named: bool) -> _Place:
+def _find_topics_url(meant: TargetNode, *, named: bool) -> _TopicsUrl:
     """Return the URL of the topics of a node. The running node is asked if its config is unknown or
     invalid.
 
@@ -341,13 +343,13 @@ def _place_of(meant: TargetNode, *, named: bool) -> _Place:
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
         told = urlsplit(now.topics_url)
-        url = _url(told.scheme, told.hostname or "", told.port, told.path)
+        url = _make_url(told.scheme, told.hostname or "", told.port, told.path)
         if told.scheme == "wss" and meant.config.tls is None:
             doubt = "If its CA is private, add --ca FILE."
     else:
         config = meant.config
         scheme = "ws" if config.tls is None else "wss"
-        url = _url(
+        url = _make_url(
             scheme, config.address.host, config.address.port, config.section(TopicsConfig).path
         )
         if named and meant.source is None and (now is None or now.topics_url is UNSET):
@@ -363,23 +365,23 @@ def _place_of(meant: TargetNode, *, named: bool) -> _Place:
             raise typer.BadParameter(
                 f"--node: {bad.message}; set a wss:// URL with --gateway."
             ) from None
-    return _Place(url, doubt)
+    return _TopicsUrl(url, doubt)
 
 
-def _url(scheme: str, host: str, port: int | None, path: str) -> str:
-    host = _OWN.get(host, host)
+def _make_url(scheme: str, host: str, port: int | None, path: str) -> str:
+    host = _DIALLABLE_HOSTS.get(host, host)
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
 
-def token_of(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
     """Return the token, or None. Raises InterlockError."""
     if file is None:
-        return _checked(os.environ.get(VARIABLE) or None, f"${VARIABLE}")
+        return _check_token(os.environ.get(TOKEN_VARIABLE) or None, f"${TOKEN_VARIABLE}")
     try:
         with open(file, encoding="utf-8") as opened:
             shared = stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & (stat.S_IRGRP | stat.S_IROTH)
-            token = opened.readline(_MOST_TOKEN).strip()
-            more = "" if token else opened.read(_MOST_TOKEN).strip()
+            token = opened.readline(_MAX_TOKEN_BYTES).strip()
+            more = "" if token else opened.read(_MAX_TOKEN_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not a text file"
         raise InterlockError(CONFIG, f"cannot read the token file {file}: {why}.") from None
@@ -390,10 +392,10 @@ def token_of(file: Path | None) -> str | None:
         output.print_note(
             f"Note: other users of this machine can read {file}. Fix: chmod 600 {file}"
         )
-    return _checked(token, f"the token file {file}")
+    return _check_token(token, f"the token file {file}")
 
 
-def _checked(token: str | None, where: str) -> str | None:
+def _check_token(token: str | None, where: str) -> str | None:
     if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise InterlockError(CONFIG, f"{where} has characters that are invalid in a token.")
     return token

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 _ESCAPE: Final = "\x1b"
-_PASTE_BEGINS: Final = "\x1b[200~"
-_PASTE_ENDS: Final = "\x1b[201~"
+_PASTE_START: Final = "\x1b[200~"
+_PASTE_END: Final = "\x1b[201~"
 PASTE_ON: Final = "\x1b[?2004h"
 PASTE_OFF: Final = "\x1b[?2004l"
 """These sequences make a terminal mark the beginning and end of a paste."""
@@ -53,7 +53,7 @@ _SEQUENCES: Final = {
     "[6~": "page_down",
     "[Z": "tab",
 }
-_LONGEST: Final = 32
+_MAX_SEQUENCE_LENGTH: Final = 32
 """The maximum length of an escape sequence."""
 
 
@@ -93,25 +93,25 @@ class KeyParser:
         return found
 
     def _paste(self, text: str, at: int, found: list[Key]) -> int:
-        end = text.find(_PASTE_ENDS, at)
+        end = text.find(_PASTE_END, at)
         if end >= 0:
             self._pasting = False
-            found.append(Key("paste", _plain(text[at:end])))
-            return end + len(_PASTE_ENDS)
+            found.append(Key("paste", _put_on_one_line(text[at:end])))
+            return end + len(_PASTE_END)
         # The end marker may be split across two reads.
-        for kept in range(len(_PASTE_ENDS) - 1, 0, -1):
-            if text.endswith(_PASTE_ENDS[:kept]) and len(text) - kept >= at:
+        for kept in range(len(_PASTE_END) - 1, 0, -1):
+            if text.endswith(_PASTE_END[:kept]) and len(text) - kept >= at:
                 self._rest = text[-kept:]
                 break
         whole = text[at : len(text) - len(self._rest)]
         if whole:
-            found.append(Key("paste", _plain(whole)))
+            found.append(Key("paste", _put_on_one_line(whole)))
         return len(text)
 
     def _sequence(self, text: str, at: int, found: list[Key]) -> int:
-        if text.startswith(_PASTE_BEGINS, at):
+        if text.startswith(_PASTE_START, at):
             self._pasting = True
-            return at + len(_PASTE_BEGINS)
+            return at + len(_PASTE_START)
         if at + 1 == len(text):
             # A terminal sends a sequence at once: this was the Escape key.
             found.append(Key("escape"))
@@ -123,7 +123,7 @@ class KeyParser:
         end = at + 2
         while end < len(text) and not "@" <= text[end] <= "~":
             end += 1
-        if end - at > _LONGEST:
+        if end - at > _MAX_SEQUENCE_LENGTH:
             return at + 1
         if end == len(text):
             self._rest = text[at:]
@@ -134,6 +134,6 @@ class KeyParser:
         return end + 1
 
 
-def _plain(text: str) -> str:
+def _put_on_one_line(text: str) -> str:
     """Put a paste on one line."""
     return "".join(one if one.isprintable() else " " for one in text)

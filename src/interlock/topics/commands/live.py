@@ -32,34 +32,39 @@ from interlock.topics.commands.gateway_target import GatewayTarget
 from interlock.topics.commands.keyboard import PASTE_OFF, PASTE_ON, Key, KeyParser
 from interlock.topics.commands.message_format import (
     MessageLine,
-    addressed,
-    line_of,
-    may,
-    one_line,
-    short,
+    describe_capabilities,
+    format_message,
+    put_on_one_line,
+    shorten_id,
+    split_recipient,
 )
 from interlock.topics.commands.pending_proposals import PendingProposal
-from interlock.topics.commands.plain import first_of, heed_signals, participant_of, until
+from interlock.topics.commands.plain import (
+    create_participant,
+    install_signal_handlers,
+    run_until_stopped,
+    wait_for_first,
+)
 from interlock.topics.commands.screen import Screen, ScreenAction, ScreenParticipant
-from interlock.topics.commands.screen_view import HELP, drawn
-from interlock.topics.wire.payloads import Chat, Response, chat_payload, read_content
+from interlock.topics.commands.screen_view import HELP, draw_screen
+from interlock.topics.wire.payloads import Chat, Response, read_content, write_chat_payload
 from interlock.topics.wire.proposals import TrackedProposal
 
-_DRAW_EVERY: Final = 1 / 30
-_LOOK_EVERY: Final = 1.0
+_DRAW_SECONDS: Final = 1 / 30
+_CHECK_SECONDS: Final = 1.0
 """Seconds between two checks for changes without a message: expired proposals and lost
 connections."""
-_BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l" + PASTE_ON
-_END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_SCREEN_START: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l" + PASTE_ON
+_SCREEN_END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
 """Line wrapping is off while the screen is shown. Terminals differ in character widths, and a text
 with wide characters must not begin a line of its own."""
-_HOME: Final = "\x1b[H"
-_REJECTED: Final = chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
-_ANSWERED_WITHIN: Final = 300.0
+_CURSOR_HOME: Final = "\x1b[H"
+_REJECTION_CHAT: Final = write_chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
+_CALL_TIMEOUT_SECONDS: Final = 300.0
 """The timeout of a fulfilled call in seconds."""
-_MOST_TOLD: Final = 20
+_MAX_SINGLE_REJECTIONS: Final = 20
 """Up to this number of rejections at once are sent as one message each, more as one for all."""
-_MOST_WORDS: Final = 300
+_MAX_REMARK_LENGTH: Final = 300
 
 
 class LiveScreen:
@@ -90,24 +95,24 @@ class LiveScreen:
     def heard(self, event: Event) -> None:
         """Show a message of the topic."""
         head, content = event.envelope.head, read_content(event.envelope)
-        line = line_of(head, content, at=self._clock(), own=self.screen.own)
+        line = format_message(head, content, at=self._clock(), own=self.screen.own)
         if line is not None and event.verified is None:
             line = replace(line, text=f"{line.text}  (response to an unseen request)")
         if line is not None:
             answers = isinstance(content, Response) and self._participant.id in head.to
             mine = answers and event.verified is True
-            self.screen = topic_screen.said(self.screen, line, to_the_end=mine)
+            self.screen = topic_screen.add_line(self.screen, line, to_the_end=mine)
         if isinstance(content, Chat) and head.correlation_id is not None:
             tracked = self._participant.tracked.get(head.correlation_id)
             # Remarks of other participants have no effect on it.
             if tracked is not None and head.sender in tracked.to:
-                words = one_line(f"{head.sender}: {content.text}", _MOST_WORDS)
+                words = put_on_one_line(f"{head.sender}: {content.text}", _MAX_REMARK_LENGTH)
                 self._words[tracked.proposalId] = words
         self.draw_soon()
 
     def note(self, text: str, tone: str = "note", *, to_the_end: bool = False) -> None:
-        line = MessageLine(self._clock(), "", one_line(text), tone)
-        self.screen = topic_screen.said(self.screen, line, to_the_end=to_the_end)
+        line = MessageLine(self._clock(), "", put_on_one_line(text), tone)
+        self.screen = topic_screen.add_line(self.screen, line, to_the_end=to_the_end)
         self.draw_soon()
 
     def look(self) -> None:
@@ -122,7 +127,7 @@ class LiveScreen:
         one = self._participant
         lies = one.reputation
         people = [
-            ScreenParticipant(id, may(capabilities), lies.get(id, 0))
+            ScreenParticipant(id, describe_capabilities(capabilities), lies.get(id, 0))
             for id, capabilities in sorted(one.participants.items())
         ]
         waiting = [
@@ -132,8 +137,10 @@ class LiveScreen:
         ]
         ids = {tracked.id for tracked in waiting}
         self._words = {id: words for id, words in self._words.items() if id in ids}
-        screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
-        own, inside = one_line(one.id, 128), one.status.inside
+        screen = topic_screen.set_proposals(
+            topic_screen.set_participants(self.screen, people), waiting
+        )
+        own, inside = put_on_one_line(one.id, 128), one.status.inside
         self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
 
     def _as_shown(self, tracked: TrackedProposal) -> PendingProposal:
@@ -147,12 +154,12 @@ class LiveScreen:
             f"{tracked.method} {tracked.context}".strip(),
             bytes(tracked.params),
             mine=tracked.proposer == one.id,
-            barred=one_line(barred),
+            barred=put_on_one_line(barred),
             said=self._words.get(tracked.proposalId, ""),
         )
 
     def resized(self, width: int, height: int) -> None:
-        self.screen = topic_screen.resized(self.screen, width, height)
+        self.screen = topic_screen.resize(self.screen, width, height)
         self.draw_soon()
 
     def typed(self, data: bytes) -> None:
@@ -164,7 +171,7 @@ class LiveScreen:
 
     def pressed(self, key: Key) -> None:
         shown = self.screen.proposal(self.screen.asking)
-        self.screen, deed = topic_screen.pressed(self.screen, key)
+        self.screen, deed = topic_screen.handle_key(self.screen, key)
         if deed is not None:
             self._do(deed, shown)
         self.draw_soon()
@@ -206,11 +213,11 @@ class LiveScreen:
         self.look()
 
     async def _say(self, text: str) -> None:
-        to, words = addressed(text, self._participant.participants)
+        to, words = split_recipient(text, self._participant.participants)
         try:
             await self._participant.chat(words, to)
         except InterlockError:
-            self.screen = topic_screen.unsaid(self.screen, text)
+            self.screen = topic_screen.restore_draft(self.screen, text)
             raise
         # The gateway does not return a message to its sender.
         self._mine(f"{words} (to {to[0]})" if to else words)
@@ -222,12 +229,14 @@ class LiveScreen:
             self.note(words, "problem", to_the_end=True)
             return
         what: TrackedProposal | str = id if tracked is None else tracked
-        fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
+        fulfilling = asyncio.ensure_future(
+            self._participant.fulfil(what, timeout=_CALL_TIMEOUT_SECONDS)
+        )
         try:
             # Local errors occur at once, before anything is sent.
             await asyncio.sleep(0)
             if not fulfilling.done():
-                self._mine(f"fulfils [{short(id)}]")
+                self._mine(f"fulfils [{shorten_id(id)}]")
             await fulfilling
         finally:
             fulfilling.cancel()
@@ -238,9 +247,9 @@ class LiveScreen:
         if not one.reject(id):
             self.note("The proposal is no longer pending.")
             return
-        self._mine(f"rejects [{short(id)}]")
+        self._mine(f"rejects [{shorten_id(id)}]")
         if self._is_told(proposer):
-            await one.send(CHAT, _REJECTED, [proposer], id)
+            await one.send(CHAT, _REJECTION_CHAT, [proposer], id)
 
     async def _reject_all(self, proposer: str, ids: tuple[str, ...]) -> None:
         one = self._participant
@@ -253,12 +262,12 @@ class LiveScreen:
         self._mine(f"rejects {count} of {whose}")
         if not self._is_told(proposer):
             return
-        if len(rejected) > _MOST_TOLD:
+        if len(rejected) > _MAX_SINGLE_REJECTIONS:
             words = f"{count} of yours were rejected: all that were pending."
             await one.chat(words, to=[proposer], correlation_id=rejected[-1])
             return
         for id in rejected:
-            await one.send(CHAT, _REJECTED, [proposer], id)
+            await one.send(CHAT, _REJECTION_CHAT, [proposer], id)
 
     def _is_told(self, proposer: str) -> bool:
         """Return whether a proposer can be told about a rejection. The user sees why not."""
@@ -274,22 +283,22 @@ class LiveScreen:
         return True
 
     def _mine(self, text: str) -> None:
-        line = MessageLine(self._clock(), self.screen.own, one_line(text), "mine")
-        self.screen = topic_screen.said(self.screen, line, to_the_end=True)
+        line = MessageLine(self._clock(), self.screen.own, put_on_one_line(text), "mine")
+        self.screen = topic_screen.add_line(self.screen, line, to_the_end=True)
         self.draw_soon()
 
     # -- drawing
 
     def draw_soon(self) -> None:
         if self._drawing is None:
-            self._drawing = asyncio.get_running_loop().call_later(_DRAW_EVERY, self.draw)
+            self._drawing = asyncio.get_running_loop().call_later(_DRAW_SECONDS, self.draw)
 
     def draw(self) -> None:
         self.stop_drawing()
         # One update for all messages since the last drawing.
         self._update()
-        self._write(as_seen(self.screen, self._colours))
-        self.screen = topic_screen.looked(self.screen)
+        self._write(render_screen(self.screen, self._colours))
+        self.screen = topic_screen.mark_drawn(self.screen)
 
     def stop_drawing(self) -> None:
         if self._drawing is not None:
@@ -304,7 +313,7 @@ class LiveScreen:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def as_seen(screen: Screen, colours: str | None) -> str:
+def render_screen(screen: Screen, colours: str | None) -> str:
     """Return the screen as terminal output."""
     width, height = screen.size
     console = Console(
@@ -319,13 +328,13 @@ def as_seen(screen: Screen, colours: str | None) -> str:
         emoji=False,
         legacy_windows=False,
     )
-    whole = Text("\n").join(drawn(screen))
+    whole = Text("\n").join(draw_screen(screen))
     with console.capture() as capture:
         console.print(whole, end="", no_wrap=True, overflow="ignore", crop=False)
-    return _HOME + capture.get()
+    return _CURSOR_HOME + capture.get()
 
 
-class _Noted(logging.Handler):
+class _ScreenLogHandler(logging.Handler):
     """A log handler that shows records on the screen."""
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
@@ -337,28 +346,28 @@ class _Noted(logging.Handler):
         self._note(redact(record.getMessage()), tone)
 
 
-async def stay(gateway: GatewayTarget, topic: str) -> None:
+async def run_live(gateway: GatewayTarget, topic: str) -> None:
     """Take part in the topic until the user leaves. Raises InterlockError."""
     # Before the connection, errors go to the ordinary terminal, once.
     log_lines.log_to_stderr(logging.ERROR)
-    stopping = heed_signals()
-    participant = participant_of(gateway, topic, patient=True)
+    stopping = install_signal_handlers()
+    participant = create_participant(gateway, topic, patient=True)
     events = participant.events()
 
     async def body() -> None:
         async with participant.connected():
             log_lines.log_to_stderr(logging.WARNING)
-            await _on_screen(participant, events, stopping)
+            await _run_screen(participant, events, stopping)
 
-    await until(stopping, body(), gateway)
+    await run_until_stopped(stopping, body(), gateway)
     output.print_note(f"left {topic}")
 
 
-async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
+async def _run_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    live = LiveScreen(participant, write=_write, colours=_colours())
+    live = LiveScreen(participant, write=_write, colours=_find_color_system())
     live.left = stopping
-    noted = _Noted(live.note)
+    noted = _ScreenLogHandler(live.note)
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, [noted]
     fd = sys.stdin.fileno()
@@ -372,18 +381,18 @@ async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Ev
 
     async def look() -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_CHECK_SECONDS)
             live.look()
 
-    with _keys_as_they_come(fd):
+    with _raw_terminal(fd):
         following = [asyncio.ensure_future(follow()), asyncio.ensure_future(look())]
         loop.add_reader(fd, lambda: live.typed(_read(fd)))
         loop.add_signal_handler(signal.SIGWINCH, size)
         try:
-            _write(_BEGIN)
+            _write(_SCREEN_START)
             size()
             live.look()
-            await first_of(stopping, *following)
+            await wait_for_first(stopping, *following)
         finally:
             loop.remove_reader(fd)
             loop.remove_signal_handler(signal.SIGWINCH)
@@ -392,7 +401,7 @@ async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Ev
             await asyncio.gather(*following, return_exceptions=True)
             await live.end()
             root.handlers = handlers
-            _write(_END)
+            _write(_SCREEN_END)
 
 
 def _read(fd: int) -> bytes:
@@ -408,13 +417,13 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _colours() -> str:
+def _find_color_system() -> str:
     # Without colours the selection is still visible.
     return Console().color_system or "standard"
 
 
 @contextmanager
-def _keys_as_they_come(fd: int) -> Iterator[None]:
+def _raw_terminal(fd: int) -> Iterator[None]:
     """Read each key at once and without echo, Ctrl-C too. Output processing is unchanged."""
     before = termios.tcgetattr(fd)
     now = termios.tcgetattr(fd)

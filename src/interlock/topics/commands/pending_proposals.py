@@ -44,7 +44,7 @@ class HiddenProposals(msgspec.Struct, frozen=True):
     count: int
 
 
-def arranged(
+def arrange_proposals(
     before: Iterable[PendingProposal], now: Iterable[PendingProposal], last: int
 ) -> tuple[PendingProposal, ...]:
     """Group proposals by proposer, oldest first, and number them.
@@ -65,64 +65,64 @@ def arranged(
     return tuple(one for group in groups.values() for one in group)
 
 
-def folded(
+def fold_proposals(
     waiting: Sequence[PendingProposal], chosen: str, most: int
 ) -> list[PendingProposal | HiddenProposals]:
     """Return at most `most` rows: the selected proposal, the oldest of each proposer, and the
     numbers of hidden ones."""
     if len(waiting) <= most:
         return list(waiting)
-    groups = _groups(waiting)
+    groups = _group_by_proposer(waiting)
     rows: list[PendingProposal | HiddenProposals] = []
     for of_each in range(most, 0, -1):
-        rows = [row for group in groups for row in _shortened(group, chosen, of_each)]
+        rows = [row for group in groups for row in _shorten_group(group, chosen, of_each)]
         if len(rows) <= most:
             return rows
-    place = next((at for at, one in enumerate(rows) if _is(one, chosen)), 0)
+    place = next((at for at, one in enumerate(rows) if _is_selected(one, chosen)), 0)
     # Show one more than the selected one, as a sign that the list continues.
     first = max(0, min(place - most + 2, len(rows) - most)) if most > 1 else place
     return rows[first : first + most]
 
 
-def _shortened(
+def _shorten_group(
     group: list[PendingProposal], chosen: str, most: int
 ) -> Iterable[PendingProposal | HiddenProposals]:
     """Return the oldest proposals of one proposer, the selected one, and the numbers of hidden
     ones."""
     place = next((at for at, one in enumerate(group) if one.id == chosen), 0)
     if place < most:
-        return [*group[:most], *_as_rows(group[most:])]
+        return [*group[:most], *_make_hidden_rows(group[most:])]
     between, behind = group[most:place], group[place + 1 :]
-    return [*group[:most], *_as_rows(between), group[place], *_as_rows(behind)]
+    return [*group[:most], *_make_hidden_rows(between), group[place], *_make_hidden_rows(behind)]
 
 
-def _is(row: PendingProposal | HiddenProposals, chosen: str) -> bool:
+def _is_selected(row: PendingProposal | HiddenProposals, chosen: str) -> bool:
     return isinstance(row, PendingProposal) and row.id == chosen
 
 
-def of_same(waiting: Iterable[PendingProposal], one: PendingProposal) -> tuple[str, ...]:
+def find_same_proposer(waiting: Iterable[PendingProposal], one: PendingProposal) -> tuple[str, ...]:
     """Return the ids of all proposals of the same proposer."""
     return tuple(other.id for other in waiting if other.proposer == one.proposer)
 
 
-def beside(waiting: Sequence[PendingProposal], chosen: str, step: int) -> str:
+def find_neighbor_group(waiting: Sequence[PendingProposal], chosen: str, step: int) -> str:
     """Return the first proposal of the next or previous proposer."""
-    groups = _groups(waiting)
-    place = next((at for at, group in enumerate(groups) if _has(group, chosen)), 0 - step)
+    groups = _group_by_proposer(waiting)
+    place = next((at for at, group in enumerate(groups) if _contains(group, chosen)), 0 - step)
     return groups[max(0, min(place + step, len(groups) - 1))][0].id
 
 
-def _has(group: Iterable[PendingProposal], id: str) -> bool:
+def _contains(group: Iterable[PendingProposal], id: str) -> bool:
     return any(one.id == id for one in group)
 
 
-def _groups(waiting: Iterable[PendingProposal]) -> Sequence[list[PendingProposal]]:
+def _group_by_proposer(waiting: Iterable[PendingProposal]) -> Sequence[list[PendingProposal]]:
     groups: dict[str, list[PendingProposal]] = {}
     for one in waiting:
         groups.setdefault(one.proposer, []).append(one)
     return list(groups.values())
 
 
-def _as_rows(hidden: list[PendingProposal]) -> list[PendingProposal | HiddenProposals]:
+def _make_hidden_rows(hidden: list[PendingProposal]) -> list[PendingProposal | HiddenProposals]:
     # A row "1 more" needs as much space as the proposal itself.
     return [HiddenProposals(hidden[0].proposer, len(hidden))] if len(hidden) > 1 else list(hidden)

@@ -24,18 +24,23 @@ from interlock.terminal import log_lines, output, streams
 from interlock.terminal.safe_text import wrap_text
 from interlock.topics.client import Event, Participant, Welcome
 from interlock.topics.commands.gateway_target import GatewayTarget
-from interlock.topics.commands.message_format import addressed, called, line_of, one_line
+from interlock.topics.commands.message_format import (
+    find_missing_recipient,
+    format_message,
+    put_on_one_line,
+    split_recipient,
+)
 from interlock.topics.wire.payloads import read_content
 
-_MOST_UNSAID: Final = 100
+_MAX_QUEUED_LINES: Final = 100
 """The maximum number of stdin lines that wait to be sent."""
-_MOST_NAMED: Final = 20
+_MAX_NAMES: Final = 20
 
 
 @asynccontextmanager
-async def inside(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participant]:
+async def connect_once(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participant]:
     """Connect to the topic once, without retries. Raises InterlockError."""
-    participant = participant_of(gateway, topic, patient=False)
+    participant = create_participant(gateway, topic, patient=False)
     try:
         async with participant.connected():
             yield participant
@@ -43,7 +48,7 @@ async def inside(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participan
         raise gateway.told(error) from None
 
 
-def participant_of(
+def create_participant(
     gateway: GatewayTarget, topic: str, *, patient: bool, **more: Any
 ) -> Participant:
     """Create a participant. The name of the topic is already checked. Raises InterlockError."""
@@ -56,7 +61,7 @@ def participant_of(
         raise InterlockError(CONFIG, str(error)) from None
 
 
-async def say_once(
+async def send_once(
     gateway: GatewayTarget, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
 ) -> str:
     """Send one message and leave. Returns its id. Raises InterlockError.
@@ -65,7 +70,7 @@ async def say_once(
     """
     # No retries: a failure is reported once, by its error.
     log_lines.log_to_stderr(logging.ERROR)
-    async with inside(gateway, topic) as participant:
+    async with connect_once(gateway, topic) as participant:
         there = {participant.id, *participant.participants}
         id = await participant.send(kind, payload, to, about)
     missing = [one for one in to if one not in there]
@@ -76,25 +81,25 @@ async def say_once(
 
 def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: str = "") -> None:
     """Print that these participants are not in the topic, and who is."""
-    others = ", ".join(sorted(there)[:_MOST_NAMED]) or "none"
+    others = ", ".join(sorted(there)[:_MAX_NAMES]) or "none"
     verb = "is" if len(missing) == 1 else "are"
     words = f"{', '.join(missing)} {verb} not in {topic} now{more}. Other participants: {others}."
-    output.print_note(f"Note: {one_line(words)}")
+    output.print_note(f"Note: {put_on_one_line(words)}")
 
 
-def shown(event: Event, *, json: bool, own: str = "") -> str | None:
+def format_event(event: Event, *, json: bool, own: str = "") -> str | None:
     """Format a message on one line, as text or as the original JSON."""
     if json:
         text = remove_line_breaks(event.envelope.text).decode()
         return output.sanitize(text) if sys.stdout.isatty() else text
     at = time.strftime("%H:%M:%S")
-    line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
+    line = format_message(event.envelope.head, read_content(event.envelope), at=at, own=own)
     if line is None:
         return None
-    return laid_out(line.plainly(), sys.stdout)
+    return wrap_for_terminal(line.plainly(), sys.stdout)
 
 
-def laid_out(line: str, out: TextIO) -> str:
+def wrap_for_terminal(line: str, out: TextIO) -> str:
     """Wrap a line for the terminal.
 
     A terminal would continue it in the next row, where text of a participant could imitate a line
@@ -107,7 +112,7 @@ def laid_out(line: str, out: TextIO) -> str:
     return "\n".join(wrap_text(written, streams.terminal_size(out.fileno())[0]))
 
 
-async def read_along(
+async def print_messages(
     gateway: GatewayTarget,
     topic: str,
     *,
@@ -122,17 +127,17 @@ async def read_along(
     """
     # Before the connection errors are raised. After it, a lost connection is logged as a warning.
     log_lines.log_to_stderr(logging.ERROR)
-    stopping = heed_signals()
-    participant = participant_of(gateway, topic, patient=True)
+    stopping = install_signal_handlers()
+    participant = create_participant(gateway, topic, patient=True)
     events = participant.events()
 
     async def read() -> None:
         async with participant.connected():
             log_lines.log_to_stderr(logging.WARNING)
-            talking = asyncio.ensure_future(_talk(participant) if talk else _nothing())
+            talking = asyncio.ensure_future(_send_stdin(participant) if talk else _do_nothing())
             try:
                 async for event in events:
-                    text = shown(event, json=json) if wanted(event) else None
+                    text = format_event(event, json=json) if wanted(event) else None
                     if text is not None:
                         print(text, flush=True)
                     if not streams.is_stdout_open():
@@ -141,21 +146,21 @@ async def read_along(
                 talking.cancel()
                 await asyncio.gather(talking, return_exceptions=True)
 
-    await until(stopping, read(), gateway)
+    await run_until_stopped(stopping, read(), gateway)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing."""
 
 
-async def _talk(participant: Participant) -> None:
+async def _send_stdin(participant: Participant) -> None:
     """Send every line of stdin."""
-    lines: asyncio.Queue[str] = asyncio.Queue(_MOST_UNSAID)
+    lines: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED_LINES)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         # A daemon thread, because a read from stdin cannot be cancelled.
-        for line in _lines_of(sys.stdin.fileno()):
+        for line in _read_lines(sys.stdin.fileno()):
             try:
                 asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
             except (RuntimeError, CancelledError):
@@ -165,8 +170,8 @@ async def _talk(participant: Participant) -> None:
     while True:
         text = (await lines.get()).strip()
         if text:
-            to, words = addressed(text, participant.participants)
-            nobody = called(text, participant.participants)
+            to, words = split_recipient(text, participant.participants)
+            nobody = find_missing_recipient(text, participant.participants)
             try:
                 await participant.chat(words, to)
             except InterlockError as error:
@@ -177,7 +182,7 @@ async def _talk(participant: Participant) -> None:
                     _note_missing([nobody], topic, there, ", so it was sent to everybody")
 
 
-def _lines_of(fd: int) -> Iterator[str]:
+def _read_lines(fd: int) -> Iterator[str]:
     """Yield lines of a file descriptor. Not with a stream object: a process cannot exit while a
     waiting thread has its lock."""
     rest = b""
@@ -202,20 +207,20 @@ def _lines_of(fd: int) -> Iterator[str]:
             return
 
 
-async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: str) -> None:
+async def run_bridge(gateway: GatewayTarget, topic: str, server: ServerConfig, name: str) -> None:
     """Run an MCP server in the topic until a signal. Raises InterlockError."""
     from interlock.topics.client.bridge import Bridge
 
     # A server that fails to start is reported by its error.
     log_lines.log_to_stderr(logging.ERROR)
-    stopping = heed_signals()
+    stopping = install_signal_handlers()
     bridge = Bridge(server, name=name)
 
     async def stay() -> None:
         async with bridge.running():
             log_lines.log_to_stderr(logging.WARNING)
             # The bridge may be started before the gateway.
-            participant = participant_of(
+            participant = create_participant(
                 gateway, topic, patient=True, serving=bridge, sleep=asyncio.sleep
             )
             telling: set[asyncio.Task[None]] = set()
@@ -224,27 +229,27 @@ async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: 
                 kind = request_kind(method)
                 # Without the capability nothing is sent. Others list the tools when they need them.
                 if participant.status.inside and participant.can(kind):
-                    task = asyncio.ensure_future(_tell(participant, kind, method))
+                    task = asyncio.ensure_future(_send_notification(participant, kind, method))
                     telling.add(task)
                     task.add_done_callback(telling.discard)
 
-            participant.on(Welcome, lambda _: _introduce(participant, bridge.tools))
+            participant.on(Welcome, lambda _: _print_joined(participant, bridge.tools))
             async with participant.connected():
                 bridge.on_changed = changed
                 await asyncio.Event().wait()
 
-    await until(stopping, stay(), gateway)
+    await run_until_stopped(stopping, stay(), gateway)
     output.print_note(f"left {topic}")
 
 
-async def _tell(participant: Participant, kind: str, method: str) -> None:
+async def _send_notification(participant: Participant, kind: str, method: str) -> None:
     try:
         await participant.send(kind, notification(method))
     except InterlockError as error:
         output.print_note(f"Note: cannot announce a changed list: {error.message}")
 
 
-def _introduce(participant: Participant, tools: int) -> None:
+def _print_joined(participant: Participant, tools: int) -> None:
     words = format_count(tools, "tool")
     again = "" if participant.status.welcomes <= 1 else " again"
     print(
@@ -258,7 +263,7 @@ def _introduce(participant: Participant, tools: int) -> None:
         )
 
 
-def heed_signals() -> asyncio.Event:
+def install_signal_handlers() -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -266,13 +271,13 @@ def heed_signals() -> asyncio.Event:
     return stopping
 
 
-async def until(
+async def run_until_stopped(
     stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: GatewayTarget
 ) -> None:
     """Wait for the work, or for a signal. Raises InterlockError."""
     working = asyncio.ensure_future(work)
     try:
-        await first_of(stopping, working)
+        await wait_for_first(stopping, working)
     except InterlockError as error:
         raise gateway.told(error) from None
     finally:
@@ -280,7 +285,7 @@ async def until(
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def first_of(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
+async def wait_for_first(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
     """Wait for a signal, or for one of these tasks. Raises the exception of a task."""
     stopped = asyncio.ensure_future(stopping.wait())
     try:

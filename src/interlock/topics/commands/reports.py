@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from interlock.terminal.config_source import ConfigSource, ConfigWarning
     from interlock.trust.identity.api_tokens import AccessToken
 
-_MOST_NAMED: Final = 8
+_MAX_NAMES: Final = 8
 """The maximum number of topics that are named when a node starts."""
 
 
@@ -24,9 +24,9 @@ class TopicsReports(FeatureReports):
     # -- the config
 
     def config_warnings(self, config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
-        from interlock.topics.commands.checks import topic_doubts
+        from interlock.topics.commands.checks import check_topics
 
-        return topic_doubts(config, made=_made(config, source))
+        return check_topics(config, made=_read_access_tokens(config, source))
 
     def count(self, config: Config) -> str:
         count = len(config.section(TopicsConfig).rooms)
@@ -38,11 +38,16 @@ class TopicsReports(FeatureReports):
         for topic, room in config.section(TopicsConfig).rooms.items():
             if room.upstreams:
                 # Imported here, because few topics have upstreams.
-                from interlock.topics.participant_upstream import key_of, server_of
+                from interlock.topics.participant_upstream import (
+                    make_server_config,
+                    make_upstream_key,
+                )
 
                 for id, settings in room.upstreams.items():
                     if settings.enabled:
-                        found[key_of(topic, id)] = server_of(topic, id, settings)
+                        found[make_upstream_key(topic, id)] = make_server_config(
+                            topic, id, settings
+                        )
         return OtherServers(found)
 
     # -- a running node
@@ -57,8 +62,8 @@ class TopicsReports(FeatureReports):
         parts = urlsplit(url)
         scheme = "wss" if parts.scheme == "https" else "ws"
         there = urlunsplit(parts._replace(scheme=scheme, path=config.section(TopicsConfig).path))
-        more = ", …" if len(names) > _MOST_NAMED else ""
-        shown = ", ".join(names[:_MOST_NAMED])
+        more = ", …" if len(names) > _MAX_NAMES else ""
+        shown = ", ".join(names[:_MAX_NAMES])
         yield "Topics", f"{there}   {shown}{more}: interlock topic join NAME"
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
@@ -71,7 +76,7 @@ class TopicsReports(FeatureReports):
             yield f"topic {output.sanitize(name)}: {format_count(topic.members, 'member')}{refused}"
 
 
-def _made(config: Config, source: ConfigSource) -> list[AccessToken]:
+def _read_access_tokens(config: Config, source: ConfigSource) -> list[AccessToken]:
     """Return the valid tokens of `interlock token`."""
     import os
     import time

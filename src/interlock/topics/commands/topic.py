@@ -23,7 +23,7 @@ from interlock.topics.commands.gateway_target import CaOption, GatewayOption, To
 topic = typer.Typer(no_args_is_help=True)
 
 
-def _checked_name(name: str | None) -> str | None:
+def _check_topic_name(name: str | None) -> str | None:
     import re
 
     from interlock.protocol.mcpx_terms import TOPIC_PATTERN
@@ -35,10 +35,12 @@ def _checked_name(name: str | None) -> str | None:
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, callback=_checked_name),
+    typer.Argument(
+        metavar="TOPIC", help="The topic.", show_default=False, callback=_check_topic_name
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one envelope per line, for programs.")]
-AsAnswered = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonDocument = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @topic.callback()
@@ -75,22 +77,22 @@ def join(
     from interlock.terminal.event_loop import run
     from interlock.topics.commands import gateway_target as topic_where
 
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
-    if json or not (sys.stdin.isatty() and sys.stdout.isatty()) or not _has_screen():
-        from interlock.topics.commands.plain import read_along
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    if json or not (sys.stdin.isatty() and sys.stdout.isatty()) or not _can_show_screen():
+        from interlock.topics.commands.plain import print_messages
 
-        run(read_along(there, name, json=json, talk=True))
+        run(print_messages(there, name, json=json, talk=True))
         return
-    from interlock.topics.commands.live import stay
+    from interlock.topics.commands.live import run_live
 
-    run(stay(there, name))
+    run(run_live(there, name))
 
 
-def _has_screen() -> bool:
+def _can_show_screen() -> bool:
     """Return whether the terminal can show a screen. Prints why not."""
-    from interlock.topics.commands.screen_view import undrawable
+    from interlock.topics.commands.screen_view import describe_screen_problem
 
-    why = undrawable(os.environ.get("TERM", ""), sys.stdout.encoding)
+    why = describe_screen_problem(os.environ.get("TERM", ""), sys.stdout.encoding)
     if why:
         output.print_note(
             f"Note: this terminal cannot show a screen ({why}). Messages come as lines."
@@ -126,16 +128,16 @@ def watch(
     """
     from interlock.errors import ProtocolError
     from interlock.terminal.event_loop import run
-    from interlock.topics.client.events import wanted
+    from interlock.topics.client.events import make_event_filter
     from interlock.topics.commands import gateway_target as topic_where
-    from interlock.topics.commands.plain import read_along
+    from interlock.topics.commands.plain import print_messages
 
     try:
-        meant = wanted(object if kind is None else kind)
+        meant = make_event_filter(object if kind is None else kind)
     except ProtocolError as error:
         raise typer.BadParameter(f"--kind: {error.message}") from None
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
-    run(read_along(there, name, json=json, wanted=meant))
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    run(print_messages(there, name, json=json, wanted=meant))
 
 
 @topic.command()
@@ -178,16 +180,16 @@ def send(
     """
     from interlock.terminal.event_loop import run
     from interlock.topics.commands import gateway_target as topic_where
-    from interlock.topics.commands.plain import say_once
+    from interlock.topics.commands.plain import send_once
 
     for option, given in (("--kind", kind), ("--about", about or ""), ("--to", "".join(to or []))):
         _check_text(given, option)
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
-    payload = _payload(_given(text), kind, markdown=markdown)
-    print(output.sanitize(run(say_once(there, name, kind, payload, list(to or []), about))))
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    payload = _make_payload(_read_input(text), kind, markdown=markdown)
+    print(output.sanitize(run(send_once(there, name, kind, payload, list(to or []), about))))
 
 
-def _given(text: str) -> bytes:
+def _read_input(text: str) -> bytes:
     """Return the text from the command line or stdin, up to the size of an envelope."""
     if text != "-":
         return os.fsencode(text)
@@ -206,18 +208,18 @@ def _check_text(text: str, option: str) -> None:
         raise typer.BadParameter(f"{option} is not UTF-8.") from None
 
 
-def _payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
+def _make_payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
     import msgspec
 
     from interlock.protocol.kinds import CHAT
-    from interlock.topics.wire.payloads import chat_payload
+    from interlock.topics.wire.payloads import write_chat_payload
 
     if kind == CHAT:
         # For people, so output of other programs in other encodings is sent too.
         text = given.decode(errors="replace")
         if not text.strip():
             raise typer.BadParameter("TEXT is empty.")
-        return chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
+        return write_chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
     if markdown:
         raise typer.BadParameter("--markdown works only with the kind chat.")
     try:
@@ -278,10 +280,10 @@ def call(
     if not to.strip():
         raise typer.BadParameter("ID is empty: name the participant that has the tool.")
     seconds = read_timeout(timeout)
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
-    from interlock.topics.commands.call import make
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    from interlock.topics.commands.call import make_call
 
-    work = make(there, name, to, tool, arguments or [], json, propose=propose, timeout=seconds)
+    work = make_call(there, name, to, tool, arguments or [], json, propose=propose, timeout=seconds)
     code = print_result(run(work), json_output=json_output)
     if code:
         raise typer.Exit(code)
@@ -314,12 +316,12 @@ def bridge(
     from interlock.topics.commands import gateway_target as topic_where
 
     server = read_server(command or [], url, env or [], header or [])
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
     # Errors of the command line are reported before slow imports.
     from interlock.terminal.event_loop import run
-    from interlock.topics.commands.plain import serve
+    from interlock.topics.commands.plain import run_bridge
 
-    run(serve(there, name, server, guess_segment(server) or "the server"))
+    run(run_bridge(there, name, server, guess_segment(server) or "the server"))
 
 
 @topic.command("list")
@@ -330,10 +332,10 @@ def list_topics(
             metavar="TOPIC",
             help="Show only this topic, with all details.",
             show_default=False,
-            callback=_checked_name,
+            callback=_check_topic_name,
         ),
     ] = None,
-    json: AsAnswered = False,
+    json: JsonDocument = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
@@ -355,7 +357,9 @@ def list_topics(
     from interlock.topics.commands import admin as topic_admin
     from interlock.topics.commands import gateway_target as topic_where
 
-    topic_admin.show(topic_where.gateway(config, node, gateway, token_file, ca), name, json=json)
+    topic_admin.print_topics(
+        topic_where.find_gateway(config, node, gateway, token_file, ca), name, json=json
+    )
 
 
 @topic.command()
@@ -385,10 +389,10 @@ def grant(
             metavar="NAME",
             help="The topic, if the participant is in several.",
             show_default=False,
-            callback=_checked_name,
+            callback=_check_topic_name,
         ),
     ] = None,
-    json: AsAnswered = False,
+    json: JsonDocument = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
@@ -416,5 +420,5 @@ def grant(
         raise typer.BadParameter("ID is empty: `interlock topic list` shows the participants.")
     if not given and not taken:
         raise typer.BadParameter("name a PATTERN to add, or one to remove with --take.")
-    there = topic_where.gateway(config, node, gateway, token_file, ca)
-    topic_admin.change(there, id, given, taken, topic=name, json=json)
+    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    topic_admin.change_capabilities(there, id, given, taken, topic=name, json=json)

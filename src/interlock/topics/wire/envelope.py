@@ -22,20 +22,20 @@ from interlock.protocol import lookalike_members as twins
 from interlock.protocol.kinds import MAX_KIND_LENGTH as LONGEST_KIND
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 
-LONGEST_MESSAGE_ID: Final = 256
-MOST_ADDRESSEES: Final = 1_000
-MOST_MEMBERS: Final = 100
+MAX_MESSAGE_ID_LENGTH: Final = 256
+MAX_RECIPIENTS: Final = 1_000
+MAX_MEMBERS: Final = 100
 """The maximum number of members of an envelope, known and unknown. It bounds the search for
 lookalike members."""
 
-_SHOWN: Final = 100
+_MAX_SHOWN: Final = 100
 _BRACE: Final = ord("{")
-_KNOWN_NAMES: Final = (
+_MEMBER_NAMES: Final = (
     "protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload",
 )  # fmt: skip
-_KNOWN_SET: Final = frozenset(_KNOWN_NAMES)
-_KNOWN_WRITTEN: Final = re.compile(f'"(?:{"|".join(_KNOWN_NAMES)})"'.encode())
-_KNOWN: Final = twins.KnownMembers(*_KNOWN_NAMES)
+_MEMBER_NAME_SET: Final = frozenset(_MEMBER_NAMES)
+_MEMBER_NAME_PATTERN: Final = re.compile(f'"(?:{"|".join(_MEMBER_NAMES)})"'.encode())
+_KNOWN_MEMBERS: Final = twins.KnownMembers(*_MEMBER_NAMES)
 
 
 class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):
@@ -73,12 +73,14 @@ class EnvelopeError(ProtocolError):
         read."""
 
 
-_Id = Annotated[str, Meta(min_length=1, max_length=LONGEST_MESSAGE_ID)]
+_Id = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_ID_LENGTH)]
 _Kind = Annotated[str, Meta(min_length=1, max_length=LONGEST_KIND)]
-_To = Annotated[tuple[str, ...], Meta(max_length=MOST_ADDRESSEES)]
+_To = Annotated[tuple[str, ...], Meta(max_length=MAX_RECIPIENTS)]
 
 
-class _Wire(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class _EnvelopeShape(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True
+):
     """The JSON shape of an envelope, with members in the order of the example in the draft.
 
     Encoding it again never makes it longer than the input: absent members stay absent, and no
@@ -97,20 +99,20 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
 _Members = dict[str, Raw]
 
-_decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_shape: Final = msgspec.json.Decoder(_EnvelopeShape).decode
 _decode_members: Final = msgspec.json.Decoder(_Members).decode
-_decode_stamp: Final = msgspec.json.Decoder(Annotated[str, Meta(min_length=1)] | None).decode
+_decode_timestamp: Final = msgspec.json.Decoder(Annotated[str, Meta(min_length=1)] | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHECKS: Final[dict[str, tuple[msgspec.json.Decoder[object], str]]] = {
     "protocol": (msgspec.json.Decoder(str), f'the string "{PROTOCOL}"'),
-    "id": (msgspec.json.Decoder(_Id), f"a string of 1 to {LONGEST_MESSAGE_ID} characters"),
+    "id": (msgspec.json.Decoder(_Id), f"a string of 1 to {MAX_MESSAGE_ID_LENGTH} characters"),
     "from": (msgspec.json.Decoder(str), "a string: the id from your welcome message"),
     "kind": (msgspec.json.Decoder(_Kind), f"a string of 1 to {LONGEST_KIND} characters"),
     "to": (
         msgspec.json.Decoder(_To | None),
-        f"an array of at most {MOST_ADDRESSEES} participant ids",
+        f"an array of at most {MAX_RECIPIENTS} participant ids",
     ),
     "correlation_id": (msgspec.json.Decoder(str | None), "a string: the id of another envelope"),
 }
@@ -119,19 +121,19 @@ _REQUIRED: Final = ("protocol", "id", "from", "kind", "payload")
 
 def read_head(text: bytes) -> EnvelopeHeader:
     """Parse the head of an envelope, which is all that a gateway needs. Raises EnvelopeError."""
-    return _head_of(_read(text))
+    return _make_head(_parse(text))
 
 
 def read_payload(text: bytes) -> Raw:
     """Return the payload of an envelope. Raises EnvelopeError, as `read_head` does."""
-    return _read(text).payload
+    return _parse(text).payload
 
 
 def read_envelope(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> Envelope:
     """Parse a whole envelope. Raises EnvelopeError, also for an invalid timestamp."""
-    wire = _read(text, longest)
-    stamp = "" if isinstance(wire.ts, UnsetType) else _stamp_of(wire, wire.ts)
-    return Envelope(_head_of(wire), wire.payload, stamp, text)
+    wire = _parse(text, longest)
+    stamp = "" if isinstance(wire.ts, UnsetType) else _read_timestamp(wire, wire.ts)
+    return Envelope(_make_head(wire), wire.payload, stamp, text)
 
 
 def write_envelope(
@@ -148,7 +150,7 @@ def write_envelope(
     if bytes(memoryview(payload)[:1]) != b"{":
         raise ValueError("the payload of an envelope must be the JSON text of an object")
     return _encode(
-        _Wire(
+        _EnvelopeShape(
             protocol=PROTOCOL,
             id=id,
             sender=sender,
@@ -164,36 +166,36 @@ def write_envelope(
 # -- reading
 
 
-def _head_of(wire: _Wire) -> EnvelopeHeader:
+def _make_head(wire: _EnvelopeShape) -> EnvelopeHeader:
     return EnvelopeHeader(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
 
 
-def _read(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _Wire:
+def _parse(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _EnvelopeShape:
     if len(text) <= longest:
         try:
-            wire = _decode_wire(text)
+            wire = _decode_shape(text)
         except _UNREADABLE:
-            return _read_exactly(text, longest)
+            return _parse_strictly(text, longest)
         # Most senders write compact JSON. Equal length then proves that no member occurs twice.
         if (
-            (len(_encode(wire)) == len(text) or _said_once(text, wire.payload))
+            (len(_encode(wire)) == len(text) or _has_unique_members(text, wire.payload))
             and wire.protocol == PROTOCOL
             and memoryview(wire.payload)[0] == _BRACE
             and (text.isascii() or _is_utf8(text))
         ):
             return wire
-    return _read_exactly(text, longest)
+    return _parse_strictly(text, longest)
 
 
-def _said_once(text: bytes, payload: Raw) -> bool:
+def _has_unique_members(text: bytes, payload: Raw) -> bool:
     """Return whether no known member occurs twice in an envelope without unknown members.
 
     Needed for senders that write whitespace.
     """
     outside = text.replace(bytes(payload), b"", 1)
     if b"\\" in outside:
-        return _doubled(text, _decode_members(text)) is None
-    names = _KNOWN_WRITTEN.findall(outside)
+        return _find_duplicate(text, _decode_members(text)) is None
+    names = _MEMBER_NAME_PATTERN.findall(outside)
     return len(names) == len(set(names))
 
 
@@ -206,21 +208,24 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _read_exactly(text: bytes, longest: int) -> _Wire:
+def _parse_strictly(text: bytes, longest: int) -> _EnvelopeShape:
     """Parse an envelope that has unknown members, or raise EnvelopeError with the reason."""
     if len(text) > longest:
         raise EnvelopeError(f"The envelope is longer than {longest} bytes.", INVALID_REQUEST)
-    members = _members_of(text)
-    id, kind = _text_in(members, "id", LONGEST_MESSAGE_ID), _text_in(members, "kind", LONGEST_KIND)
+    members = _parse_members(text)
+    id, kind = (
+        _read_text(members, "id", MAX_MESSAGE_ID_LENGTH),
+        _read_text(members, "kind", LONGEST_KIND),
+    )
 
     def refuse(why: str, failure: Failure = INVALID_REQUEST) -> NoReturn:
         raise EnvelopeError(why, failure, id, kind)
 
-    if (doubled := _doubled(text, members)) is not None:
+    if (doubled := _find_duplicate(text, members)) is not None:
         if doubled == "id":
             id = ""
-        refuse(f"The member {doubled[:_SHOWN]!r} occurs twice in the envelope: send it once.")
-    if (twin := _KNOWN.find_lookalike(members.keys() - _KNOWN_SET)) is not None:
+        refuse(f"The member {doubled[:_MAX_SHOWN]!r} occurs twice in the envelope: send it once.")
+    if (twin := _KNOWN_MEMBERS.find_lookalike(members.keys() - _MEMBER_NAME_SET)) is not None:
         refuse(twins.describe_lookalike("The envelope", *twin))
     for name in _REQUIRED:
         if name not in members:
@@ -233,18 +238,18 @@ def _read_exactly(text: bytes, longest: int) -> _Wire:
                 refuse(f"The member `{name}` of the envelope must be {meant}.")
     if memoryview(members["payload"])[0] != _BRACE:
         refuse("The member `payload` of the envelope must be an object.")
-    known = {name: members[name] for name in _KNOWN_NAMES if name in members}
-    wire = _decode_wire(_encode(known))
+    known = {name: members[name] for name in _MEMBER_NAMES if name in members}
+    wire = _decode_shape(_encode(known))
     if wire.protocol != PROTOCOL:
         refuse(
             f'This gateway supports "{PROTOCOL}". The envelope has protocol '
-            f'{wire.protocol[:_SHOWN]!r}: use a client for "{PROTOCOL}".',
+            f'{wire.protocol[:_MAX_SHOWN]!r}: use a client for "{PROTOCOL}".',
             PROTOCOL_MISMATCH,
         )
     return wire
 
 
-def _members_of(text: bytes) -> _Members:
+def _parse_members(text: bytes) -> _Members:
     try:
         text.decode()
         members = _decode_members(text)
@@ -256,34 +261,34 @@ def _members_of(text: bytes) -> _Members:
         raise EnvelopeError(why, INVALID_REQUEST) from None
     except _UNREADABLE as error:
         raise EnvelopeError(f"The message is not JSON: {error}.", PARSE_ERROR) from None
-    if len(members) > MOST_MEMBERS:
-        raise EnvelopeError(f"The envelope has more than {MOST_MEMBERS} members.", INVALID_REQUEST)
+    if len(members) > MAX_MEMBERS:
+        raise EnvelopeError(f"The envelope has more than {MAX_MEMBERS} members.", INVALID_REQUEST)
     return members
 
 
 _SPACE: Final = rb"[ \t\n\r]*"
-_BEGINS: Final = re.compile(_SPACE + rb"\{")
-_NAME: Final = re.compile(
+_OBJECT_START: Final = re.compile(_SPACE + rb"\{")
+_MEMBER_START: Final = re.compile(
     _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _SPACE + rb":" + _SPACE, re.DOTALL
 )
-_GOES_ON: Final = re.compile(_SPACE + rb"([,}])")
+_MEMBER_END: Final = re.compile(_SPACE + rb"([,}])")
 
 
-def _doubled(text: bytes, members: _Members) -> str | None:
+def _find_duplicate(text: bytes, members: _Members) -> str | None:
     """Return the name of a member that occurs twice, or None.
 
     `members` has the last value of each name. A name whose value differs at its position, or that
     occurs again, is a duplicate. So no value has to be parsed to find its end.
     """
-    begin = _BEGINS.match(text)
+    begin = _OBJECT_START.match(text)
     seen: set[str] = set()
     at = begin.end() if begin is not None else len(text)
-    while (name := _NAME.match(text, at)) is not None:
+    while (name := _MEMBER_START.match(text, at)) is not None:
         written = name[1]
         member = _decode_text(written) if b"\\" in written else written[1:-1].decode()
         value = bytes(members[member])
         at = name.end() + len(value)
-        follows = _GOES_ON.match(text, at)
+        follows = _MEMBER_END.match(text, at)
         if member in seen or not text.startswith(value, name.end()) or follows is None:
             return member
         seen.add(member)
@@ -291,7 +296,7 @@ def _doubled(text: bytes, members: _Members) -> str | None:
     return None
 
 
-def _text_in(members: _Members, name: str, longest: int) -> str:
+def _read_text(members: _Members, name: str, longest: int) -> str:
     """Return the text value of a member. Empty if the member is absent, no text, or too long."""
     if name in members:
         try:
@@ -305,14 +310,14 @@ def _text_in(members: _Members, name: str, longest: int) -> str:
 
 # -- timestamps
 
-_STAMP: Final = re.compile(
+_TIMESTAMP: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|[+-](\d\d):(\d\d))", re.ASCII
 )
 
 
-def is_time(text: str) -> bool:
+def is_timestamp(text: str) -> bool:
     """Return whether the text is an RFC 3339 timestamp. Leap seconds are allowed."""
-    found = _STAMP.fullmatch(text)
+    found = _TIMESTAMP.fullmatch(text)
     if found is None:
         return False
     year, month, day, hour, minute, second, *offset = (int(part or 0) for part in found.groups())
@@ -327,13 +332,13 @@ def is_time(text: str) -> bool:
     )
 
 
-def _stamp_of(wire: _Wire, ts: Raw) -> str:
+def _read_timestamp(wire: _EnvelopeShape, ts: Raw) -> str:
     """Return the timestamp. Empty if `ts` is null or empty."""
     try:
-        stamp = _decode_stamp(ts)
+        stamp = _decode_timestamp(ts)
     except _UNREADABLE:
         stamp = "unreadable"
-    if stamp and not is_time(stamp):
+    if stamp and not is_timestamp(stamp):
         why = "The member `ts` of the envelope must be a time like 2025-08-26T14:00:00Z (RFC 3339)."
         raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind, wire.sender)
     return stamp or ""

@@ -32,23 +32,23 @@ from interlock.protocol.mcpx_terms import ERROR, GATEWAY, PRESENCE, WELCOME
 from interlock.topics.wire.envelope import Envelope
 
 Format = Literal["plain", "markdown"]
-MOST_PARAMS: Final = 100
+MAX_PARAMS: Final = 100
 """The maximum number of members of `params`, known and unknown. It bounds the search for lookalike
 members."""
-MOST_MEMBERS: Final = 100
+MAX_MEMBERS: Final = 100
 """The maximum number of members of a payload, for the same reason."""
 
-_NOTHING: Final = Raw(b"{}")
-_SHOWN: Final = 100
+_EMPTY_OBJECT: Final = Raw(b"{}")
+_MAX_SHOWN: Final = 100
 _BRACE: Final = ord("{")
-_NOTIFICATION: Final = "notifications/"
-_OF_MESSAGES: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
-_OF_PROPOSALS: Final = frozenset({"method", "params"})
-_OF_PARAMS: Final = {
+_NOTIFICATION_PREFIX: Final = "notifications/"
+_MESSAGE_MEMBERS: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
+_PROPOSAL_MEMBERS: Final = frozenset({"method", "params"})
+_PARAMS_MEMBERS: Final = {
     method: twins.KnownMembers(member, "_meta", *(("arguments",) if member == "name" else ()))
     for method, member in CONTEXT_MEMBER.items()
 }
-ENDED: Final = "interlock/ended"
+END_REASON_MEMBER: Final = "interlock/ended"
 """A member of a chat payload: see `Chat.end_reason`."""
 
 
@@ -65,7 +65,7 @@ class Request(msgspec.Struct, frozen=True):
     id: Raw
     method: str
     context: str = ""
-    params: Raw = _NOTHING
+    params: Raw = _EMPTY_OBJECT
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Notification(msgspec.Struct, frozen=True):
 
     method: str
     context: str = ""
-    params: Raw = _NOTHING
+    params: Raw = _EMPTY_OBJECT
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class ProposalPayload(msgspec.Struct, frozen=True):
 
     method: str
     context: str = ""
-    params: Raw = _NOTHING
+    params: Raw = _EMPTY_OBJECT
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Chat(msgspec.Struct, frozen=True):
 
     text: str
     format: Format = "plain"
-    ended: str = msgspec.field(name=ENDED, default="")
+    ended: str = msgspec.field(name=END_REASON_MEMBER, default="")
     """The name of the error with which a proposal ended, if the message reports that.
 
     MCPx has no member for this. It is an extra member of the payload, which other clients ignore.
@@ -157,7 +157,7 @@ Content = (
 
 _decode_chat: Final = msgspec.json.Decoder(Chat).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
-_SAID_BY_GATEWAYS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+_GATEWAY_DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     WELCOME: msgspec.json.Decoder(Welcome),
     PRESENCE: msgspec.json.Decoder(Presence),
     ERROR: msgspec.json.Decoder(Problem),
@@ -191,7 +191,7 @@ def read_content(envelope: Envelope) -> Content:
     return UnknownPayload(payload)
 
 
-def context_of(method: str, params: bytes | Raw) -> str:
+def read_context(method: str, params: bytes | Raw) -> str:
     """Return the tool, prompt or resource that a call names. Empty if the method has none.
 
     Raises PayloadError if `params` does not name it, or names it ambiguously.
@@ -199,10 +199,10 @@ def context_of(method: str, params: bytes | Raw) -> str:
     member = CONTEXT_MEMBER.get(method)
     if member is None:
         return ""
-    members = _members_of(params, "`params`")
-    if len(members) > MOST_PARAMS:
-        raise PayloadError(f"`params` of {method} has more than {MOST_PARAMS} members.")
-    if (twin := _OF_PARAMS[method].find_lookalike(members)) is not None:
+    members = _read_members(params, "`params`")
+    if len(members) > MAX_PARAMS:
+        raise PayloadError(f"`params` of {method} has more than {MAX_PARAMS} members.")
+    if (twin := _PARAMS_MEMBERS[method].find_lookalike(members)) is not None:
         raise PayloadError(twins.describe_lookalike("`params`", *twin))
     raw = members.get(member)
     try:
@@ -214,47 +214,47 @@ def context_of(method: str, params: bytes | Raw) -> str:
     return context
 
 
-def proposal_payload(method: str, params: bytes | Raw) -> bytes:
+def write_proposal_payload(method: str, params: bytes | Raw) -> bytes:
     """Encode the payload of a proposal: method and params only, since a proposal is not a
     request."""
     return b"".join((b'{"method":', jsonrpc.encode_value(method), b',"params":', params, b"}"))
 
 
-def chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> bytes:
+def write_chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> bytes:
     """Encode the payload of a chat message.
 
     Args:
         ended: the name of the error with which the proposal ended that the message is about.
     """
     said = {"text": text, "format": format}
-    return jsonrpc.encode_value({**said, ENDED: ended} if ended else said)
+    return jsonrpc.encode_value({**said, END_REASON_MEMBER: ended} if ended else said)
 
 
 # -- reading
 
 
 def _read_request(kind: MessageKind, payload: Raw) -> Request | Notification:
-    _check_once(payload, deep=True)
-    message = _message_of(payload)
+    _check_unique_members(payload, deep=True)
+    message = _decode_message(payload)
     if message.method is UNSET:
         raise PayloadError(
-            f"The kind names a request ({kind.method[:_SHOWN]}), but the payload is none."
+            f"The kind names a request ({kind.method[:_MAX_SHOWN]}), but the payload is none."
         )
-    params = _object_or_nothing(message.params)
-    context = _matching(kind, message.method, params)
+    params = _read_params(message.params)
+    context = _match_context(kind, message.method, params)
     if isinstance(message.id, Raw):
         return Request(message.id, message.method, context, params)
-    if not message.method.startswith(_NOTIFICATION):
-        raise PayloadError(f"A request for {message.method[:_SHOWN]} needs an `id`.")
+    if not message.method.startswith(_NOTIFICATION_PREFIX):
+        raise PayloadError(f"A request for {message.method[:_MAX_SHOWN]} needs an `id`.")
     return Notification(message.method, context, params)
 
 
 def _read_response(kind: MessageKind, payload: Raw) -> Response:
-    _check_once(payload, deep=False)
-    message = _message_of(payload)
+    _check_unique_members(payload, deep=False)
+    message = _decode_message(payload)
     if message.method is not UNSET or not isinstance(message.id, Raw):
         raise PayloadError(
-            f"The kind names a response ({kind.method[:_SHOWN]}), but the payload is none."
+            f"The kind names a response ({kind.method[:_MAX_SHOWN]}), but the payload is none."
         )
     result = message.result if isinstance(message.result, Raw) else None
     error = message.error if isinstance(message.error, Raw) else None
@@ -262,11 +262,11 @@ def _read_response(kind: MessageKind, payload: Raw) -> Response:
 
 
 def _read_proposal(kind: MessageKind, payload: Raw) -> ProposalPayload:
-    _check_once(payload, deep=True)
-    members = _members_of(payload, "The payload")
-    unknown = members.keys() - _OF_PROPOSALS
+    _check_unique_members(payload, deep=True)
+    members = _read_members(payload, "The payload")
+    unknown = members.keys() - _PROPOSAL_MEMBERS
     if unknown:
-        first = min(unknown)[:_SHOWN]
+        first = min(unknown)[:_MAX_SHOWN]
         raise PayloadError(
             f"A proposal has only `method` and `params`. This one also has {first!r}."
         )
@@ -274,12 +274,12 @@ def _read_proposal(kind: MessageKind, payload: Raw) -> ProposalPayload:
         method = _decode_text(members.get("method", Raw(b"null")))
     except _UNREADABLE:
         raise PayloadError("`method` of a proposal must be a string.") from None
-    params = _object_or_nothing(members.get("params", UNSET))
-    return ProposalPayload(method, _matching(kind, method, params), params)
+    params = _read_params(members.get("params", UNSET))
+    return ProposalPayload(method, _match_context(kind, method, params), params)
 
 
 def _read_chat(payload: Raw) -> Chat:
-    _check_once(payload, deep=False)
+    _check_unique_members(payload, deep=False)
     try:
         return _decode_chat(payload)
     except _UNREADABLE as error:
@@ -291,8 +291,8 @@ def _read_chat(payload: Raw) -> Chat:
 def _read_system(envelope: Envelope) -> Content:
     head = envelope.head
     if head.sender != GATEWAY:
-        raise PayloadError(f"Only a gateway may send {head.kind[:_SHOWN]}.")
-    decoder = _SAID_BY_GATEWAYS.get(head.kind)
+        raise PayloadError(f"Only a gateway may send {head.kind[:_MAX_SHOWN]}.")
+    decoder = _GATEWAY_DECODERS.get(head.kind)
     if decoder is None:
         return UnknownPayload(envelope.payload)
     try:
@@ -302,28 +302,29 @@ def _read_system(envelope: Envelope) -> Content:
     return said
 
 
-def _matching(kind: MessageKind, method: str, params: Raw) -> str:
+def _match_context(kind: MessageKind, method: str, params: Raw) -> str:
     """Return the context that the payload names, after a comparison with the kind.
 
     A kind without a context matches every context: a sender that may send it may send all of them.
     """
     if method != kind.method:
         raise PayloadError(
-            f"The kind names {kind.method[:_SHOWN]}, but the payload names {method[:_SHOWN]!r}."
+            f"The kind names {kind.method[:_MAX_SHOWN]}, but the payload names "
+            f"{method[:_MAX_SHOWN]!r}."
         )
-    context = context_of(method, params)
+    context = read_context(method, params)
     if kind.context and kind.context != context:
         raise PayloadError(
-            f"The kind names {method} of {kind.context[:_SHOWN]!r}, but the payload names "
-            f"{context[:_SHOWN]!r}."
+            f"The kind names {method} of {kind.context[:_MAX_SHOWN]!r}, but the payload names "
+            f"{context[:_MAX_SHOWN]!r}."
         )
     return context
 
 
-def _message_of(payload: Raw) -> jsonrpc.Message:
+def _decode_message(payload: Raw) -> jsonrpc.Message:
     try:
         message = jsonrpc.decode_single(bytes(payload))
-        twin = _OF_MESSAGES.find_lookalike(jsonrpc.decode_members(payload))
+        twin = _MESSAGE_MEMBERS.find_lookalike(jsonrpc.decode_members(payload))
     except ProtocolError as error:
         raise PayloadError(f"The payload is not an MCP message. {error.message}") from None
     if twin is not None:
@@ -331,16 +332,16 @@ def _message_of(payload: Raw) -> jsonrpc.Message:
     return message
 
 
-def _members_of(raw: bytes | Raw, where: str) -> dict[str, Raw]:
+def _read_members(raw: bytes | Raw, where: str) -> dict[str, Raw]:
     try:
         return jsonrpc.decode_members(raw)
     except ProtocolError:
         raise PayloadError(f"{where} must be an object.") from None
 
 
-def _object_or_nothing(params: Any) -> Raw:
+def _read_params(params: Any) -> Raw:
     if params is UNSET:
-        return _NOTHING
+        return _EMPTY_OBJECT
     if memoryview(params)[0] != _BRACE:
         raise PayloadError("`params` must be an object.")
     return Raw(bytes(params))
@@ -355,15 +356,15 @@ def _check_size(payload: Raw) -> None:
         members = len(jsonrpc.decode_members(payload))
     except ProtocolError:
         return  # the parser reports this error with a better message
-    if members > MOST_MEMBERS:
-        raise PayloadError(f"The payload has {members} members. The limit is {MOST_MEMBERS}.")
+    if members > MAX_MEMBERS:
+        raise PayloadError(f"The payload has {members} members. The limit is {MAX_MEMBERS}.")
 
 
-class _Doubled(Exception):
+class _DuplicateMemberError(Exception):
     """A member occurs twice."""
 
 
-def _check_once(payload: Raw, *, deep: bool) -> None:
+def _check_unique_members(payload: Raw, *, deep: bool) -> None:
     """Reject a payload in which a member occurs twice: parsers differ in which value they use.
 
     Args:
@@ -376,15 +377,15 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
         if not deep:
             twice.clear()
         if len({name for name, _ in pairs}) != len(pairs):
-            twice.append(_first_again(pairs))
+            twice.append(_find_duplicate(pairs))
             if deep:
-                raise _Doubled
+                raise _DuplicateMemberError
 
     try:
         text = bytes(payload).decode()
         # Keep numbers as text: their size does not matter here.
         json.loads(text, object_pairs_hook=members, parse_int=str, parse_float=str)
-    except _Doubled:
+    except _DuplicateMemberError:
         pass
     except UnicodeDecodeError:
         raise PayloadError("The payload is not UTF-8.") from None
@@ -392,11 +393,11 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
         raise PayloadError(f"The payload is invalid: {error}.") from None
     if twice:
         raise PayloadError(
-            f"The member {twice[-1][:_SHOWN]!r} occurs twice in the payload: send it once."
+            f"The member {twice[-1][:_MAX_SHOWN]!r} occurs twice in the payload: send it once."
         )
 
 
-def _first_again(pairs: list[tuple[str, Any]]) -> str:
+def _find_duplicate(pairs: list[tuple[str, Any]]) -> str:
     """Return the first name that occurs a second time. One pass, because there may be 100,000
     names."""
     seen: set[str] = set()

@@ -22,17 +22,17 @@ from interlock.protocol.jsonrpc import decode_value
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import ProposalPayload, Request
 
-LIFETIME: Final = 300.0
+LIFETIME_SECONDS: Final = 300.0
 """Seconds until a pending proposal expires."""
-MOST: Final = 1_024
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_PROPOSALS: Final = 1_024
+MAX_BYTES: Final = 16 * 1024 * 1024
 
-_LONGEST_NOTE: Final = 1_000
+_MAX_NOTE_LENGTH: Final = 1_000
 
 Status = Literal["pending", "fulfilled", "rejected", "expired"]
-Move = Literal["fulfil", "reject", "expire", "withdraw"]
+Transition = Literal["fulfil", "reject", "expire", "withdraw"]
 
-MOVES: Final[dict[tuple[Status, Move], Status]] = {
+TRANSITIONS: Final[dict[tuple[Status, Transition], Status]] = {
     ("pending", "fulfil"): "fulfilled",
     ("pending", "reject"): "rejected",
     ("pending", "expire"): "expired",
@@ -75,11 +75,11 @@ class Proposals:
 
     def __init__(
         self,
-        seconds: float = LIFETIME,
+        seconds: float = LIFETIME_SECONDS,
         *,
         stamp: Callable[[float], str],
-        most: int = MOST,
-        most_bytes: int = MOST_BYTES,
+        most: int = MAX_PROPOSALS,
+        most_bytes: int = MAX_BYTES,
     ) -> None:
         """
         Args:
@@ -126,7 +126,7 @@ class Proposals:
             expires=now + self._seconds,
         )
         self._kept[head.id] = tracked
-        self._weights[head.sender] += _weight(tracked)
+        self._weights[head.sender] += _estimate_bytes(tracked)
         while len(self._kept) > self._most or self._weights.total() > self._most_bytes:
             self._forget_one()
         return tracked
@@ -139,14 +139,14 @@ class Proposals:
         tracked = self.get(head.correlation_id)
         if tracked is None:
             return None
-        why_not = _why_not(tracked, head, request)
+        why_not = _find_mismatch(tracked, head, request)
         if why_not:
             self._change(tracked, note=why_not)
             return None
         # Notes from the pending state no longer matter. Notes about a fulfilment stay.
         notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
         changed = tracked.changed
-        if not same(tracked.params, request.params):
+        if not is_same_call(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
             changed = (*changed, head.id)[:100]
         if tracked.status == "fulfilled":
@@ -155,11 +155,11 @@ class Proposals:
             notes.append(f"{head.sender} fulfilled it after it was {tracked.status} here")
         return self._change(
             tracked,
-            status=MOVES[tracked.status, "fulfil"],
+            status=TRANSITIONS[tracked.status, "fulfil"],
             fulfilled_by=tracked.fulfilled_by or head.sender,
             fulfilments=(*tracked.fulfilments, head.id)[:100],
             changed=changed,
-            note="; ".join(notes)[:_LONGEST_NOTE],
+            note="; ".join(notes)[:_MAX_NOTE_LENGTH],
         )
 
     def withdrawn(self, id: str, fulfilment: str) -> None:
@@ -173,7 +173,7 @@ class Proposals:
         if left:
             self._change(tracked, fulfilments=left, changed=changed)
         else:
-            status = MOVES[tracked.status, "withdraw"]
+            status = TRANSITIONS[tracked.status, "withdraw"]
             self._change(
                 tracked, status=status, fulfilled_by="", fulfilments=(), changed=(), note=""
             )
@@ -181,7 +181,7 @@ class Proposals:
     def reject(self, id: str, reason: str = "") -> TrackedProposal | None:
         """Reject a proposal locally. Returns None if it is unknown or not pending."""
         tracked = self.get(id)
-        status = None if tracked is None else MOVES.get((tracked.status, "reject"))
+        status = None if tracked is None else TRANSITIONS.get((tracked.status, "reject"))
         if tracked is None or status is None:
             return None
         return self._change(tracked, status=status, note=reason)
@@ -198,7 +198,7 @@ class Proposals:
         return [
             self._change(one, status=status)
             for one in due
-            if (status := MOVES.get((one.status, "expire"))) is not None
+            if (status := TRANSITIONS.get((one.status, "expire"))) is not None
         ]
 
     def _change(self, tracked: TrackedProposal, **members: object) -> TrackedProposal:
@@ -214,7 +214,7 @@ class Proposals:
         self._lighten(oldest)
 
     def _lighten(self, gone: TrackedProposal) -> None:
-        self._weights[gone.proposer] -= _weight(gone)
+        self._weights[gone.proposer] -= _estimate_bytes(gone)
         if self._weights[gone.proposer] <= 0:
             del self._weights[gone.proposer]
 
@@ -222,7 +222,7 @@ class Proposals:
         return (one for one in self._kept.values() if one.proposer == proposer)
 
 
-def same(one: Raw | bytes, other: Raw | bytes) -> bool:
+def is_same_call(one: Raw | bytes, other: Raw | bytes) -> bool:
     """Return whether two params describe the same call. `_meta` belongs to the message and is
     ignored."""
     if bytes(one) == bytes(other):
@@ -234,10 +234,10 @@ def same(one: Raw | bytes, other: Raw | bytes) -> bool:
     for params in (ours, theirs):
         if isinstance(params, dict):
             params.pop("_meta", None)
-    return _equal(ours, theirs)
+    return _is_equal_json(ours, theirs)
 
 
-def _equal(one: object, other: object) -> bool:
+def _is_equal_json(one: object, other: object) -> bool:
     """Return whether two values are equal as JSON. For Python 1, 1.0 and True are equal.
 
     Iterative, because the values may be nested deeply.
@@ -258,7 +258,7 @@ def _equal(one: object, other: object) -> bool:
     return True
 
 
-def may_settle(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
+def is_proposal_outcome(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
     """Return whether the response to a fulfilment is the outcome of the proposal.
 
     It is if a recipient of the proposal sent the response or the request. Otherwise any participant
@@ -270,7 +270,7 @@ def may_settle(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
     return not to or answered_by in to or asked_by in to
 
 
-def _why_not(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -> str:
+def _find_mismatch(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -> str:
     if (request.method, request.context) != (tracked.method, tracked.context):
         return f"{head.sender} named it in a request for another call"
     elsewhere = not set(head.to) & set(tracked.to)
@@ -279,6 +279,6 @@ def _why_not(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -
     return ""
 
 
-def _weight(tracked: TrackedProposal) -> int:
+def _estimate_bytes(tracked: TrackedProposal) -> int:
     texts = (tracked.proposalId, tracked.proposer, tracked.context, *tracked.to)
     return 400 + len(bytes(tracked.params)) + sum(map(len, texts))

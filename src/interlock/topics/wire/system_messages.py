@@ -26,16 +26,21 @@ class ParticipantView(Protocol):
     def capabilities(self) -> tuple[str, ...]: ...
 
 
-def welcome(id: str, ts: str, you: ParticipantView, others: Iterable[ParticipantView]) -> bytes:
+def write_welcome(
+    id: str, ts: str, you: ParticipantView, others: Iterable[ParticipantView]
+) -> bytes:
     """Encode a welcome: the identity and capabilities of the recipient, and the other
     participants."""
-    payload = {"you": _told(you), "participants": [_told(other) for other in others]}
+    payload = {
+        "you": _describe_participant(you),
+        "participants": [_describe_participant(other) for other in others],
+    }
     return write_envelope(
         id=id, ts=ts, sender=GATEWAY, to=(you.id,), kind=WELCOME, payload=_encode(payload)
     )
 
 
-def presence(
+def write_presence(
     id: str, ts: str, event: str, participant_id: str, capabilities: Sequence[str] | None
 ) -> bytes:
     """Encode a presence message. `capabilities` is None if the participant left."""
@@ -68,5 +73,5 @@ def error(
     )
 
 
-def _told(participant: ParticipantView) -> dict[str, Any]:
+def _describe_participant(participant: ParticipantView) -> dict[str, Any]:
     return {"id": participant.id, "capabilities": participant.capabilities}

@@ -19,9 +19,9 @@ from interlock.protocol.mcpx_terms import GATEWAY
 from interlock.topics.wire.envelope import Envelope, EnvelopeHeader
 from interlock.topics.wire.payloads import Content, ProposalPayload, Request, Response
 
-MOST: Final = 4_096
-MOST_BYTES: Final = 8 * 1024 * 1024
-_EACH: Final = 200
+MAX_MESSAGES: Final = 4_096
+MAX_BYTES: Final = 8 * 1024 * 1024
+_MESSAGE_OVERHEAD_BYTES: Final = 200
 """The approximate overhead of a message beside its own strings."""
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -45,7 +45,7 @@ class ThreadMessage(msgspec.Struct, frozen=True):
 class MessageThreads:
     """The recent messages of one topic, of all participants."""
 
-    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_MESSAGES, most_bytes: int = MAX_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._seen: dict[str, ThreadMessage] = {}
@@ -62,7 +62,7 @@ class MessageThreads:
             if head.sender == GATEWAY:
                 return ""
             return f"The id {head.id[:60]!r} was used before, by {before.head.sender[:60]!r}."
-        seen = seen_of(head, content)
+        seen = summarize_message(head, content)
         self._seen[head.id] = seen
         self._bytes += seen.weight
         while len(self._seen) > self._most or self._bytes > self._most_bytes:
@@ -88,7 +88,7 @@ class MessageThreads:
         if head.correlation_id not in self._seen:
             return None
         asked = self.request(head.correlation_id)
-        return asked is not None and answers(asked, head, response)
+        return asked is not None and is_response_to(asked, head, response)
 
     def chain(self, id: str) -> tuple[str, ...]:
         """Return the ids of the whole thread of a message, in order of arrival: the proposal, its
@@ -107,7 +107,7 @@ class MessageThreads:
         return tuple(one for one in self._seen if one in found)
 
 
-def answers(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
+def is_response_to(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
     """Return whether a response belongs to this request.
 
     The method, the context and the JSON-RPC id must be the same, and the sender must be a recipient
@@ -116,14 +116,14 @@ def answers(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> b
     if asked.head.to and head.sender not in asked.head.to:
         return False
     return (
-        id_value(response.id) == asked.request_id
+        decode_id(response.id) == asked.request_id
         and response.method == asked.method
         # A response may leave the context out of its kind if the request did.
         and response.context in (asked.context, read_kind(asked.head.kind).context)
     )
 
 
-def id_value(raw: Raw | bytes) -> str | bytes:
+def decode_id(raw: Raw | bytes) -> str | bytes:
     """Decode a JSON-RPC id for comparison.
 
     A peer may write the same string with other escapes. A number stays as written, because it can
@@ -135,12 +135,12 @@ def id_value(raw: Raw | bytes) -> str | bytes:
         return bytes(raw)
 
 
-def seen_of(head: EnvelopeHeader, content: Content) -> ThreadMessage:
+def summarize_message(head: EnvelopeHeader, content: Content) -> ThreadMessage:
     """Return what is stored of a message."""
-    weight = _EACH + sum(map(len, (head.id, head.kind, head.sender, *head.to)))
+    weight = _MESSAGE_OVERHEAD_BYTES + sum(map(len, (head.id, head.kind, head.sender, *head.to)))
     weight += len(head.correlation_id or "")
     if isinstance(content, Request):
-        request_id = id_value(content.id)
+        request_id = decode_id(content.id)
         weight += len(request_id) + len(content.context)
         return ThreadMessage(head, content.method, content.context, request_id, weight=weight)
     if isinstance(content, ProposalPayload):
