@@ -68,7 +68,9 @@ class Office(Keep):
     def __init__(self, folder: Path) -> None:
         topics: dict[str, Any] = {
             "admins": ["clerk"],
-            "rooms": {"ops-*": {"seats": [{"callers": ["model"], "profile": "full_access"}]}},
+            "rooms": {
+                "ops-*": {"participants": [{"callers": ["model"], "profile": "full_access"}]}
+            },
         }
         Fortress.__init__(
             self,

@@ -133,7 +133,9 @@ def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
         workshops={},
         servers={"weather": server_of(ledger)},
         tokens={"caller": token("caller")},
-        topics=msgspec.convert({"rooms": {TOPIC: {"node": NODE, "seats": seats}}}, TopicsConfig),
+        topics=msgspec.convert(
+            {"rooms": {TOPIC: {"node": NODE, "participants": seats}}}, TopicsConfig
+        ),
     )
 
     async def say(tool: str, arguments: dict[str, Any]) -> str:

@@ -177,7 +177,7 @@ class Office:
             {"files": {"command": sys.executable, "args": [str(server)]}},
             tokens=[{"name": "proposer", "token": "${env:PROPOSER}"}],
             automation={"decisions": 5},
-            topics={"rooms": {TOPIC: {"node": NODE, "seats": [seat]}}},
+            topics={"rooms": {TOPIC: {"node": NODE, "participants": [seat]}}},
         )
         self.node = world.up(PROPOSER=TOKEN)
         self.node.wait_for_line("files is ready")

@@ -57,7 +57,7 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
             {"name": "agent", "token": "${env:T_AGENT}", "may": ["join"]},
             {"name": "boss", "token": "${env:T_BOSS}"},
         ],
-        topics={"rooms": {"ops": {"node": "interlock", "seats": seats}}},
+        topics={"rooms": {"ops": {"node": "interlock", "participants": seats}}},
     )
     node = world.up(T_AGENT=AGENT, T_BOSS=BOSS)
     node.wait_for_line("demo is ready")

@@ -28,7 +28,7 @@ ANSWER = "mcp/response:tools/call:echo"
 TOOL = {"name": "echo", "description": "Says it again.", "inputSchema": {"type": "object"}}
 ROOM = {
     "node": NODE,
-    "seats": [
+    "participants": [
         {"callers": ["worker"], "profile": "response_only"},
         {"callers": ["supervisor"], "profile": "full_access"},
         {"callers": ["observer"]},

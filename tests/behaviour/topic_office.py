@@ -67,7 +67,7 @@ class Office:
             {"ledger": {"command": sys.executable, "args": arguments}},
             tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
             approvals={"anchors": [{"name": "clerk", "key": str(self.world.cwd / "clerk.pem")}]},
-            topics={"rooms": {TOPIC: {"node": NODE, "seats": seats, "record": record}}},
+            topics={"rooms": {TOPIC: {"node": NODE, "participants": seats, "record": record}}},
         )
 
     def start(self) -> None:

@@ -69,10 +69,10 @@ TOPICS: dict[str, Any] = {
     "admins": ["administrator"],
     "rooms": {
         # Everybody who has a token has a seat; who is not named starts with the least.
-        "ops-*": {"seats": [*SEATS, {"callers": ["newcomer", "observer"]}]},
-        "mixed-*": {"seats": exactly(MIXED)},
-        "delegated-*": {"seats": exactly(DELEGATED)},
-        "closed-*": {"seats": [{"callers": ["administrator"]}]},
+        "ops-*": {"participants": [*SEATS, {"callers": ["newcomer", "observer"]}]},
+        "mixed-*": {"participants": exactly(MIXED)},
+        "delegated-*": {"participants": exactly(DELEGATED)},
+        "closed-*": {"participants": [{"callers": ["administrator"]}]},
         "open-*": {"access": "public"},
         "house-*": {"access": "private"},
         "strict-*": {"access": "private", "queue": 50, "overflow": "close"},

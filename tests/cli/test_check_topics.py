@@ -34,23 +34,23 @@ def test_callers_that_no_token_names(world: World) -> None:
         {"callers": ["agent", "work*", "local", "x*"]},
         {"roles": ["anything"]},
     ]
-    topics = {**rooms(seats=seats), "admins": ["agent", "supervisr"]}
+    topics = {**rooms(participants=seats), "admins": ["agent", "supervisr"]}
     other = "correct it, or make one: interlock token create"
     assert doubted(world, topics) == [
         ("topics.admins[1]", "no token of this config names supervisr", other),
         (
-            "topics.rooms.ops.seats[0].callers[0]",
+            "topics.rooms.ops.participants[0].callers[0]",
             "no token of this config names agnt",
             'did you mean "agent"?',
         ),
-        ("topics.rooms.ops.seats[1].callers[3]", "no token of this config fits x*", other),
+        ("topics.rooms.ops.participants[1].callers[3]", "no token of this config fits x*", other),
     ]
 
 
 def test_upstreams_that_nobody_is(world: World) -> None:
     seats = [{"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}]
     upstreams: dict[str, Any] = {"wrker": {}, "worker": {}, "clerk": {}}
-    topics = rooms(seats=seats, node="node", upstreams=upstreams, profile="full_access")
+    topics = rooms(participants=seats, node="node", upstreams=upstreams, profile="full_access")
     assert doubted(world, topics) == [
         (
             "topics.rooms.ops.upstreams.wrker",
@@ -65,15 +65,15 @@ ISSUERS = {"issuers": [{"issuer": "https://login.example.com"}]}
 
 @pytest.mark.parametrize("config", [{}, {"tokens": []}])
 def test_where_others_may_come_nobody_is_a_stranger(world: World, config: dict[str, Any]) -> None:
-    room = rooms(seats=[{"callers": ["agnt"]}])
+    room = rooms(participants=[{"callers": ["agnt"]}])
     assert doubted(world, room, identity=ISSUERS, **config) == []
 
 
 def test_callers_without_any_token(world: World) -> None:
-    room = rooms(seats=[{"callers": ["agent", "local"]}])
+    room = rooms(participants=[{"callers": ["agent", "local"]}])
     said = "no token of this config names agent"
     hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
-    at = "topics.rooms.ops.seats[0].callers[0]"
+    at = "topics.rooms.ops.participants[0].callers[0]"
     assert doubted(world, room, tokens=[]) == [(at, said, hint)]
     # One that was made counts as well.
     assert world.run_here("token", "create", "agent", "--may", "join").returncode == 0
@@ -93,7 +93,7 @@ def test_participants_that_could_not_answer(world: World) -> None:
         ({"callers": ["worker"], "capabilities": ["mcp/response:*"]}, {}, False),
         ({"callers": ["agent"], "id": "worker", "profile": "proposal_only"}, {}, False),
     ):
-        room = rooms(seats=[seat], node="node", upstreams={"worker": {}}, **topic)
+        room = rooms(participants=[seat], node="node", upstreams={"worker": {}}, **topic)
         found = [(path, words) for path, words, _ in doubted(world, room, tokens=JOINING)]
         assert found == ([("topics.rooms.ops.upstreams.worker", said)] if mute else []), seat
 
@@ -112,15 +112,18 @@ def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
     hint = "give such a token may: [join], or write a rule of the policy with then: confirm"
     both = ("tokens", f"agent and worker {BESIDE}", hint)
     one = ("tokens", f"agent {BESIDE}", hint)
-    room = rooms(seats=PROPOSES)
+    room = rooms(participants=PROPOSES)
     assert doubted(world, room, servers=servers) == [both]
     # In another room one may call: it is trusted with tools.
-    free = {**room["rooms"], "lab": {"seats": [{"callers": ["worker"], "profile": "full_access"}]}}
+    free = {
+        **room["rooms"],
+        "lab": {"participants": [{"callers": ["worker"], "profile": "full_access"}]},
+    }
     assert doubted(world, {"rooms": free}, servers=servers) == [one]
     # So may whoever has a role, and nobody is bound who comes in without a seat.
     seats = [{"roles": ["human"], "profile": "full_access"}, *PROPOSES]
     roles = [TOKENS[0], {**TOKENS[1], "roles": ["human"]}]
-    assert doubted(world, rooms(seats=seats), servers=servers, tokens=roles) == [one]
+    assert doubted(world, rooms(participants=seats), servers=servers, tokens=roles) == [one]
     assert doubted(world, rooms(access="private"), servers=servers) == []
 
 
@@ -136,19 +139,19 @@ def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
 )
 def test_callers_that_are_bound_elsewhere_as_well(world: World, config: dict[str, Any]) -> None:
     config = {"servers": {"demo": "http://127.0.0.1:9/mcp"}, **config}
-    assert doubted(world, rooms(seats=PROPOSES), **config) == []
+    assert doubted(world, rooms(participants=PROPOSES), **config) == []
 
 
 def test_a_rule_that_stops_some_calls_binds_nobody(world: World) -> None:
     rule = {"name": "r", "then": "deny", "callers": ["agent"], "tools": ["demo.delete"]}
     servers = {"demo": "http://127.0.0.1:9/mcp"}
-    found = doubted(world, rooms(seats=PROPOSES), servers=servers, policy={"rules": [rule]})
+    found = doubted(world, rooms(participants=PROPOSES), servers=servers, policy={"rules": [rule]})
     assert [path for path, _, _ in found] == ["tokens"]
 
 
 def test_a_room_into_which_nobody_comes(world: World) -> None:
     said = "nobody has a seat here, and only who has one comes in"
-    hint = "write seats: [{callers: [NAME], profile: full_access}], or access: private"
+    hint = "write participants: [{callers: [NAME], profile: full_access}], or access: private"
     assert doubted(world, rooms()) == [("topics.rooms.ops", said, hint)]
     assert doubted(world, rooms(), tokens=[]) == [("topics.rooms.ops", said, hint)]
     assert doubted(world, rooms(access="private")) == []
@@ -159,20 +162,20 @@ def test_a_node_that_is_called_like_a_caller(world: World) -> None:
     said = "a caller is called agent, too, and cannot come in under that name"
     hint = "give its seat another id, or call the node something else"
     own = {"callers": ["a*"]}
-    for room in (rooms(access="private", node="agent"), rooms(seats=[own], node="agent")):
+    for room in (rooms(access="private", node="agent"), rooms(participants=[own], node="agent")):
         assert doubted(world, room) == [("topics.rooms.ops.node", said, hint)]
     # It is called otherwise there, or does not come in.
     for seat in ({"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}):
-        assert doubted(world, rooms(seats=[seat], node="agent")) == []
+        assert doubted(world, rooms(participants=[seat], node="agent")) == []
 
 
 def test_capabilities_that_are_none(world: World) -> None:
     good = ["mcp/*", "mcp/request:tools/*", "mcp/proposal:*", "chat", "vote", "mcpx"]
     seats = [{"callers": ["agent"], "capabilities": [*good, "mcp", "mcp/requests:tools/*"]}]
-    assert [(path, words) for path, words, _ in doubted(world, rooms(seats=seats))] == [
-        ("topics.rooms.ops.seats[0].capabilities[6]", "no message is of the kind mcp"),
+    assert [(path, words) for path, words, _ in doubted(world, rooms(participants=seats))] == [
+        ("topics.rooms.ops.participants[0].capabilities[6]", "no message is of the kind mcp"),
         (
-            "topics.rooms.ops.seats[0].capabilities[7]",
+            "topics.rooms.ops.participants[0].capabilities[7]",
             "no message is of the kind mcp/requests:tools/*",
         ),
     ]
@@ -195,10 +198,10 @@ def test_capabilities_that_are_none(world: World) -> None:
     ],
 )
 def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
-    room = rooms(seats=[{"callers": ["agent"], "capabilities": [pattern]}])
+    room = rooms(participants=[{"callers": ["agent"], "capabilities": [pattern]}])
     assert doubted(world, room) == [
         (
-            "topics.rooms.ops.seats[0].capabilities[0]",
+            "topics.rooms.ops.participants[0].capabilities[0]",
             f"no message is of the kind {pattern}",
             f"write {meant}",
         )
@@ -211,13 +214,13 @@ def test_capabilities_of_others_are_no_slips(world: World) -> None:
         "mcp/request:acme/deploy", "mcp/request:tools/call:Web_*", "mcp/request:*", "*",
         "mcp/response:resources/templates/list", "mcp/request:resources/*", "chatter",
     ]  # fmt: skip
-    assert doubted(world, rooms(seats=[{"callers": ["agent"], "capabilities": good}])) == []
+    assert doubted(world, rooms(participants=[{"callers": ["agent"], "capabilities": good}])) == []
 
 
 def test_rules_about_participants_are_about_somebody(world: World) -> None:
     rule = {"name": "r", "then": "deny", "tools": ["worker.*", "wrker.*"]}
     seats = [{"callers": ["worker"], "profile": "full_access"}]
-    room = rooms(seats=seats, node="node", upstreams={"worker": {}})
+    room = rooms(participants=seats, node="node", upstreams={"worker": {}})
     assert doubted(world, room, policy={"rules": [rule]}) == [
         (
             "policy.rules[0].tools[1]",
@@ -229,7 +232,7 @@ def test_rules_about_participants_are_about_somebody(world: World) -> None:
 
 def test_topics_are_counted(world: World) -> None:
     seats = [{"callers": ["agent"]}]
-    world.config(tokens=TOKENS, topics={"rooms": {"ops": {"seats": seats}}})
+    world.config(tokens=TOKENS, topics={"rooms": {"ops": {"participants": seats}}})
     assert "2 tokens, 1 topic\n" in world.run_here("check", **SECRETS).stdout
-    world.config(topics={"rooms": {"ops": {"seats": seats}, "dev": {"seats": seats}}})
+    world.config(topics={"rooms": {"ops": {"participants": seats}, "dev": {"participants": seats}}})
     assert ", 2 topics\n" in world.run_here("check").stdout

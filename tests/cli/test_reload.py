@@ -111,7 +111,7 @@ def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World
 
     def write(caller: str, **more: object) -> None:
         seats = [{"callers": ["supervisor"]}, {"callers": [caller]}]
-        rooms = {"ops": {"seats": seats}}
+        rooms = {"ops": {"participants": seats}}
         world.config(tokens=[token], topics={"admins": ["cheif"], "rooms": rooms}, **more)
 
     write("local")

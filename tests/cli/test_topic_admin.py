@@ -26,7 +26,7 @@ SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in NAMES}
 ROOMS = {
     "ops": {
         "node": "node",
-        "seats": [
+        "participants": [
             {"callers": ["boss"], "profile": "full_access"},
             {"callers": ["agent"], "profile": "proposal_only"},
         ],
@@ -211,7 +211,7 @@ def test_nobody_administers(world: World) -> None:
 def test_the_user_of_this_machine_administers_where_the_node_says_so(world: World) -> None:
     # An id that a URL would read otherwise.
     seats = [{"callers": ["local"], "id": "a/b?ü", "profile": "initial"}]
-    world.config(topics={"admins": ["local"], "rooms": {"ops": {"seats": seats}}})
+    world.config(topics={"admins": ["local"], "rooms": {"ops": {"participants": seats}}})
     node = world.up()
     listed = run(world, "list", token=None)
     assert (listed.returncode, listed.stderr) == (0, "")

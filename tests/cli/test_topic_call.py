@@ -156,7 +156,7 @@ def test_ctrl_c_leaves_the_proposal_to_the_others(world: World, room: TopicRoom)
 def test_a_rejection_of_another_does_not_end_it(world: World, room: TopicRoom) -> None:
     def wavers(one: Participant) -> None:
         async def reject(event: Any) -> None:
-            payload = write_chat_payload("It was rejected.", ended="approval_refused")
+            payload = write_chat_payload("It was rejected.", end_reason="approval_refused")
             await one.send("chat", payload, [event.sender], event.content.id)
             await one.fulfil(event.content)
 
@@ -175,7 +175,7 @@ def test_whom_it_was_proposed_to_ends_it_and_that_is_said_once(
 ) -> None:
     def refuses(one: Participant) -> None:
         async def refuse(event: Any) -> None:
-            payload = write_chat_payload("Not today.", ended="approval_refused")
+            payload = write_chat_payload("Not today.", end_reason="approval_refused")
             await one.send("chat", payload, [event.sender], event.content.id)
 
         one.on(Proposal, refuse)

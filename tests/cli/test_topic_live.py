@@ -34,7 +34,7 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         live.draw()
         assert "the baker" in written[-1]
         # Whatever let it come to that, between the last drawing and the key.
-        kept: dict[str, Any] = alone.place.fulfilling._proposals._kept
+        kept: dict[str, Any] = alone.place.fulfilling._proposals._proposals
         kept[id] = replace(kept[id], params=Raw(b'{"name":"pay","arguments":{"to":"me"}}'))
         live.typed(b"y")
         await asyncio.gather(*live._tasks)

@@ -118,7 +118,7 @@ def test_what_is_no_topic_is_told(world: World, command: list[str]) -> None:
 
 
 def test_a_path_without_topics_is_no_problem_of_the_config(world: World) -> None:
-    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     elsewhere = node.url.replace("http://", "ws://").removesuffix("/mcp") + "/nothing"
     for command in (["send", "ops", "hi"], ["watch", "ops"]):
@@ -179,7 +179,7 @@ def test_what_was_not_sent_is_not_shown_as_done(world: World, room: TopicRoom) -
 
 
 def test_who_has_no_seat_is_told_who_it_is(world: World) -> None:
-    world.config(topics={"rooms": {"ops": {"seats": [{"callers": ["agent"]}]}}})
+    world.config(topics={"rooms": {"ops": {"participants": [{"callers": ["agent"]}]}}})
     world.up()
     for command in (["send", "ops", "hi"], ["watch", "ops"]):
         done = world.run("topic", *command)
@@ -198,7 +198,7 @@ def test_a_node_without_topics_is_not_asked_for_its_path(world: World) -> None:
 
 
 def test_two_programs_without_a_token_are_one(world: World) -> None:
-    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     with at_terminal(world, "topic", "join", "ops") as terminal:
         terminal.wait_for("ops · you are operator")
@@ -216,7 +216,7 @@ def test_a_bridge_says_that_it_is_back(world: World) -> None:
 
     server = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
     seats = [{"callers": ["local"], "id": "worker", "profile": "response_only"}]
-    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    world.config(topics={"rooms": {"ops": {"participants": seats}}})
     node = world.up()
     command = ["topic", "bridge", "ops", "--", sys.executable, str(server), "stdio", "both"]
     with at_terminal(world, *command) as bridge:

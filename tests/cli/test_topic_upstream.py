@@ -31,7 +31,7 @@ UPSTREAMS = {"worker": {"grace": "0s", "deny": ["refuse"]}}
 
 
 def configure(world: World, **room: Any) -> None:
-    room |= {"seats": [{"callers": ["worker"], "profile": "response_only"}]}
+    room |= {"participants": [{"callers": ["worker"], "profile": "response_only"}]}
     world.config(
         tokens=[{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in TOKENS],
         topics={"rooms": {"ops": room}},

@@ -110,7 +110,7 @@ def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
 
 def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
-    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    world.config(topics={"rooms": {"ops": {"participants": seats}}})
     world.up()
     done = world.run("topic", "send", "ops", "hello")
     assert (done.returncode, done.stderr) == (0, "")
@@ -140,7 +140,7 @@ def test_nobody_is_waited_for_who_was_never_there(world: World, command: str) ->
     "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
 )
 def test_a_node_that_does_not_run_is_to_be_started(world: World, command: list[str]) -> None:
-    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     done = world.run("topic", *command)
     assert done.returncode == 4
     assert done.stderr == (
@@ -178,7 +178,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
 
 def test_a_lost_gateway_is_shown_and_found_again(world: World) -> None:
     seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
-    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    world.config(topics={"rooms": {"ops": {"participants": seats}}})
     node = world.up()
     with at_terminal(world, "topic", "join", "ops") as terminal:
         terminal.wait_for("ops · you are operator · 1 here  ")
@@ -202,7 +202,9 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
     # Whatever name is in it: it is the very one.
     ours, key = Authority(world.folder / "ours").certificate("node", ["192.0.2.1"])
     theirs, _ = Authority(world.folder / "theirs").certificate("node", ["127.0.0.1"])
-    topics = {"rooms": {"ops": {"seats": [{"callers": ["local"], "profile": "full_access"}]}}}
+    topics = {
+        "rooms": {"ops": {"participants": [{"callers": ["local"], "profile": "full_access"}]}}
+    }
     world.config(topics=topics, tls={"certificate": str(ours), "key": str(key)})
     world.up()
     done = world.run("topic", "send", "ops", "hello")
@@ -222,7 +224,9 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
 )
 def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, words: str) -> None:
     seats = [{"callers": ["local"], "profile": "full_access"}]
-    world.config(topics={"rooms": {"ops": {"seats": seats}, "team-*": {"seats": seats}}})
+    world.config(
+        topics={"rooms": {"ops": {"participants": seats}, "team-*": {"participants": seats}}}
+    )
     world.up()
     done = world.run_here("topic", "send", name, "hi")
     assert done.returncode == 1
@@ -265,7 +269,7 @@ def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: World) -> None
 
 
 def test_a_node_says_where_its_topics_are(world: World) -> None:
-    config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     node = world.up()
     assert node.status()["topics_url"] == f"ws://127.0.0.1:{world.port}/rooms"
     config.unlink()
@@ -285,7 +289,9 @@ def test_a_node_by_its_address_may_speak_tls(world: World) -> None:
     authority = Authority(world.folder)
     certificate, key = authority.certificate("node", ["127.0.0.1"])
     tls = {"certificate": str(certificate), "key": str(key)}
-    config = world.config(topics={"rooms": {"ops": {"seats": SEATS}}, "admins": ["local"]}, tls=tls)
+    config = world.config(
+        topics={"rooms": {"ops": {"participants": SEATS}}, "admins": ["local"]}, tls=tls
+    )
     world.up()
     config.unlink()
     there = ["--node", str(world.port)]
@@ -300,7 +306,7 @@ def test_a_node_by_its_address_may_speak_tls(world: World) -> None:
 
 
 def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
-    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     wrong = path.read_text().replace('"servers"', '"severs": {}, "servers"')
     path.write_text(wrong)
     done = world.run_here("topic", "send", "ops", "hi")
@@ -310,7 +316,7 @@ def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
 
 
 def test_a_config_that_names_no_node_is_what_is_wrong(world: World) -> None:
-    path = world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    path = world.config(topics={"rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text() + "]")
     for more in ({}, {"XDG_STATE_HOME": str(world.folder)}):
@@ -335,7 +341,7 @@ def test_a_config_that_names_no_node_means_no_other(
 
 
 def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:
-    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"participants": SEATS}}})
     world.up()
     path.write_text(path.read_text().replace('"servers"', '"severs": {}, "servers"'))
     done = world.run_here("topic", "send", "ops", "hi")

@@ -27,7 +27,7 @@ from tests.topics.rooms import Rooms
 T = TypeVar("T")
 
 OPS = TopicConfig(
-    seats=[
+    participants=[
         ParticipantConfig(callers=["agent"], profile="proposal_only"),
         ParticipantConfig(callers=["worker"], profile="response_only"),
         ParticipantConfig(callers=["human"], profile="full_access"),

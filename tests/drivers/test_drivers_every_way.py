@@ -168,7 +168,7 @@ def test_as_an_operation(tmp_path: Path, view: str, era: str) -> None:
 @pytest.mark.parametrize("kind", ["mcp/request", "mcp/proposal"])
 def test_in_a_topic(tmp_path: Path, kind: str) -> None:
     seats = [{"callers": ["ada"], "capabilities": [f"{kind}:*", "chat"]}]
-    topics = convert({"rooms": {"ops": {"node": "interlock", "seats": seats}}}, TopicsConfig)
+    topics = convert({"rooms": {"ops": {"node": "interlock", "participants": seats}}}, TopicsConfig)
     token = "token-of-ada-0123456789"
     with desk(tmp_path, topics=topics, tokens={"ada": token}) as one:
         params = {"name": TOOL, "arguments": one.given}

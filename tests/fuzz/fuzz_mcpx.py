@@ -93,7 +93,7 @@ def _said_in_a_room(data: bytes, *, may: bool) -> None:
     room.flush()
     for outlet in outlets.values():
         outlet.texts.clear()
-    passed = room.say(room.members["a"], data)
+    passed = room.send(room.members["a"], data)
     room.flush()
     assert (passed is not None) is may
     assert outlets["b"].texts == ([data] if may else [])

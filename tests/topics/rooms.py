@@ -35,13 +35,13 @@ NAMES = ("agent", "human", "worker", "boss")
 PUBLIC = {"room": TopicConfig(access="public")}
 RESTRICTED = {
     "room": TopicConfig(
-        seats=[
+        participants=[
             ParticipantConfig(callers=["agent"], id="robot-alpha", profile="proposal_only"),
             ParticipantConfig(callers=["hum*"], profile="full_access"),
             ParticipantConfig(roles=["ops"], capabilities=["x/*"]),
         ]
     ),
-    "other": TopicConfig(seats=[ParticipantConfig(callers=["boss"])]),
+    "other": TopicConfig(participants=[ParticipantConfig(callers=["boss"])]),
 }
 
 
@@ -102,13 +102,13 @@ class Rooms:
             guard=self.guard,
             challenges=self.challenges,
             authenticate=lambda credentials: pipeline.admission.authenticate(credentials),
-            refused=pipeline.record_rejection,
+            on_rejected=pipeline.record_rejection,
             audit=self.rig.audit,
         )
         table = RouteTable(
             [
                 DirectRoute("/mcp", _serve),
-                WebSocketRoute("/ws", self.door.take),
+                WebSocketRoute("/ws", self.door.handle_upgrade),
                 *admin.routes(),
             ]
         )
@@ -148,7 +148,7 @@ class Rooms:
     @property
     def present(self) -> list[str]:
         """Who is there, as the gateway says."""
-        return sorted(one.participant_id for one in self.gateway.connections())
+        return sorted(one.participant_id for one in self.gateway.list_connections())
 
     @property
     def journal(self) -> list[dict[str, Any]]:

@@ -162,7 +162,7 @@ def test_refusals() -> None:
                 (403, {"path": one, "Origin": "https://evil.example"}),
                 (403, {"path": one, "Host": "evil.example"}),
             ]
-            before = rooms.gateway.connections()
+            before = rooms.gateway.list_connections()
             for status, asked in cases:
                 answer = await ask(rooms, **asked)
                 assert answer.status_code == status, asked
@@ -170,7 +170,7 @@ def test_refusals() -> None:
                 assert set(told) == {"error", "message"}
                 assert told["message"].endswith(".")
                 assert ("www-authenticate" in answer.headers) == (status == 401), asked
-            assert rooms.gateway.connections() == before
+            assert rooms.gateway.list_connections() == before
             # Everybody who may not was written down.
             outcomes = [row["outcome"] for row in rooms.journal if row["verb"] == "topics/admin"]
             assert outcomes.count("unauthenticated") == 2
@@ -186,7 +186,7 @@ def test_the_topic_is_said_where_there_are_several() -> None:
         async with rooms.join("agent"), rooms.join("agent", topic="more"):
             answer = await ask(rooms, f"{PATH}?topic=more", token="t-boss-sr")
             assert answer.status_code == 200
-            granted = {one.topic: one.capabilities for one in rooms.gateway.connections()}
+            granted = {one.topic: one.capabilities for one in rooms.gateway.list_connections()}
             assert "mcp/request:tools/*" in granted["more"]
             assert "mcp/request:tools/*" not in granted["room"]
 
@@ -202,7 +202,7 @@ def test_nobody_changes_its_own() -> None:
             assert other.status_code == 200
 
     seats = [ParticipantConfig(callers=["boss"], id="chief"), ParticipantConfig(callers=["*"])]
-    run(test, admins=ADMINS, callers=SCOPED, rooms={"room": TopicConfig(seats=seats)})
+    run(test, admins=ADMINS, callers=SCOPED, rooms={"room": TopicConfig(participants=seats)})
 
 
 def test_who_is_there() -> None:
@@ -261,7 +261,10 @@ def test_which_topics_there_are() -> None:
         assert await shown(rooms, "?topic=team-*") == []
 
     seats = [ParticipantConfig(callers=["agent"], profile="full_access")]
-    both = {"ops": TopicConfig(seats=seats), "team-*": TopicConfig(access="private", most=7)}
+    both = {
+        "ops": TopicConfig(participants=seats),
+        "team-*": TopicConfig(access="private", max_participants=7),
+    }
     run(test, admins=ADMINS, rooms=both)
 
 

@@ -37,7 +37,7 @@ def refusal(topics: TopicsConfig, topic: str, caller: Caller | None) -> Interloc
 
 
 def test_the_first_seat_that_fits_is_taken() -> None:
-    topics = config(seats=SEATS)
+    topics = config(participants=SEATS)
     _, worker = find_participant(topics, "ops", WORKER)
     assert (worker.id, worker.routing) == ("worker-1", "directed")
     assert worker.capabilities == PROFILES["proposal_only"]
@@ -50,7 +50,9 @@ def test_the_first_seat_that_fits_is_taken() -> None:
 def test_who_has_no_profile_may_propose_and_talk() -> None:
     _, known = find_participant(config(access="private"), "ops", STRANGER)
     assert known.capabilities == ("mcp/proposal:*", "chat")
-    _, seated = find_participant(config(seats=[ParticipantConfig(callers=["x"])]), "ops", STRANGER)
+    _, seated = find_participant(
+        config(participants=[ParticipantConfig(callers=["x"])]), "ops", STRANGER
+    )
     assert seated.capabilities == ("mcp/proposal:*", "chat")
     _, other = find_participant(config(access="private", profile="read_only"), "ops", STRANGER)
     assert other.capabilities == PROFILES["read_only"]
@@ -58,11 +60,11 @@ def test_who_has_no_profile_may_propose_and_talk() -> None:
 
 def test_a_seat_may_have_an_id_of_its_own() -> None:
     seat = ParticipantConfig(callers=["x"], id="planner")
-    assert find_participant(config(seats=[seat]), "ops", STRANGER)[1].id == "planner"
+    assert find_participant(config(participants=[seat]), "ops", STRANGER)[1].id == "planner"
 
 
 def test_a_restricted_topic_is_for_those_with_a_seat() -> None:
-    topics = config(seats=SEATS[:2])
+    topics = config(participants=SEATS[:2])
     absent = refusal(topics, "other", STRANGER)
     closed = refusal(topics, "ops", STRANGER)
     assert closed.failure.http == 403
@@ -92,7 +94,7 @@ def test_what_is_no_name_of_a_topic(topic: str) -> None:
 
 
 def test_a_name_goes_before_a_glob_and_a_glob_before_the_next() -> None:
-    exact, first, second = (TopicConfig(most=n) for n in (1, 2, 3))
+    exact, first, second = (TopicConfig(max_participants=n) for n in (1, 2, 3))
     topics = TopicsConfig(rooms={"team-*": first, "team-a": exact, "*": second})
     assert find_settings(topics, "team-a") is exact
     assert find_settings(topics, "team-b") is first
@@ -141,11 +143,11 @@ def test_what_can_be_an_id(name: str) -> None:
 )
 def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> None:
     seat = ParticipantConfig(callers=["alice"], id="boss", profile="full_access")
-    topics = config(access=access, node="hub", seats=[seat])
+    topics = config(access=access, node="hub", participants=[seat])
     assert refusal(topics, "ops", Caller(name)).failure.http == 403
     assert find_participant(topics, "ops", Caller("alice"))[1].id == "boss"
     # Nor where a seat for many would let it.
-    many = config(seats=[seat, ParticipantConfig(callers=["*"])], node="hub")
+    many = config(participants=[seat, ParticipantConfig(callers=["*"])], node="hub")
     assert refusal(many, "ops", Caller(name)).failure.http == 403
     assert find_participant(many, "ops", Caller("bob"))[1].id == "bob"
 

@@ -29,7 +29,7 @@ def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
     assert "leave one of them" in refusal(house, "team-more", "eve")
     # Another connection to where it is already takes the place of the older one.
     again, _ = house.come("eve", "team-0")
-    assert len(house.gateway._census) == MAX_CONNECTIONS_PER_CALLER
+    assert len(house.gateway._connections) == MAX_CONNECTIONS_PER_CALLER
     house.come("ada", "team-more")
     house.gateway.leave(members[0])
     assert "leave one of them" in refusal(house, "team-more", "eve")
@@ -39,7 +39,7 @@ def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
 
 def test_guests_do_not_take_all_there_is() -> None:
     house = House(ROOMS)
-    house.gateway.configure(TopicsConfig(rooms=ROOMS, most=10))
+    house.gateway.configure(TopicsConfig(rooms=ROOMS, max_connections=10))
     for number in range(5):
         house.come(None, f"open-{number}")
     assert "Come with a token" in refusal(house, "open-more", None)
@@ -50,16 +50,16 @@ def test_guests_do_not_take_all_there_is() -> None:
 
 def test_all_who_are_gone_are_counted_out() -> None:
     house = House(ROOMS)
-    census = house.gateway._census
+    census = house.gateway._connections
     member, _ = house.come("a", "team-x")
     house.come("b", "team-x")
     house.come(None, "open-x")
     assert len(census) == 3
     # As somebody else it does not stay, and is counted out as who it was.
-    house.gateway.known_as(member, Caller("other", kind="token"))
+    house.gateway.update_caller(member, Caller("other", kind="token"))
     assert len(census) == 2
     house.gateway.configure(TopicsConfig(rooms={"open-*": ROOMS["open-*"]}))
     assert len(census) == 1
     house.gateway.close()
     assert len(census) == 0
-    assert census._of == {}
+    assert census._counts == {}

@@ -10,41 +10,44 @@ from interlock.topics.config import TopicsConfig
 ROOM = "topics:\n  rooms:\n    ops:\n"
 
 MISTAKES = {
-    "topics: {rooms: {a b: {}}}": "is no name of a topic",
-    ROOM + "      seats: [{profile: full_access}]": "the seat is nobody's",
-    ROOM + "      seats: [{callers: [a, b], id: x}]": "two callers would be one participant",
-    ROOM + "      seats: [{callers: ['a*'], id: x}]": "two callers would be one participant",
-    ROOM + "      seats: [{callers: [a], id: system}]": "only the gateway is called so",
-    ROOM + "      seats: [{callers: [a], id: 'system:x'}]": "only the gateway is called so",
-    ROOM + "      seats: [{callers: [a], id: 'a b'}]": "is no id of a participant",
-    ROOM + "      seats: [{callers: [a], id: recorder}]": "the recorder is called",
-    ROOM + "      node: hub\n      seats: [{callers: [a], id: hub}]": "the node is called",
-    ROOM + "      seats: [{callers: [a], id: x}, {callers: [b], id: x}]": "another seat is called",
-    ROOM + "      seats: [{callers: [a], id: x}, {callers: [b], id: X}]": "another seat is called",
-    ROOM + "      seats: [{callers: [a], id: b}, {callers: [b]}]": "a caller of another seat",
-    ROOM + "      seats: [{callers: [a], id: System-x}]": "only the gateway is called so",
-    ROOM + '      seats: [{callers: [a], id: "x\\u200b"}]': "is no id of a participant",
-    ROOM + "      node: Recorder": "the recorder is called so",
-    ROOM + "      node: recorder": "the recorder is called so",
-    ROOM + "      node: 'system:gateway'": "only the gateway is called so",
-    ROOM + "      seats: [{callers: [a], capabilities: ['system/*']}]": "grants nothing",
-    ROOM + "      seats: [{callers: [a], capabilities: ['mcp/request:']}]": "grants nothing",
-    ROOM + "      access: public\n      anonymous: full_access": "whoever can reach the node",
-    ROOM + "      upstreams: {worker: {}}": "has none here",
-    ROOM + "      node: hub\n      upstreams: {hub: {}}": "that is the node itself",
-    "topics: {rooms: {'t-*': {node: hub, upstreams: {w: {}}}}}": "and this is a glob",
+    "topics: {rooms: {a b: {}}}": "is not a valid topic name",
+    ROOM + "      participants: [{profile: full_access}]": "matches no caller",
+    ROOM + "      participants: [{callers: [a, b], id: x}]": "several callers would be one",
+    ROOM + "      participants: [{callers: ['a*'], id: x}]": "several callers would be one",
+    ROOM + "      participants: [{callers: [a], id: system}]": "reserved for the gateway",
+    ROOM + "      participants: [{callers: [a], id: 'system:x'}]": "reserved for the gateway",
+    ROOM + "      participants: [{callers: [a], id: 'a b'}]": "is not a valid participant id",
+    ROOM + "      participants: [{callers: [a], id: recorder}]": "the recorder has the id",
+    ROOM + "      node: hub\n      participants: [{callers: [a], id: hub}]": "the node has the id",
+    ROOM
+    + "      participants: [{callers: [a], id: x}, {callers: [b], id: x}]": "another participant",
+    ROOM
+    + "      participants: [{callers: [a], id: x}, {callers: [b], id: X}]": "another participant",
+    ROOM + "      participants: [{callers: [a], id: b}, {callers: [b]}]": "a caller of another",
+    ROOM + "      participants: [{callers: [a], id: System-x}]": "reserved for the gateway",
+    ROOM + '      participants: [{callers: [a], id: "x\\u200b"}]': "is not a valid participant id",
+    ROOM + "      node: Recorder": "the recorder has this id",
+    ROOM + "      node: recorder": "the recorder has this id",
+    ROOM + "      node: 'system:gateway'": "reserved for the gateway",
+    ROOM + "      participants: [{callers: [a], capabilities: ['system/*']}]": "grants nothing",
+    ROOM + "      participants: [{callers: [a], capabilities: ['mcp/request:']}]": "grants nothing",
+    ROOM + "      access: public\n      anonymous: full_access": "anyone who can reach the node",
+    ROOM + "      upstreams: {worker: {}}": "must take part",
+    ROOM + "      node: hub\n      upstreams: {hub: {}}": "this is the node itself",
+    "topics: {rooms: {'t-*': {node: hub, upstreams: {w: {}}}}}": "but this name is a glob",
     "servers: {worker: 'http://127.0.0.1:1/mcp'}\n"
     + ROOM
-    + "      node: hub\n      upstreams: {worker: {}}": "is another server's",
-    "topics: {rooms: {'*': {access: public}, 'hr-*': {}}}": '"hr-*": "*" above it takes every',
-    "topics: {rooms: {'a*': {}, 'x': {}, 'a-*-b?': {}}}": "above it takes every topic",
-    ROOM + "      seats: [{callers: ['*']}, {callers: [a, 'b*']}]": "above it takes every caller",
-    ROOM + "      seats: [{callers: [a, 'b*']}, {callers: [a, bo]}]": "above it takes every caller",
+    + "      node: hub\n      upstreams: {worker: {}}": "another server has the segment",
+    "topics: {rooms: {'*': {access: public}, 'hr-*': {}}}": '"hr-*": "*" above it matches every',
+    "topics: {rooms: {'a*': {}, 'x': {}, 'a-*-b?': {}}}": "above it matches every topic",
+    ROOM + "      participants: [{callers: ['*']}, {callers: [a, 'b*']}]": "above it matches every",
+    ROOM
+    + "      participants: [{callers: [a, 'b*']}, {callers: [a, bo]}]": "above it matches every",
     ROOM + "      access: secret": "access",
-    ROOM + "      seat: []": 'did you mean "seats"',
+    ROOM + "      participant: []": 'did you mean "participants"',
     "topics: {path: ws}": "topics.path",
-    "topics: {path: /mcp}\npath: /mcp": "something else answers there",
-    "topics: {path: /ax}": "something else answers there",
+    "topics: {path: /mcp}\npath: /mcp": "the path is in use",
+    "topics: {path: /ax}": "the path is in use",
 }
 
 
@@ -58,12 +61,12 @@ def test_a_mistake_is_named(text: str) -> None:
 def test_a_room_with_everything() -> None:
     config = parse_config(
         "topics:\n  admins: [chief]\n  rooms:\n    ops:\n      node: hub\n      record: heads\n"
-        "      seats:\n        - {callers: [bot], id: agent, profile: proposal_only}\n"
+        "      participants:\n        - {callers: [bot], id: agent, profile: proposal_only}\n"
         "        - {roles: [human], profile: full_access, capabilities: [x/y], routing: directed}\n"
         "      upstreams: {worker: {segment: w, timeout: 5s}}\n    team-*: {access: private}\n"
     )
     room = config.section(TopicsConfig).rooms["ops"]
-    assert room.seats[0].id == "agent"
+    assert room.participants[0].id == "agent"
     assert room.upstreams["worker"].timeout == 5.0
     assert config.section(TopicsConfig).rooms["team-*"].access == "private"
 
@@ -77,7 +80,12 @@ def test_globs_of_which_each_is_for_something() -> None:
     config = parse_config(f"topics: {{rooms: {rooms}}}")
     assert len(config.section(TopicsConfig).rooms) == 8
     assert (
-        len(parse_config(f"{ROOM}      seats: {seats}").section(TopicsConfig).rooms["ops"].seats)
+        len(
+            parse_config(f"{ROOM}      participants: {seats}")
+            .section(TopicsConfig)
+            .rooms["ops"]
+            .participants
+        )
         == 5
     )
 
@@ -98,9 +106,9 @@ def test_what_is_in_brackets_is_one_sign_of_several(above: str, below: str, cove
     text = f"topics: {{rooms: {{'{above}': {{}}, '{below}': {{}}}}}}"
     if not covered:
         told = problems_of(text)
-        assert "above it takes every topic" not in told
+        assert "above it matches every topic" not in told
         return
-    with pytest.raises(ConfigError, match="above it takes every topic"):
+    with pytest.raises(ConfigError, match="above it matches every topic"):
         parse_config(text)
 
 

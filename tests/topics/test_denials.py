@@ -16,11 +16,11 @@ def test_what_was_refused_is_known_of_each_room() -> None:
     _, _ = house.come("c", "team-x")
     for member, times in ((a, 3), (b, 2)):
         for _ in range(times):
-            house.gateway.say(member, b"nonsense")
+            house.gateway.send(member, b"nonsense")
     # Also of those who left, and whose place was taken.
     house.gateway.leave(a)
     house.come("b")
-    refused = {name: room.refused for name, room in house.gateway.rooms.items()}
+    refused = {name: room.rejected for name, room in house.gateway.rooms.items()}
     assert refused == {"ops": 5, "team-x": 0}
 
 
@@ -37,15 +37,15 @@ def test_what_is_refused_in_a_room_is_in_the_journal_and_does_not_fill_it() -> N
     house = House()
     a, _ = house.come("a")
     for _ in range(5):
-        house.gateway.say(a, said("a", "mcp/request:x"))
-        house.gateway.say(a, said("b", "chat"))
+        house.gateway.send(a, said("a", "mcp/request:x"))
+        house.gateway.send(a, said("b", "chat"))
     kind, sender = "capability_violation", "identity_mismatch"
     assert denials(house) == [
         ("a", "ops", kind, "a: 'mcp/request:x'"),
         ("a", "ops", sender, "a: 'chat'"),
     ]
     house.time = 60.0
-    house.gateway.say(a, said("a", "mcp/request:y"))
+    house.gateway.send(a, said("a", "mcp/request:y"))
     assert denials(house)[2:] == [("a", "ops", kind, "a: 'mcp/request:y' (and 4 more before it)")]
     # What is not told yet is told when it leaves.
     house.gateway.leave(a)
@@ -56,7 +56,7 @@ def test_guests_do_not_fill_the_journal_by_coming_again() -> None:
     house = House()
     for _ in range(200):
         guest, _ = house.come(None, "open")
-        house.gateway.say(guest, b"nonsense")
+        house.gateway.send(guest, b"nonsense")
         house.gateway.leave(guest)
     written = denials(house)
     assert 0 < len(written) <= 20
@@ -67,8 +67,8 @@ def test_who_comes_in_again_is_not_written_down_anew() -> None:
     house = House()
     for _ in range(5):
         a, _ = house.come("a")
-        house.gateway.say(a, b"nonsense")
-        house.gateway.say(a, b"nonsense")
+        house.gateway.send(a, b"nonsense")
+        house.gateway.send(a, b"nonsense")
     assert [detail for *_, detail in denials(house)] == ["a: ''"]
     house.gateway.leave(a)
     assert [detail for *_, detail in denials(house)] == ["a: ''", "a: 9 more until it left"]
@@ -84,7 +84,7 @@ def test_no_secret_is_written_down_with_a_refusal(
     a, _ = house.come("a")
     secret = "ghp_" + "a1B2c3D4e5" * 4
     kind = f"mcp/request:tools/call:{'x' * before}/{secret[:40]}"
-    house.gateway.say(a, said("a", kind))
+    house.gateway.send(a, said("a", kind))
     (entry,) = denials(house)
     for written in (str(entry), caplog.text):
         assert "mcp/request:tools/call:" in written

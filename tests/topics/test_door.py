@@ -101,7 +101,7 @@ def test_nobody_chooses_its_own_id() -> None:
 def test_one_record_for_each_who_is_there() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human"), rooms.join("agent", topic="more") as (again,):
-            records = rooms.gateway.connections()
+            records = rooms.gateway.list_connections()
             assert [(one.participant_id, one.topic) for one in records] == [
                 ("agent", "room"),
                 ("human", "room"),
@@ -109,8 +109,8 @@ def test_one_record_for_each_who_is_there() -> None:
             ]
             assert len({one.connection_id for one in records}) == 3
             await again.socket.close()
-            await until(lambda: len(rooms.gateway.connections()) == 2)
-        await until(lambda: rooms.gateway.connections() == [])
+            await until(lambda: len(rooms.gateway.list_connections()) == 2)
+        await until(lambda: rooms.gateway.list_connections() == [])
         assert rooms.gateway.rooms == {}
 
     both = TopicConfig(access="private")
@@ -259,7 +259,7 @@ def test_nobody_takes_the_place_of_another() -> None:
     ]
     run(
         test,
-        rooms={"room": TopicConfig(seats=seats)},
+        rooms={"room": TopicConfig(participants=seats)},
         callers=[Caller("other", kind="token")],
     )
 

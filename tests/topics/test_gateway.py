@@ -51,8 +51,8 @@ class House:
             call_soon=self.turns,
             new_id=Numbered(),
             now=lambda: NOW,
-            on_opened=self._opened,
-            on_closed=lambda room: self.closed.append(room.name),
+            on_open=self._opened,
+            on_close=lambda room: self.closed.append(room.name),
             audit=Audit(self.journal, lambda: 0),
             clock=lambda: self.time,
         )
@@ -65,20 +65,22 @@ class House:
             self.inside.append(ear)
             node = ParticipantProfile(room.settings.node, FULL, "directed")
             caller = Caller(node.id, kind="node")
-            self.gateway.enter(room.name, node, ear, caller=caller, credentials=NOBODY, inside=True)
+            self.gateway.add_member(
+                room.name, node, ear, caller=caller, credentials=NOBODY, internal=True
+            )
 
     def come(self, name: str | None, topic: str = "ops") -> tuple[Member, Ear]:
         caller = None if name is None else Caller(name, kind="token")
         ear = Ear()
         participant = self.gateway.admit(topic, caller)
-        member = self.gateway.enter(topic, participant, ear, caller=caller, credentials=NOBODY)
+        member = self.gateway.add_member(topic, participant, ear, caller=caller, credentials=NOBODY)
         self.turns.take()
         return member, ear
 
 
 def refused(house: House, *arguments: object, **named: object) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
-        house.gateway.change(*arguments, **{"topic": None, **named})  # type: ignore[arg-type]
+        house.gateway.change_capabilities(*arguments, **{"topic": None, **named})  # type: ignore[arg-type]
     return caught.value
 
 
@@ -96,8 +98,8 @@ def test_no_message_leaves_its_room() -> None:
     _, also_to_a = house.come("a", "team-x")
     for ear in (to_b, to_c, to_here, also_to_a):
         ear.forget()
-    house.gateway.say(a, said("a", id="all"))
-    house.gateway.say(a, said("a", "chat", "b", "c", id="named"))
+    house.gateway.send(a, said("a", id="all"))
+    house.gateway.send(a, said("a", "chat", "b", "c", id="named"))
     house.turns.take()
     assert [message["id"] for message in to_here.heard] == ["all", "named"]
     house.gateway.leave(here)
@@ -117,8 +119,8 @@ def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
     assert house.closed == ["team-x"]
     assert house.gateway.rooms == {}
     # What comes late from somebody who was there is nothing.
-    assert house.gateway.say(b, said("b")) is None
-    house.gateway.lost(b, MessageLoss(1))
+    assert house.gateway.send(b, said("b")) is None
+    house.gateway.report_loss(b, MessageLoss(1))
     house.gateway.leave(b)
     assert to_a.closed is None
 
@@ -127,7 +129,7 @@ def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
 def test_a_room_that_opens_again_knows_nothing() -> None:
     house = House()
     a, _ = house.come("a")
-    house.gateway.say(a, said("a"))
+    house.gateway.send(a, said("a"))
     house.gateway.leave(a)
     _, to_b = house.come("b")
     assert to_b.kinds == ["system/welcome", "system/presence"]
@@ -151,7 +153,7 @@ def test_the_node_waits_in_rooms_that_have_a_name() -> None:
     # Nobody comes in as the node, and the node is no connection.
     with pytest.raises(InterlockError):
         house.gateway.admit("ops", Caller("hub"))
-    assert house.gateway.connections() == []
+    assert house.gateway.list_connections() == []
 
 
 def test_everybody_goes_when_the_node_stops() -> None:
@@ -184,7 +186,7 @@ def test_the_same_name_known_in_another_way_is_somebody_else() -> None:
 
 
 def test_a_full_room_is_told_before_the_door() -> None:
-    house = House({"ops": TopicConfig(access="private", most=1)})
+    house = House({"ops": TopicConfig(access="private", max_participants=1)})
     house.come("a")
     with pytest.raises(InterlockError) as caught:
         house.gateway.admit("ops", Caller("b", kind="token"))
@@ -194,7 +196,7 @@ def test_a_full_room_is_told_before_the_door() -> None:
 def test_nobody_enters_a_topic_that_is_no_more() -> None:
     house = House()
     with pytest.raises(InterlockError):
-        house.gateway.enter(
+        house.gateway.add_member(
             "gone", ParticipantProfile("a", FULL), Ear(), caller=Caller("a"), credentials=NOBODY
         )
 
@@ -212,15 +214,15 @@ def test_who_is_revoked_is_let_go() -> None:
     assert also.closed is not None
     assert to_b.closed is to_guest.closed is None
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
-    assert {one.participant_id for one in house.gateway.connections()} == {"b", guest.id}
+    assert {one.participant_id for one in house.gateway.list_connections()} == {"b", guest.id}
 
 
 @pytest.mark.spec("MX-10.1-1", "MX-2.1-5")
 def test_what_is_known_of_a_connection() -> None:
     house = House()
     member, _ = house.come("a")
-    house.gateway.say(member, said("a"))
-    shown = msgspec.to_builtins(house.gateway.connections())
+    house.gateway.send(member, said("a"))
+    shown = msgspec.to_builtins(house.gateway.list_connections())
     assert shown == [
         {
             "connectionId": member.connection, "participantId": "a",
@@ -229,11 +231,11 @@ def test_what_is_known_of_a_connection() -> None:
         }
     ]  # fmt: skip
     other = ParticipantProfile("b", FULL, "directed")
-    house.gateway.enter("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
-    assert [one.routing for one in house.gateway.connections()] == ["all", "directed"]
+    house.gateway.add_member("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
+    assert [one.routing for one in house.gateway.list_connections()] == ["all", "directed"]
     house.turns.take()
     # And nothing else is kept: no message, no history.
-    assert house.gateway.rooms["ops"]._pending == []
+    assert house.gateway.rooms["ops"]._messages == []
     assert {name for name, value in vars(house.gateway).items() if isinstance(value, dict)} == {
         "rooms", "_changed",
     }  # fmt: skip
@@ -244,11 +246,11 @@ def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCapt
     member, _ = house.come("a")
     with caplog.at_level(logging.INFO):
         for _ in range(15):
-            house.gateway.say(member, said("a", "mcp/request:\n"))
+            house.gateway.send(member, said("a", "mcp/request:\n"))
     lines = [record.getMessage() for record in caplog.records]
     assert [line.count("capability_violation") for line in lines] == [1, 1]
     assert not any("\n" in line for line in lines)
-    assert house.gateway.refused == member.refused == 15
+    assert house.gateway.rejected == member.rejected == 15
 
 
 # --- capabilities ---
@@ -267,7 +269,7 @@ def test_trust_grows_by_changes() -> None:
     kinds = ["mcp/request:resources/read:x", "mcp/request:tools/call:x", "mcp/request:prompts/get"]
 
     def allowed() -> list[bool]:
-        return [house.gateway.say(member, said("a", kind)) is not None for kind in kinds]
+        return [house.gateway.send(member, said("a", kind)) is not None for kind in kinds]
 
     assert {*member.capabilities} == {*PROGRESSIVE_TRUST[0]}
     assert allowed() == [False, False, False]
@@ -275,7 +277,7 @@ def test_trust_grows_by_changes() -> None:
         house.turns.take()
         to_a.forget()
         to_b.forget()
-        change = house.gateway.change("a", add, remove, by="admin", topic=None)
+        change = house.gateway.change_capabilities("a", add, remove, by="admin", topic=None)
         house.turns.take()
         assert {*member.capabilities} == {*PROGRESSIVE_TRUST[number]}
         assert {*change.new_capabilities} == {*PROGRESSIVE_TRUST[number]}
@@ -297,7 +299,7 @@ def test_a_change_that_changes_nothing_is_told_to_nobody() -> None:
     house = House()
     _, to_a = house.come("a")
     to_a.forget()
-    change = house.gateway.change("a", ["chat"], ["x"], by="admin", topic="ops")
+    change = house.gateway.change_capabilities("a", ["chat"], ["x"], by="admin", topic="ops")
     house.turns.take()
     assert change.new_capabilities == change.old_capabilities
     assert to_a.texts == []
@@ -321,8 +323,8 @@ def test_what_an_admin_may_not_change() -> None:
     conflict = refused(house, "a", ["mcp/*"], [], by="admin")
     assert conflict.failure.http == 409
     assert "ops, team-x" in conflict.message
-    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="team-x")
-    here, there = (house.gateway.member(topic, "a") for topic in ("ops", "team-x"))
+    house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="team-x")
+    here, there = (house.gateway.find_member(topic, "a") for topic in ("ops", "team-x"))
     assert here is not None
     assert there is not None
     assert "mcp/*" not in here.capabilities
@@ -332,16 +334,16 @@ def test_what_an_admin_may_not_change() -> None:
 def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
     house = House()
     member, _ = house.come("a")
-    house.gateway.change("a", ["mcp/*"], [], by="admin", topic=None)
+    house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic=None)
     house.gateway.leave(member)
     member, to_a = house.come("a")
     assert "mcp/*" in to_a.heard[0]["payload"]["you"]["capabilities"]
     house.gateway.leave(member)
     # It is away, and what it was given can be taken from it.
-    house.gateway.change("a", [], ["mcp/*"], by="admin", topic="ops")
+    house.gateway.change_capabilities("a", [], ["mcp/*"], by="admin", topic="ops")
     assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
     assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
-    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
     # Somebody else of that name has not earned it.
     assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="jwt")).capabilities
     assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
@@ -365,12 +367,12 @@ def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
         ParticipantConfig(callers=["a"], id="a", profile="full_access"),
         ParticipantConfig(roles=["twin"], id="a", profile="full_access"),
     ]
-    house = House({"ops": TopicConfig(seats=seats)})
+    house = House({"ops": TopicConfig(participants=seats)})
     member, _ = house.come("a")
-    house.gateway.change("a", [], ["mcp/*"], by="admin", topic=None)
+    house.gateway.change_capabilities("a", [], ["mcp/*"], by="admin", topic=None)
     house.gateway.leave(member)
     participant = house.gateway.admit("ops", between)
-    other = house.gateway.enter("ops", participant, Ear(), caller=between, credentials=NOBODY)
+    other = house.gateway.add_member("ops", participant, Ear(), caller=between, credentials=NOBODY)
     house.gateway.leave(other)
     member, _ = house.come("a")
     assert member.capabilities == ("chat",)
@@ -381,7 +383,9 @@ def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     house = House()
     for place, name in enumerate(("a", "b", "a", "c")):
         member, _ = house.come(name)
-        house.gateway.change(name, [f"x/{name}", f"y/{place}"], [], by="admin", topic=None)
+        house.gateway.change_capabilities(
+            name, [f"x/{name}", f"y/{place}"], [], by="admin", topic=None
+        )
         house.gateway.leave(member)
     kept = [name for name in "abc" if f"x/{name}" in house.come(name)[0].capabilities]
     # The oldest was forgotten; whoever is changed again is the newest.
@@ -391,7 +395,7 @@ def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
     house = House()
     guest, _ = house.come(None, "open")
-    house.gateway.change(guest.id, ["mcp/*"], [], by="admin", topic=None)
+    house.gateway.change_capabilities(guest.id, ["mcp/*"], [], by="admin", topic=None)
     assert "mcp/*" in guest.capabilities
     house.gateway.leave(guest)
     assert refused(house, guest.id, [], [], by="admin").failure.http == 404
@@ -402,7 +406,7 @@ def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
 
 def seats(*capabilities: str, **more: object) -> TopicConfig:
     return TopicConfig(
-        seats=[ParticipantConfig(callers=["a"], capabilities=[*capabilities])],
+        participants=[ParticipantConfig(callers=["a"], capabilities=[*capabilities])],
         **more,  # type: ignore[arg-type]
     )
 
@@ -413,7 +417,7 @@ def test_another_config_is_told_to_those_it_is_about() -> None:
     _, to_b = house.come("b")
     _, to_x = house.come("a", "x")
     _, to_y = house.come("a", "y-1")
-    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
     house.turns.take()
     for ear in (to_a, to_b):
         ear.forget()
@@ -433,7 +437,7 @@ def test_another_config_is_told_to_those_it_is_about() -> None:
 def test_the_same_config_changes_nothing() -> None:
     house = House({"ops": seats()})
     _, to_a = house.come("a")
-    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
     house.turns.take()
     to_a.forget()
     house.gateway.configure(TopicsConfig(rooms={"ops": seats()}))
@@ -446,7 +450,7 @@ def test_who_is_called_otherwise_now_has_to_come_again() -> None:
     house = House({"ops": PRIVATE})
     _, to_a = house.come("a")
     seat = ParticipantConfig(callers=["a"], id="planner")
-    house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig(seats=[seat])}))
+    house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig(participants=[seat])}))
     assert to_a.closed is not None
     assert "planner" in to_a.closed[1]
     assert house.come("a")[0].id == "planner"
@@ -484,4 +488,4 @@ def test_the_node_takes_its_seat_anew() -> None:
     house.gateway.configure(TopicsConfig(rooms={"ops": PRIVATE, "new": with_node}))
     assert {*house.gateway.rooms} == {"ops", "new"}
     assert [*house.gateway.rooms["ops"].members] == ["a"]
-    assert house.gateway.member("ops", "a") is a
+    assert house.gateway.find_member("ops", "a") is a

@@ -129,7 +129,7 @@ def test_what_it_shows(
     headers: list[tuple[bytes, bytes]], bearer: str | None, anything: bool, subprotocol: bytes
 ) -> None:
     shown = read_join_credentials(headers)
-    assert (shown.bearer, shown.anything, shown.subprotocol) == (bearer, anything, subprotocol)
+    assert (shown.bearer, shown.is_present, shown.subprotocol) == (bearer, anything, subprotocol)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_half_a_message_of_a_guest_is_forgotten_with_its_connection() -> None:
             while kept() - before < LONG:
                 await turns(1)
             writer.transport.abort()
-            while rooms.gateway.connections():
+            while rooms.gateway.list_connections():
                 await turns(1)
             await turns(3)
             assert kept() == before

@@ -23,7 +23,7 @@ TOKENS = {"agent": "t-agent-1", "human": "t-human-1"}
 
 
 def topics(*seats: dict[str, Any], **more: Any) -> TopicsConfig:
-    room = {"seats": list(seats) or [{"callers": ["*"]}], **more}
+    room = {"participants": list(seats) or [{"callers": ["*"]}], **more}
     return msgspec.convert({"rooms": {"room": room}}, TopicsConfig)
 
 

@@ -59,7 +59,7 @@ class InRoom(Kept):
             sleep=self.rest,
             **more,
         )
-        self.room.heard.append(self.upstreams.heard)
+        self.room.heard.append(self.upstreams.handle_message)
 
     def _later(self, seconds: float, then: Callable[[], None]) -> Timer:
         self.timers.append(Timer(seconds, then))

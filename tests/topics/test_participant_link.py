@@ -65,7 +65,7 @@ class Fixture:
         self.room = Room()
         self.link = ParticipantTransport("topic:ops/worker", "worker", self.room.say)
         self.link.receiver = self.near = Receives()
-        self.room.heard.append(self.link.take)
+        self.room.heard.append(self.link.handle_message)
 
     def call(self, id: int = 7, tool: str = "write_file") -> Request:
         request = Request(id)
@@ -125,7 +125,7 @@ def test_the_answer_reaches_whoever_asked(fixture: Fixture) -> None:
     request = fixture.call()
     fixture.answer()
     assert fixture.near.delivered == [({"jsonrpc": "2.0", "id": 7, "result": RESULT}, request)]
-    assert fixture.link.under_way == 0
+    assert fixture.link.pending_requests == 0
     # It was answered: whatever comes now settles nothing.
     fixture.answer()
     assert len(fixture.near.delivered) == 1
@@ -137,7 +137,7 @@ def test_what_others_say_is_no_answer(fixture: Fixture) -> None:
     fixture.answer(about="env-99")
     fixture.answer(about=None)
     assert (fixture.near.delivered, fixture.near.not_taken) == ([], [])
-    assert fixture.link.under_way == 1
+    assert fixture.link.pending_requests == 1
     fixture.answer()
     assert len(fixture.near.delivered) == 1
 
@@ -165,7 +165,7 @@ def test_an_answer_that_does_not_fit_is_told_to_whoever_waits(
     [(id, said)] = fixture.near.not_taken
     assert id == 7
     assert why in said
-    assert fixture.link.under_way == 0
+    assert fixture.link.pending_requests == 0
 
 
 @given(
@@ -249,7 +249,7 @@ def test_giving_up_is_said_about_the_envelope_that_was_sent(fixture: Fixture) ->
     fixture.link.remove_request(request)
     said = fixture.room.said[-1]
     assert (said.kind, said.about) == ("mcp/request:notifications/cancelled", asked)
-    assert fixture.link.under_way == 0
+    assert fixture.link.pending_requests == 0
     fixture.room.hear("worker", ANSWER, {"jsonrpc": "2.0", "id": 7, "result": {}}, about=asked)
     assert fixture.near.delivered == []
 
@@ -278,10 +278,10 @@ def test_what_does_not_fit_into_an_envelope_is_not_sent(fixture: Fixture) -> Non
     assert (request.failed[0], request.failed[2]) == (PAYLOAD_TOO_LARGE, False)
     assert fixture.call(2, "n" * 5000).failed is not None
     assert fixture.room.said == []
-    assert fixture.link.under_way == 0
+    assert fixture.link.pending_requests == 0
 
 
 def test_a_request_that_the_room_does_not_take_was_not_sent(fixture: Fixture) -> None:
     fixture.room.refuses = InterlockError(TOO_BUSY, "Slower.")
     assert fixture.call().failed == (TOO_BUSY, "Slower.", False)
-    assert fixture.link.under_way == 0
+    assert fixture.link.pending_requests == 0

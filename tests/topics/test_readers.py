@@ -97,19 +97,19 @@ async def raw(rooms: Rooms, name: str, topic: str = "room") -> AsyncIterator[Raw
 
 
 def outlet_of(rooms: Rooms, id: str) -> TopicSocket:
-    member = rooms.gateway.member("room", id)
+    member = rooms.gateway.find_member("room", id)
     assert member is not None
-    assert isinstance(member.outlet, TopicSocket)
-    return member.outlet
+    assert isinstance(member.sink, TopicSocket)
+    return member.sink
 
 
 async def talk_until_full(rooms: Rooms, speaker: Peer, listener: Peer, stuck: str) -> int:
     """Say things until the one who does not read has more waiting than its queue takes. The
     listener hears every one of them; returns how many they were."""
     said = 0
-    while rooms.gateway.member("room", stuck) is not None:
+    while rooms.gateway.find_member("room", stuck) is not None:
         outlet = outlet_of(rooms, stuck)
-        if outlet._loss.lost >= 10:
+        if outlet._loss.count >= 10:
             break
         id = await speaker.chat(FILLER)
         await listener.until(id)
@@ -159,7 +159,7 @@ def test_one_that_never_reads_again_is_closed() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
             said = 0
-            while rooms.gateway.member("room", "worker") is not None:
+            while rooms.gateway.find_member("room", "worker") is not None:
                 id = await agent.chat(FILLER)
                 await human.until(lambda one, id=id: one["id"] == id)  # type: ignore[misc]
                 said += 1

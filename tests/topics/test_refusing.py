@@ -138,7 +138,7 @@ def test_a_full_topic() -> None:
             async with rooms.join("human") as (human,):
                 assert human.id == "human"
 
-    run(test, rooms={"room": TopicConfig(access="private", most=2)})
+    run(test, rooms={"room": TopicConfig(access="private", max_participants=2)})
 
 
 def test_a_node_that_stops_takes_nobody() -> None:

@@ -58,7 +58,7 @@ def test_who_comes_is_welcomed_first_and_all_are_told() -> None:
     here.turns.take()
     assert to_a.kinds == ["system/welcome", "system/presence"]
     b, to_b = here.join("b")
-    here.room.say(a, said("a"))
+    here.room.send(a, said("a"))
     here.turns.take()
     to_c = here.join("c", ("chat",))[1]
     here.turns.take()
@@ -88,11 +88,11 @@ def test_who_comes_is_welcomed_first_and_all_are_told() -> None:
 @pytest.mark.spec("MX-2.2-3")
 def test_who_comes_late_hears_nothing_of_before() -> None:
     here, a, _, b, _ = two()
-    here.room.say(a, said("a", id="early"))
+    here.room.send(a, said("a", id="early"))
     to_c = here.join("c")[1]
     here.turns.take()
     assert to_c.kinds == ["system/welcome", "system/presence"]
-    here.room.say(b, said("b", id="late"))
+    here.room.send(b, said("b", id="late"))
     here.turns.take()
     assert to_c.heard[-1]["id"] == "late"
     assert not any("early" in json.dumps(message) for message in to_c.heard)
@@ -100,16 +100,16 @@ def test_who_comes_late_hears_nothing_of_before() -> None:
 
 def test_the_same_participant_takes_its_own_place() -> None:
     here, a, to_a, b, to_b = two()
-    here.room.say(b, said("b", id="before"))
+    here.room.send(b, said("b", id="before"))
     again, to_again = here.join("a", PROPOSER)
     assert to_a.closed is not None
     assert to_a.closed[0] == REPLACED_CODE
-    here.room.say(b, said("b", id="after"))
+    here.room.send(b, said("b", id="after"))
     # What the older connection still says or tells counts no more.
-    assert here.room.say(a, said("a")) is None
+    assert here.room.send(a, said("a")) is None
     here.room.leave(a)
-    here.room.lost(a, MessageLoss(1))
-    here.room.regrant(a, FULL)
+    here.room.report_loss(a, MessageLoss(1))
+    here.room.change_capabilities(a, FULL)
     here.turns.take()
     assert [message["id"] for message in to_a.heard] == ["before"]
     assert to_again.kinds == ["system/welcome", "chat"]
@@ -156,7 +156,7 @@ def test_nobody_takes_the_place_of_another() -> None:
 
 
 def test_a_full_room_takes_nobody_but_the_node_and_those_who_are_in_it() -> None:
-    here = Listening(TopicConfig(most=2))
+    here = Listening(TopicConfig(max_participants=2))
     here.join("a")
     here.join("b")
     with pytest.raises(InterlockError) as caught:
@@ -177,7 +177,7 @@ def test_what_is_said_arrives_byte_for_byte() -> None:
         b' {"x":[1, 2],"payload" : {"text":"caf\xc3\xa9 \\u00e9"},"kind":"chat","from":"a",'
         b'"to":[],"id":"1","correlation_id":"other","protocol":"mcpx/v0.1","ts":"never"} '
     )
-    head = here.room.say(a, odd)
+    head = here.room.send(a, odd)
     assert head is not None
     assert head.correlation_id == "other"
     here.turns.take()
@@ -202,7 +202,7 @@ def test_what_is_said_arrives_byte_for_byte() -> None:
 def test_what_stands_in_a_payload_is_no_matter(kind: str, payload: object) -> None:
     here, a, _, _, to_b = two()
     text = said("a", kind, payload=payload)
-    assert here.room.say(a, text) is not None
+    assert here.room.send(a, text) is not None
     here.turns.take()
     assert to_b.texts == [text]
 
@@ -213,7 +213,7 @@ def test_a_kind_that_lies_is_for_its_receivers_to_refuse() -> None:
     lie = {"method": "tools/call", "params": {"name": "danger"}}
     truth = {"method": "tools/call", "params": {"name": "safe"}}
     for payload in (lie, truth):
-        here.room.say(a, said("a", "mcp/proposal:tools/call:safe", payload=payload))
+        here.room.send(a, said("a", "mcp/proposal:tools/call:safe", payload=payload))
     here.turns.take()
     forged, honest = to_b.texts
     with pytest.raises(PayloadError):
@@ -234,7 +234,7 @@ def test_a_kind_that_nobody_knows_is_passed_on_where_it_is_granted() -> None:
     here = Listening()
     a = here.join("a", ("x/*",))[0]
     to_b = here.join("b")[1]
-    assert here.room.say(a, said("a", "x/y")) is not None
+    assert here.room.send(a, said("a", "x/y")) is not None
     here.turns.take()
     assert to_b.kinds[-1] == "x/y"
 
@@ -256,10 +256,10 @@ def test_routing() -> None:
     here.turns.take()
     for ear in (to_sender, *ears.values()):
         ear.forget()
-    here.room.say(sender, said("sender", "chat", id="broadcast"))
-    here.room.say(sender, said("sender", "chat", "meant", id="one"))
-    here.room.say(sender, said("sender", "chat", "nobody", id="none"))
-    here.room.say(sender, said("sender", "chat", *map(str, range(20)), "other", id="many"))
+    here.room.send(sender, said("sender", "chat", id="broadcast"))
+    here.room.send(sender, said("sender", "chat", "meant", id="one"))
+    here.room.send(sender, said("sender", "chat", "nobody", id="none"))
+    here.room.send(sender, said("sender", "chat", *map(str, range(20)), "other", id="many"))
     here.turns.take()
     heard = {name: [message["id"] for message in ear.heard] for name, ear in ears.items()}
     assert heard == {
@@ -277,14 +277,14 @@ def test_a_turn_is_one_batch_for_all_who_get_the_same() -> None:
     for ear in (to_a, to_b, to_c, to_d):
         ear.forget()
     for number in range(5):
-        here.room.say(a, said("a", id=f"a{number}"))
+        here.room.send(a, said("a", id=f"a{number}"))
     assert to_c.batches == []
     here.turns.take()
     assert [len(ear.batches) for ear in (to_a, to_b, to_c, to_d)] == [0, 1, 1, 1]
     assert to_b.batches[0] is to_c.batches[0] is to_d.batches[0]
     assert [head.id for head in to_b.batches[0].heads] == [f"a{number}" for number in range(5)]
-    here.room.say(a, said("a", id="from-a"))
-    here.room.say(b, said("b", id="from-b"))
+    here.room.send(a, said("a", id="from-a"))
+    here.room.send(b, said("b", id="from-b"))
     here.turns.take()
     assert [message["id"] for message in to_c.heard[5:]] == ["from-a", "from-b"]
     assert [message["id"] for message in to_a.heard] == ["from-b"]
@@ -293,9 +293,9 @@ def test_a_turn_is_one_batch_for_all_who_get_the_same() -> None:
 
 def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
     here, a, to_a, _, _ = two()
-    here.room.say(a, said("a", id="before"))
+    here.room.send(a, said("a", id="before"))
     ears = [here.join(f"x{number}")[1] for number in range(20)]
-    here.room.say(a, said("a", id="after"))
+    here.room.send(a, said("a", id="after"))
     here.turns.take()
     assert len(to_a.batches) == 1
     assert to_a.kinds == ["system/presence"] * 20
@@ -311,12 +311,12 @@ def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
 def test_a_long_turn_does_not_wait_for_its_end() -> None:
     here, a, _, _, to_b = two()
     for number in range(MAX_MESSAGES_PER_TURN + 1):
-        here.room.say(a, said("a", id=str(number)))
+        here.room.send(a, said("a", id=str(number)))
     assert len(to_b.texts) == MAX_MESSAGES_PER_TURN + 1
     to_b.forget()
     big = said("a", payload={"text": "x" * 100_000})
     for _ in range(3):
-        here.room.say(a, big)
+        here.room.send(a, big)
     assert to_b.texts == [big] * 3
     here.turns.take()
     assert len(to_b.texts) == 3
@@ -328,15 +328,15 @@ def test_an_outlet_that_breaks_takes_nobody_with_it(caplog: pytest.LogCaptureFix
             raise OSError("broken")
 
     here, a, _, _, _ = two()
-    here.room.members["a"].outlet = Broken()
+    here.room.members["a"].sink = Broken()
     b = here.room.members["b"]
     to_c = here.join("c")[1]
     with caplog.at_level(logging.ERROR):
-        here.room.say(b, said("b"))
+        here.room.send(b, said("b"))
         here.turns.take()
     assert to_c.kinds[-1] == "chat"
     assert "a in the topic ops" in caplog.text
-    assert here.room.say(a, said("a")) is not None
+    assert here.room.send(a, said("a")) is not None
 
 
 def test_what_an_outlet_says_while_it_is_told_comes_in_the_next_turn() -> None:
@@ -347,13 +347,13 @@ def test_what_an_outlet_says_while_it_is_told_comes_in_the_next_turn() -> None:
             super().deliver(batch)
             for head in batch.heads:
                 if head.sender == "a":
-                    here.room.say(b, said("b", id=f"re-{head.id}"))
+                    here.room.send(b, said("b", id=f"re-{head.id}"))
                     here.room.flush()
 
     b.outlet = Answering()
     to_c = here.join("c")[1]
     here.turns.take()
-    here.room.say(a, said("a", id="q"))
+    here.room.send(a, said("a", id="q"))
     here.turns.take()
     assert [message["id"] for message in to_c.heard[-2:]] == ["q", "re-q"]
     assert to_a.heard[-1]["id"] == "re-q"
@@ -370,7 +370,7 @@ def test_one_who_goes_while_others_are_told_disturbs_nobody() -> None:
     to_c = here.join("c")[1]
     here.turns.take()
     to_c.forget()
-    here.room.say(a, said("a", id="q"))
+    here.room.send(a, said("a", id="q"))
     here.turns.take()
     assert [message["kind"] for message in to_c.heard] == ["chat"]
     assert "b" not in here.room.members
@@ -382,9 +382,9 @@ def test_one_who_goes_while_others_are_told_disturbs_nobody() -> None:
 @pytest.mark.spec("MX-11.3-5")
 def test_other_capabilities_are_told_to_all() -> None:
     here, a, to_a, _, to_b = two()
-    assert here.room.say(a, said("a", "mcp/request:tools/call:x")) is None
+    assert here.room.send(a, said("a", "mcp/request:tools/call:x")) is None
     to_a.forget()
-    here.room.regrant(a, FULL)
+    here.room.change_capabilities(a, FULL)
     here.turns.take()
     assert to_a.kinds == ["system/welcome"]
     assert to_a.heard[0]["payload"]["you"] == {"id": "a", "capabilities": [*FULL]}
@@ -392,12 +392,12 @@ def test_other_capabilities_are_told_to_all() -> None:
     assert told["payload"] == {
         "event": "join", "participant": {"id": "a", "capabilities": [*FULL]},
     }  # fmt: skip
-    assert here.room.say(a, said("a", "mcp/request:tools/call:x")) is not None
+    assert here.room.send(a, said("a", "mcp/request:tools/call:x")) is not None
 
 
 def test_who_did_not_read_is_told_what_it_missed_and_who_is_there() -> None:
     here, a, to_a, _, to_b = two()
-    here.room.lost(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
+    here.room.report_loss(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
     here.turns.take()
     assert to_a.kinds == ["system/error", "system/welcome"]
     told = to_a.heard[0]
@@ -419,9 +419,9 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     def come_and_go(times: int) -> int:
         for number in range(times):
             member, _ = here.join(f"x{number}", PROPOSER)
-            here.room.say(member, said(member.id))
-            here.room.say(member, b"nonsense")
-            here.room.say(member, said(member.id, "mcp/request:x"))
+            here.room.send(member, said(member.id))
+            here.room.send(member, b"nonsense")
+            here.room.send(member, said(member.id, "mcp/request:x"))
             here.room.leave(member)
             if not number % 100:
                 here.turns.take()
@@ -439,7 +439,7 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     after = come_and_go(9_000)
     assert after - before < 100
     # What the last of them had said is known for a moment, of so many and no more.
-    assert len(here.room._allowances) == MAX_FORMER_MEMBERS
+    assert len(here.room._rate_limits) == MAX_FORMER_MEMBERS
     here.time += RETENTION_SECONDS
     here.room.leave(here.join("guest-1", PROPOSER, kind=GUEST)[0])
     here.turns.take()
@@ -447,4 +447,4 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     assert a.refused == 0
     state = [one for one in vars(here.room).values() if isinstance(one, dict | list)]
     assert [len(one) for one in state if one is not here.room.members] == [0] * (len(state) - 1)
-    assert len(here.room._allowances) == 0
+    assert len(here.room._rate_limits) == 0

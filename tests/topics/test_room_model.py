@@ -96,11 +96,11 @@ class Played:
             room.leave(self.members.pop(who))
             del self.model.present[who]
         elif what == "regrant":
-            room.regrant(self.members[who], step[2])
+            room.change_capabilities(self.members[who], step[2])
             seat, _, routing = self.model.present[who]
             self.model.present[who] = seat, step[2], routing
         elif what == "noise":
-            assert room.say(self.members[who], step[2]) is None
+            assert room.send(self.members[who], step[2]) is None
         else:
             _, _, sender, kind, to, spaced = step
             sender = sender or who
@@ -109,7 +109,7 @@ class Played:
             if spaced:
                 text = json.dumps(json.loads(text), indent=1).encode()
             self.texts[id] = text
-            passed = room.say(self.members[who], text) is not None
+            passed = room.send(self.members[who], text) is not None
             assert passed == self.model.say(who, sender, kind, to, id)
 
 
@@ -147,7 +147,7 @@ def _check_what_is_known(played: Played) -> None:
     """From welcome and presence alone each knows who is there, and what they may say."""
     truth = {id: [*member.capabilities] for id, member in played.members.items()}
     for id, member in played.members.items():
-        ear = member.outlet
+        ear = member.sink
         assert isinstance(ear, Ear)
         known: dict[str, list[str]] = {}
         for message in ear.heard:

@@ -21,7 +21,7 @@ from tests.topics.test_room import PROPOSER, SYSTEM, only_error, two
 )  # fmt: skip
 def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
     here, a, to_a, _, to_b = two()
-    assert here.room.say(a, said("a", "mcp/request:tools/call", "b", id="bad")) is None
+    assert here.room.send(a, said("a", "mcp/request:tools/call", "b", id="bad")) is None
     here.turns.take()
     told = only_error(to_a)
     assert (told["to"], told["correlation_id"]) == (["a"], "bad")
@@ -35,7 +35,7 @@ def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
     assert here.violations == [("a", "capability_violation", "mcp/request:tools/call")]
     assert a.refused == 1
     # It stays, and what it may say it may still say, once.
-    assert here.room.say(a, said("a", "mcp/proposal:tools/call:x", id="good")) is not None
+    assert here.room.send(a, said("a", "mcp/proposal:tools/call:x", id="good")) is not None
     here.turns.take()
     assert [message["id"] for message in to_b.heard] == ["good"]
 
@@ -51,11 +51,11 @@ def test_whatever_the_gateway_says_has_a_time() -> None:
     ears.append(ear)
     here.turns.take()
     for text in (b"nonsense", said("a", "mcp/request:x"), said("a")):
-        here.room.say(a, text)
+        here.room.send(a, text)
     here.time += 10.0
-    here.room.say(a, said("b"))
-    here.room.lost(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
-    here.room.regrant(b, ("chat",))
+    here.room.send(a, said("b"))
+    here.room.report_loss(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
+    here.room.change_capabilities(b, ("chat",))
     here.room.leave(b)
     here.turns.take()
     heard = [one for ear in ears for one in ear.heard]
@@ -87,7 +87,7 @@ def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
     a.grants, b.grants = spies
     kinds = ["chat", "mcp/proposal:x", "mcp/request:x", "system/error", "chat"]
     for kind in kinds:
-        here.room.say(a, said("a", kind))
+        here.room.send(a, said("a", kind))
     here.turns.take()
     assert [spy.asked for spy in spies] == [kinds, []]
 
@@ -96,8 +96,8 @@ def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
 def test_each_has_its_own_capabilities() -> None:
     here, a, _, b, _ = two()
     request = "mcp/request:tools/call:x"
-    assert here.room.say(a, said("a", request)) is None
-    assert here.room.say(b, said("b", request)) is not None
+    assert here.room.send(a, said("a", request)) is None
+    assert here.room.send(b, said("b", request)) is not None
 
 
 @pytest.mark.spec("MX-4.1-9", "MX-4.1-10", "MX-8.1-12", "MX-3-15")
@@ -110,7 +110,7 @@ def test_only_the_gateway_speaks_for_itself(kind: str) -> None:
     to_b = here.join("b")[1]
     here.turns.take()
     to_b.forget()
-    assert here.room.say(a, said("a", kind, id="forged")) is None
+    assert here.room.send(a, said("a", kind, id="forged")) is None
     here.turns.take()
     told = only_error(to_a)
     assert told["payload"]["error"] == "capability_violation"
@@ -123,7 +123,7 @@ def test_only_the_gateway_speaks_for_itself(kind: str) -> None:
 @pytest.mark.parametrize("sender", ["b", "A", "", "system:gateway", "nobody", "a "])
 def test_nobody_speaks_for_another(sender: str) -> None:
     here, a, to_a, _, to_b = two()
-    assert here.room.say(a, said(sender, id="forged")) is None
+    assert here.room.send(a, said(sender, id="forged")) is None
     here.turns.take()
     told = only_error(to_a)
     assert (told["payload"]["error"], told["correlation_id"]) == ("identity_mismatch", "forged")
@@ -144,7 +144,7 @@ def test_nobody_speaks_for_another(sender: str) -> None:
 )  # fmt: skip
 def test_what_is_no_envelope_goes_nowhere(text: bytes, about: str | None) -> None:
     here, a, to_a, _, to_b = two()
-    assert here.room.say(a, text) is None
+    assert here.room.send(a, text) is None
     here.turns.take()
     told = only_error(to_a)
     assert told["payload"]["error"] == "malformed_envelope"
@@ -157,7 +157,7 @@ def test_what_is_no_envelope_goes_nowhere(text: bytes, about: str | None) -> Non
 def test_another_version_goes_nowhere(version: str) -> None:
     here, a, to_a, _, to_b = two()
     text = said("a", id="old").replace(b"mcpx/v0.1", version.encode())
-    assert here.room.say(a, text) is None
+    assert here.room.send(a, text) is None
     here.turns.take()
     told = only_error(to_a)
     assert told["payload"]["error"] == "protocol_mismatch"
@@ -173,7 +173,7 @@ def test_the_first_thing_that_is_wrong_is_told() -> None:
     version = reserved.replace(b"mcpx/v0.1", b"mcpx/v9")
     broken = version.replace(b'"payload":{', b'"payload":[')[:-2] + b"]}"
     for text in (broken, version, reserved, said("a", "system/error"), said("a", "mcp/request:x")):
-        assert here.room.say(a, text) is None
+        assert here.room.send(a, text) is None
     assert [message["payload"]["error"] for message in to_a.heard] == [
         "malformed_envelope", "protocol_mismatch", "identity_mismatch", "capability_violation",
         "capability_violation",
@@ -184,7 +184,7 @@ def test_the_first_thing_that_is_wrong_is_told() -> None:
 def test_others_hear_of_a_violation_only_where_that_is_wanted() -> None:
     here, a, to_a, _, to_b = two(TopicConfig(notice=True))
     for _ in range(5):
-        here.room.say(a, said("a", "mcp/request:x", id="bad"))
+        here.room.send(a, said("a", "mcp/request:x", id="bad"))
     here.turns.take()
     (notice,) = to_b.heard
     assert notice["kind"] == "system/error"
@@ -198,11 +198,11 @@ def test_others_hear_of_a_violation_only_where_that_is_wanted() -> None:
     }
     assert len(to_a.heard) == 5
     here.time = 1.0
-    here.room.say(a, said("a", "mcp/request:x", id="bad"))
+    here.room.send(a, said("a", "mcp/request:x", id="bad"))
     here.turns.take()
     assert len(to_b.heard) == 2
     quiet, one, _, _, to_other = two()
-    quiet.room.say(one, said("a", "mcp/request:x"))
+    quiet.room.send(one, said("a", "mcp/request:x"))
     quiet.turns.take()
     assert to_other.texts == []
 
@@ -213,18 +213,18 @@ def test_nobody_says_more_in_a_second_than_the_config_allows() -> None:
     here.turns.take()
     to_a.forget()
     to_b.forget()
-    assert [here.room.say(a, said("a", id=str(n))) is not None for n in range(5)] == [
+    assert [here.room.send(a, said("a", id=str(n))) is not None for n in range(5)] == [
         True, True, True, False, False,
     ]  # fmt: skip
     assert [message["payload"]["error"] for message in to_a.heard] == ["rate_limited"] * 2
     assert to_a.heard[0]["correlation_id"] == "3"
     here.time = 0.4
-    assert here.room.say(a, said("a")) is not None
-    assert here.room.say(a, said("a")) is None
+    assert here.room.send(a, said("a")) is not None
+    assert here.room.send(a, said("a")) is None
     here.time = 100.0
-    assert [here.room.say(a, said("a")) is not None for _ in range(4)] == [True, True, True, False]
+    assert [here.room.send(a, said("a")) is not None for _ in range(4)] == [True, True, True, False]
     # The node answers as often as it is asked.
-    assert all(here.room.say(node, said("node")) is not None for _ in range(20))
+    assert all(here.room.send(node, said("node")) is not None for _ in range(20))
     here.turns.take()
     assert sum(message["from"] == "a" for message in to_b.heard) == 7
 
@@ -238,17 +238,17 @@ NOTHING = (
 def test_what_is_refused_counts_as_well(text: bytes) -> None:
     here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=5))
     for _ in range(5):
-        here.room.say(a, text)
-    assert here.room.say(a, said("a")) is None
+        here.room.send(a, text)
+    assert here.room.send(a, said("a")) is None
     for _ in range(100):
-        here.room.say(a, text)
+        here.room.send(a, text)
     told = [message["payload"]["error"] for message in to_a.heard]
     # It hears so often that this is too much; the rest is dropped, and counted all the same.
     assert (len(told), told.count("rate_limited")) == (15, 10)
     assert a.refused == len(here.violations) == 106
     assert to_a.closed is None
     here.time = 1.0
-    assert here.room.say(a, said("a")) is not None
+    assert here.room.send(a, said("a")) is not None
     here.turns.take()
     assert len(to_b.heard) == 1
 
@@ -260,10 +260,10 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
     for _ in range(10):
         here.time += 1.0
         for _ in range(100):
-            here.room.say(a, text)
+            here.room.send(a, text)
     assert to_a.closed is None
     for _ in range(2_000):
-        here.room.say(a, text)
+        here.room.send(a, text)
     here.turns.take()
     assert to_a.closed is not None
     assert to_a.closed[0] == SLOW_READER_CODE
@@ -282,7 +282,7 @@ def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
     here, a, _, _, to_b = two(TopicConfig(messages_per_second=3))
     taken = 0
     for _ in range(10):
-        taken += sum(here.room.say(a, said("a")) is not None for _ in range(5))
+        taken += sum(here.room.send(a, said("a")) is not None for _ in range(5))
         here.room.leave(a)
         a, _ = here.join("a", PROPOSER)
     assert taken == 3
@@ -292,16 +292,16 @@ def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
     here.room.leave(a)
     here.time += RETENTION_SECONDS
     guest, _ = here.join("guest-1", PROPOSER, kind=GUEST)
-    here.room.say(guest, said("guest-1"))
+    here.room.send(guest, said("guest-1"))
     here.room.leave(guest)
-    assert len(here.room._allowances) == 0
+    assert len(here.room._rate_limits) == 0
 
 
 def test_the_node_is_never_let_go() -> None:
     here = Listening()
     node, to_node = here.join("node", ("chat",), inside=True)
     for _ in range(1_000):
-        here.room.say(node, said("node", "mcp/request:x"))
+        here.room.send(node, said("node", "mcp/request:x"))
     assert to_node.closed is None
 
 
@@ -313,5 +313,5 @@ def test_a_refusal_is_no_longer_than_what_was_refused_and_a_little() -> None:
         json.dumps({"x" * 500_000: 1}).encode(),
         b"{" + b'"' * 900_000,
     ):
-        here.room.say(a, text)
+        here.room.send(a, text)
     assert max(map(len, to_a.texts)) < 10_000

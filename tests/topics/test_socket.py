@@ -51,7 +51,7 @@ class Socket:
             self.wire,
             settings=TopicConfig(**config),
             on_text=self.heard.append,
-            on_gone=self.gone.append,
+            on_disconnect=self.gone.append,
             on_resumed=self.resumed.append,
             call_later=self.timers.call_later,
             unread=shared,
@@ -287,7 +287,7 @@ def test_bytes_are_limited_too() -> None:
     one.read_on()
     got = len(one.wire.texts) - filled
     assert got in (18, 19)
-    assert [loss.lost for loss in one.resumed] == [50 - got]
+    assert [loss.count for loss in one.resumed] == [50 - got]
 
 
 def test_a_message_that_is_larger_than_the_queue() -> None:
@@ -298,7 +298,7 @@ def test_a_message_that_is_larger_than_the_queue() -> None:
     one.deliver(envelope("and again"))
     one.read_on()
     assert one.wire.texts[filled:] == [envelope("small")]
-    assert [loss.lost for loss in one.resumed] == [3]
+    assert [loss.count for loss in one.resumed] == [3]
 
 
 def test_not_every_kind_is_told_by_name() -> None:
@@ -307,7 +307,7 @@ def test_not_every_kind_is_told_by_name() -> None:
     one.deliver(*(envelope(f"m-{number}", kind=f"x/{number % 40}") for number in range(81)))
     one.read_on()
     (loss,) = one.resumed
-    assert loss.lost == 80 == sum(loss.kinds.values())
+    assert loss.count == 80 == sum(loss.kinds.values())
     assert len(loss.kinds) == MAX_LOST_KINDS + 1
     assert loss.kinds[OTHER_KINDS] == 80 - 2 * MAX_LOST_KINDS
 
@@ -444,7 +444,7 @@ def test_any_reader_gets_all_or_knows_how_much_it_did_not(steps: list[Step], at_
         one.read_on()
     order = [int(text.split(b'"id":"')[1].split(b'"')[0]) for text in one.wire.texts]
     assert order == sorted(set(order))
-    assert len(order) + sum(loss.lost for loss in one.resumed) == said
+    assert len(order) + sum(loss.count for loss in one.resumed) == said
 
 
 # -- who is silent

@@ -41,7 +41,7 @@ def test_all_of_a_room_share_one_limit() -> None:
     assert shared.bytes <= MOST
     other.read_on()
     assert 9 <= other.got <= 11
-    assert [loss.lost for loss in other.resumed] == [30 - other.got]
+    assert [loss.count for loss in other.resumed] == [30 - other.got]
     # What one has read there is for the other.
     one.read_on()
     assert one.got == 30
@@ -91,10 +91,10 @@ def test_who_comes_without_a_token_is_such_a_guest() -> None:
         async with joined(rooms.url()) as guest, rooms.join("agent") as (agent,):
             kept = {}
             for one in (guest, agent):
-                member = rooms.gateway.member("room", one.id)
+                member = rooms.gateway.find_member("room", one.id)
                 assert member is not None
-                assert isinstance(member.outlet, TopicSocket)
-                kept[one.id] = member.outlet._queue
+                assert isinstance(member.sink, TopicSocket)
+                kept[one.id] = member.sink._max_queued_messages
             assert kept == {guest.id: 10, "agent": 40}
 
     run(test, rooms={"room": TopicConfig(access="public", queue=40)})
@@ -112,10 +112,10 @@ def test_guests_do_not_fill_a_room() -> None:
                 # It is full now, for everybody.
                 assert (await refused(rooms.url(), "t-worker")).status == 503
             # A guest's connection may be younger than the room's limit: all share one account.
-            (unread,) = {id(one._unread) for one in rooms.door._sockets}
+            (unread,) = {id(one._backlog) for one in rooms.door._sockets}
             assert unread
 
-    run(test, rooms={"room": TopicConfig(access="public", most=4)})
+    run(test, rooms={"room": TopicConfig(access="public", max_participants=4)})
 
 
 def test_how_many_guests_can_be_said() -> None:
@@ -123,6 +123,6 @@ def test_how_many_guests_can_be_said() -> None:
         async with joined(rooms.url()):
             assert (await refused(rooms.url())).status == 503
 
-    run(test, rooms={"room": TopicConfig(access="public", guests=1)})
-    assert TopicConfig(most=1).most_guests == 1
-    assert TopicConfig(most=1_000).most_guests == 500
+    run(test, rooms={"room": TopicConfig(access="public", max_guests=1)})
+    assert TopicConfig(max_participants=1).guest_limit == 1
+    assert TopicConfig(max_participants=1_000).guest_limit == 500

@@ -9,7 +9,7 @@ from interlock.protocol.mcpx_terms import FORBIDDEN_CODE
 from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from tests.topics.test_gateway import House
 
-SHARED = {"ops": TopicConfig(seats=[ParticipantConfig(callers=["*"], id="robot")])}
+SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="robot")])}
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) ->
     house = House(SHARED)
     member, ear = house.come("a")
     assert member.id == "robot"
-    house.gateway.known_as(member, now)
-    assert (house.gateway.member("ops", "robot") is member) == stays
+    house.gateway.update_caller(member, now)
+    assert (house.gateway.find_member("ops", "robot") is member) == stays
     assert (ear.closed is None) == stays
     if ear.closed is not None:
         assert ear.closed[0] == FORBIDDEN_CODE
@@ -42,7 +42,7 @@ def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool)
     house = House({"ops": first})
     member, _ = house.come("a")
     given = member.capabilities
-    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    house.gateway.change_capabilities("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
     assert member.capabilities == (*given, "mcp/request:tools/*")
     if not there:
         house.gateway.leave(member)
@@ -55,9 +55,11 @@ def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool)
 def test_what_an_admin_gave_stays_where_a_config_changes_something_else() -> None:
     house = House({"ops": TopicConfig("private")})
     member, _ = house.come("a")
-    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    house.gateway.change_capabilities("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
     house.gateway.leave(member)
     house.gateway.configure(
-        TopicsConfig(rooms={"ops": TopicConfig("private", most=7), "more": TopicConfig()})
+        TopicsConfig(
+            rooms={"ops": TopicConfig("private", max_participants=7), "more": TopicConfig()}
+        )
     )
     assert "mcp/request:tools/*" in house.come("a")[0].capabilities

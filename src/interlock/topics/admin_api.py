@@ -59,7 +59,7 @@ class AdminApp:
         *,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
-        refused: Callable[[Call, InterlockError], None],
+        on_rejected: Callable[[Call, InterlockError], None],
         audit: Audit,
         challenges: Challenges,
     ) -> None:
@@ -72,7 +72,7 @@ class AdminApp:
         self._challenges = challenges
         self._gateway = gateway
         self._authenticate = authenticate
-        self._refused = refused
+        self._on_rejected = on_rejected
         self._audit = audit
 
     def routes(self) -> Sequence[Route]:
@@ -92,7 +92,7 @@ class AdminApp:
                 scope, receive, call, path.removeprefix(PARTICIPANTS_PATH)
             )
         except InterlockError as error:
-            self._refused(call, error)
+            self._on_rejected(call, error)
             await turn_away(send, error, call, self._challenges)
         else:
             await respond_json(send, status, body, FIELDS)
@@ -102,10 +102,10 @@ class AdminApp:
     ) -> tuple[int, object]:
         check_unique_headers(scope["headers"])
         check_origin(self._guard, scope)
-        pairs = parse_query(scope["query_string"])
-        caller = await self._admin(call)
+        parameters = parse_query(scope["query_string"])
+        caller = await self._authenticate_admin(call)
         if scope["path"] == TOPICS_PATH:
-            return self._topics(scope["method"], call, get_parameter(pairs, "topic"))
+            return self._list_topics(scope["method"], call, get_parameter(parameters, "topic"))
         id = path.removeprefix("/").removesuffix(_CAPABILITIES_SUFFIX)
         if path and not (path.endswith(_CAPABILITIES_SUFFIX) and id):
             return 404, words(
@@ -115,35 +115,41 @@ class AdminApp:
             )
         if scope["method"] != ("POST" if path else "GET"):
             return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
-        topic = get_parameter(pairs, "topic")
+        topic = get_parameter(parameters, "topic")
         if not path:
-            present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
-            self._audit.record(call, OK, 0, f"{len(present)} shown")
-            return 200, {"participants": present}
-        asked = await read_json(scope, receive, CapabilityChange, _MAX_BODY_BYTES)
-        return 200, self._change(caller, id, asked, topic)
+            connections = [
+                connection
+                for connection in self._gateway.list_connections()
+                if topic in (None, connection.topic)
+            ]
+            self._audit.record(call, OK, 0, f"{len(connections)} shown")
+            return 200, {"participants": connections}
+        change = await read_json(scope, receive, CapabilityChange, _MAX_BODY_BYTES)
+        return 200, self._change_capabilities(caller, id, change, topic)
 
-    def _topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
+    def _list_topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
         if method != "GET":
             return 405, words("method_not_allowed", "Use GET.")
-        found = describe_topics(self._gateway, topic)
-        self._audit.record(call, OK, 0, f"{len(found)} shown")
-        return 200, {"topics": found}
+        topics = describe_topics(self._gateway, topic)
+        self._audit.record(call, OK, 0, f"{len(topics)} shown")
+        return 200, {"topics": topics}
 
-    def _change(
-        self, caller: Caller, id: str, asked: CapabilityChange, topic: str | None
+    def _change_capabilities(
+        self, caller: Caller, id: str, change: CapabilityChange, topic: str | None
     ) -> CapabilityUpdate:
-        if not asked.add and not asked.remove:
+        if not change.add and not change.remove:
             raise InterlockError(INVALID_PARAMS, "The request needs `add` or `remove`.")
-        if len(asked.add) + len(asked.remove) > _MAX_PATTERNS:
+        if len(change.add) + len(change.remove) > _MAX_PATTERNS:
             raise InterlockError(
                 INVALID_PARAMS, f"A request can change at most {_MAX_PATTERNS} patterns."
             )
-        return self._gateway.change(id, asked.add, asked.remove, by=caller.name, topic=topic)
+        return self._gateway.change_capabilities(
+            id, change.add, change.remove, by=caller.name, topic=topic
+        )
 
     # -- authorization
 
-    async def _admin(self, call: Call) -> Caller:
+    async def _authenticate_admin(self, call: Call) -> Caller:
         """Authenticate the caller and check that it is an administrator. Raises InterlockError."""
         call.caller = caller = await caller_of(call, self._authenticate)
         require_administrator(self._gateway.config, caller)

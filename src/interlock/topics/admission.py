@@ -61,20 +61,22 @@ def find_participant(
         return settings, ParticipantProfile(guest, PROFILES[settings.anonymous])
     if settings is None:
         raise _not_a_participant(topic)
-    seat = next((one for one in settings.seats if _matches_caller(one, caller)), None)
-    if seat is None:
+    entry = next((entry for entry in settings.participants if _matches_caller(entry, caller)), None)
+    if entry is None:
         if settings.access == RESTRICTED:
             raise _not_a_participant(topic)
-        seat = ParticipantConfig()
-    id = caller.name if seat.id is None else seat.id
-    if not is_valid_id(id) or _is_reserved_id(id, seat, settings):
+        entry = ParticipantConfig()
+    id = caller.name if entry.id is None else entry.id
+    if not is_valid_id(id) or _is_reserved_id(id, entry, settings):
         raise InterlockError(
             FORBIDDEN,
             f"{id[:MAX_PARTICIPANT_ID]!r} cannot be the id of a participant here. Configure an "
             "`id` for "
             "it under topics.rooms.",
         )
-    return settings, ParticipantProfile(id, list_capabilities(seat, settings.profile), seat.routing)
+    return settings, ParticipantProfile(
+        id, list_capabilities(entry, settings.profile), entry.routing
+    )
 
 
 def require_administrator(config: TopicsConfig, caller: Caller) -> None:
@@ -95,8 +97,8 @@ def require_administrator(config: TopicsConfig, caller: Caller) -> None:
 
 def find_settings(config: TopicsConfig, topic: str) -> TopicConfig | None:
     """Return the settings under exactly this name, else those of the first glob that matches."""
-    entry = find_config_entry(config, topic)
-    return None if entry is None else config.rooms[entry]
+    name = find_config_entry(config, topic)
+    return None if name is None else config.rooms[name]
 
 
 def find_config_entry(config: TopicsConfig, topic: str) -> str | None:
@@ -108,11 +110,11 @@ def find_config_entry(config: TopicsConfig, topic: str) -> str | None:
     )
 
 
-def list_capabilities(seat: ParticipantConfig, profile: str = "initial") -> tuple[str, ...]:
+def list_capabilities(entry: ParticipantConfig, profile: str = "initial") -> tuple[str, ...]:
     """Return the patterns of the participant's profile (default: `profile`), then its own, each
     once."""
-    of_profile = PROFILES[seat.profile or profile]
-    return tuple(dict.fromkeys((*of_profile, *seat.capabilities)))
+    profile_capabilities = PROFILES[entry.profile or profile]
+    return tuple(dict.fromkeys((*profile_capabilities, *entry.capabilities)))
 
 
 def is_glob(name: str) -> bool:
@@ -130,24 +132,24 @@ def is_valid_id(text: str) -> bool:
     return is_readable_id(text) and not is_gateway_id(text)
 
 
-def _is_reserved_id(id: str, own: ParticipantConfig, settings: TopicConfig) -> bool:
+def _is_reserved_id(id: str, candidate: ParticipantConfig, settings: TopicConfig) -> bool:
     """Return whether an id could be mistaken for another: the node, the recorder, or another
     configured participant."""
-    taken = {normalize_id(RECORDER)}
+    reserved_ids = {normalize_id(RECORDER)}
     if settings.node is not None:
-        taken.add(normalize_id(settings.node))
-    for seat in settings.seats:
-        if own.id is None and seat.id is not None:
+        reserved_ids.add(normalize_id(settings.node))
+    for entry in settings.participants:
+        if candidate.id is None and entry.id is not None:
             # A caller with exactly this name may have the id. A name that only looks alike may not.
-            taken.update(
-                map(normalize_id, (seat.id, *(name for name in seat.callers if name != id)))
+            reserved_ids.update(
+                map(normalize_id, (entry.id, *(name for name in entry.callers if name != id)))
             )
-    return normalize_id(id) in taken
+    return normalize_id(id) in reserved_ids
 
 
-def _matches_caller(seat: ParticipantConfig, caller: Caller) -> bool:
-    return any(matches_glob(caller.name, glob) for glob in seat.callers) or not set(
-        seat.roles
+def _matches_caller(entry: ParticipantConfig, caller: Caller) -> bool:
+    return any(matches_glob(caller.name, glob) for glob in entry.callers) or not set(
+        entry.roles
     ).isdisjoint(caller.roles)
 
 

@@ -75,7 +75,7 @@ class Topics(FeatureComponent):
         self._registry = upstreams
         self._recorder = recorder
         self._origin = origin
-        self._seats: dict[str, NodeParticipant] = {}
+        self._participants: dict[str, NodeParticipant] = {}
         self._fulfilments: dict[str, Fulfilments] = {}
         """By room: calls under way, kept when a new config replaces the node's participant
         there."""
@@ -89,16 +89,16 @@ class Topics(FeatureComponent):
             call_soon=loop.call_soon,
             new_id=_new_id,
             now=format_now,
-            on_opened=self._opened,
-            on_closed=self._closed,
-            most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
+            on_open=self._on_room_open,
+            on_close=self._on_room_close,
+            max_connections=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
             audit=audit,
         )
-        self.door = TopicsEndpoint(
+        self.endpoint = TopicsEndpoint(
             self.gateway, pipeline, guard=guard, challenges=challenges, audit=audit
         )
         self._started = False
-        self._settling: set[asyncio.Task[None]] = set()
+        self._identity_tasks: set[asyncio.Task[None]] = set()
 
     # -- lifecycle
 
@@ -110,10 +110,10 @@ class Topics(FeatureComponent):
 
     async def disconnect(self) -> None:
         """Tell all members that the node stops, and disconnect them."""
-        for task in list(self._settling):
+        for task in list(self._identity_tasks):
             task.cancel()
         self.gateway.close()
-        await self.door.close()
+        await self.endpoint.close()
 
     def routes(self) -> Sequence[Route]:
         app = AdminApp(
@@ -121,16 +121,18 @@ class Topics(FeatureComponent):
             guard=self._guard,
             challenges=self._challenges,
             authenticate=lambda credentials: self._pipeline.admission.authenticate(credentials),
-            refused=self._pipeline.record_rejection,
+            on_rejected=self._pipeline.record_rejection,
             audit=self._audit,
         )
-        joined = WebSocketRoute(self._path, self.take, title="topics", is_there=self._has_rooms)
-        return (joined, *app.routes())
+        socket_route = WebSocketRoute(
+            self._path, self.handle_upgrade, title="topics", is_there=self._has_rooms
+        )
+        return (socket_route, *app.routes())
 
-    def take(self, upgrade: WebSocketRequest) -> None:
+    def handle_upgrade(self, upgrade: WebSocketRequest) -> None:
         """Accept or reject a client that wants to join."""
         if self._has_rooms():
-            self.door.take(upgrade)
+            self.endpoint.handle_upgrade(upgrade)
         else:
             upgrade.refuse(404, "This node has no topics.")
 
@@ -147,19 +149,19 @@ class Topics(FeatureComponent):
 
     async def apply(self, old: Config, new: Config) -> None:
         """Apply a new config: authenticate every member again and check its permissions."""
-        for member in self.gateway.outside():
+        for member in self.gateway.connected_members():
             if member.caller.kind == GUEST:
                 continue
             try:
-                self._recognise(member)
-            except PendingIdentity as unsettled:
+                self._authenticate(member)
+            except PendingIdentity as pending_identity:
                 # The issuer must be asked first. The member keeps its identity until then.
-                task = asyncio.ensure_future(self._settle(member, unsettled))
-                self._settling.add(task)
-                task.add_done_callback(self._settling.discard)
+                task = asyncio.ensure_future(self._retry_authenticate(member, pending_identity))
+                self._identity_tasks.add(task)
+                task.add_done_callback(self._identity_tasks.discard)
         self.gateway.configure(new.section(TopicsConfig))
 
-    def _recognise(self, member: Member) -> None:
+    def _authenticate(self, member: Member) -> None:
         """Authenticate a member again by its credentials. Raises PendingIdentity."""
         try:
             caller = self._pipeline.admission.authenticate(member.credentials)
@@ -168,13 +170,13 @@ class Topics(FeatureComponent):
         except InterlockError as error:
             self.gateway.disconnect_member(member, error.message)
         else:
-            self.gateway.known_as(member, caller)
+            self.gateway.update_caller(member, caller)
 
-    async def _settle(self, member: Member, unsettled: PendingIdentity) -> None:
+    async def _retry_authenticate(self, member: Member, pending_identity: PendingIdentity) -> None:
         """Authenticate a member again after its issuer has responded."""
         try:
-            await unsettled.resolve()
-            self._recognise(member)
+            await pending_identity.()
+            self._authenticate(member)
         except InterlockError as error:
             # The identity cannot be verified: treated like a new connection.
             self.gateway.disconnect_member(member, error.message)
@@ -192,21 +194,23 @@ class Topics(FeatureComponent):
     def status(self) -> TopicsStatus:
         """Return the open rooms."""
         rooms = {
-            name: TopicStatus(len(room.members), room.refused)
+            name: TopicStatus(len(room.members), room.rejected)
             for name, room in self.gateway.rooms.items()
         }
         return TopicsStatus(rooms, self.url(self._origin()))
 
     # -- participants of the node itself
 
-    def _opened(self, room: Room) -> None:
+    def _on_room_open(self, room: Room) -> None:
         settings, loop = room.settings, self._loop
         if settings.record != "off" and self._recorder is not None:
-            whole = settings.record == "whole"
-            add_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
+            with_payloads = settings.record == "full"
+            add_recorder(
+                self.gateway, room, self._recorder, time.time_ns, with_payloads=with_payloads
+            )
         if settings.node is None:
             return
-        seat = self._seats[room.name] = NodeParticipant(
+        participant = self._participants[room.name] = NodeParticipant(
             self.gateway,
             room,
             id=settings.node,
@@ -224,21 +228,21 @@ class Topics(FeatureComponent):
             upstreams = self._upstreams[room.name] = RoomUpstreams(
                 room.name,
                 settings.upstreams,
-                node_info=self._own_info,
-                say=seat.say,
-                begin=self._registry.open_registered,
-                end=self._registry.close_registered,
+                own_info=self._own_info,
+                send_message=participant.send,
+                start_upstream=self._registry.begin_registered,
+                remove_upstream=self._registry.end_registered,
                 call_later=loop.call_later,
             )
-            seat.listen(upstreams.heard, of=settings.upstreams)
+            participant.add_listener(upstreams.handle_message, participants=settings.upstreams)
 
-    def _closed(self, room: Room) -> None:
+    def _on_room_close(self, room: Room) -> None:
         upstreams = self._upstreams.pop(room.name, None)
         if upstreams is not None:
             upstreams.close()
-        seat = self._seats.pop(room.name, None)
-        if seat is not None:
-            seat.close()
+        participant = self._participants.pop(room.name, None)
+        if participant is not None:
+            participant.close()
         if self.gateway.rooms.get(room.name) is not room:
             self._fulfilments.pop(room.name, None)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 
@@ -104,9 +104,9 @@ class TopicConfig(Section, frozen=True):
             "callers without a token."
         ),
     ] = "restricted"
-    seats: Annotated[list[ParticipantConfig], says("Who may join. The first match applies.")] = (
-        field(default_factory=list)
-    )
+    participants: Annotated[
+        list[ParticipantConfig], says("Who may join. The first match applies.")
+    ] = field(default_factory=list)
     profile: Annotated[
         ProfileName,
         says("Default profile of participants, and of callers that match no participant."),
@@ -119,14 +119,14 @@ class TopicConfig(Section, frozen=True):
         dict[Text, ParticipantUpstream], says("Participants that are upstreams of the node, by id.")
     ] = field(default_factory=dict)
     record: Annotated[
-        Literal["off", "heads", "whole"],
+        Literal["off", "heads", "full"],
         says("What to write to the journal, by a participant with the id recorder."),
     ] = "off"
     notice: Annotated[
         bool, says("Tell the others when a participant sends a kind that it may not.")
     ] = False
-    most: Annotated[Count, says("Maximum number of participants.")] = 1_000
-    guests: Annotated[
+    max_participants: Annotated[Count, says("Maximum number of participants.")] = 1_000
+    max_guests: Annotated[
         Count | None,
         says("Maximum number of guests (without a token). Default: half of `max_participants`."),
     ] = None
@@ -140,9 +140,9 @@ class TopicConfig(Section, frozen=True):
         Size, says("Maximum size of queued messages of the whole topic. Guests get half of it.")
     ] = 64 * MEBIBYTE
     overflow: Annotated[
-        Literal["tell", "close"],
+        Literal["report", "close"],
         says("report: tell a slow reader what it lost; close: disconnect it (code 1013)."),
-    ] = "tell"
+    ] = "report"
     stalled: Annotated[
         Duration, says("Disconnect a participant that reads nothing for this time.")
     ] = 30.0
@@ -159,9 +159,9 @@ class TopicConfig(Section, frozen=True):
     ] = 10
 
     @property
-    def most_guests(self) -> int:
+    def guest_limit(self) -> int:
         """The maximum number of participants without a token."""
-        return max(1, self.most // 2) if self.guests is None else self.guests
+        return max(1, self.max_participants // 2) if self.max_guests is None else self.max_guests
 
 
 class TopicsConfig(FeatureSection, frozen=True):
@@ -169,6 +169,7 @@ class TopicsConfig(FeatureSection, frozen=True):
 
     KEY = "topics"
     RESTART = ("path",)
+    REMOVED: ClassVar[Mapping[str, str]] = {"most": "use max_connections"}
 
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
@@ -178,7 +179,7 @@ class TopicsConfig(FeatureSection, frozen=True):
         list[Glob],
         says("Globs of callers that may change capabilities of others. Default: none."),
     ] = field(default_factory=list)
-    most: Annotated[
+    max_connections: Annotated[
         Count | None,
         says(
             "Maximum number of connections to all topics together. Default: half of the open "

@@ -112,10 +112,10 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
             "add an entry for the one topic",
         )
     seen: set[str] = set()
-    for number, seat in enumerate(topic.seats):
-        at: KeyPath = (*path, "seats", number)
+    for number, seat in enumerate(topic.participants):
+        at: KeyPath = (*path, "participants", number)
         _check_participant(reader, at, seat)
-        above = [caller for one in topic.seats[:number] for caller in one.callers]
+        above = [caller for one in topic.participants[:number] for caller in one.callers]
         if seat.callers and not seat.roles and all(_is_covered(one, above) for one in seat.callers):
             reader.report(
                 (*at, "callers"),
@@ -126,7 +126,10 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
             continue
         id = normalize_id(seat.id)
         others = {
-            normalize_id(name) for one in topic.seats if one is not seat for name in one.callers
+            normalize_id(name)
+            for one in topic.participants
+            if one is not seat
+            for name in one.callers
         }
         if id in own or id == RECORDER or id in seen:
             whose = own.get(id) or ("the recorder" if id == RECORDER else "another participant")
@@ -195,7 +198,7 @@ SECTION: Final = SectionDefinition(
             "A name, or a glob such as `team-*`. The entry with exactly this name applies, else "
             "the first glob that matches.",
         ),
-        ("`topics.rooms.NAME.seats`", ParticipantConfig, "A list."),
+        ("`topics.rooms.NAME.participants`", ParticipantConfig, "A list."),
         ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),
     ),
 )

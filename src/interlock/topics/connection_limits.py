@@ -23,13 +23,13 @@ _CallerKey = tuple[str, str]
 class ConnectionCounter:
     """Counts the connections of one gateway. Members of the node itself have none."""
 
-    def __init__(self, most: int = DEFAULT_MAX_CONNECTIONS) -> None:
-        self.most = most
-        self._who: dict[Member, _CallerKey] = {}
-        self._of: Counter[_CallerKey] = Counter()
+    def __init__(self, limit: int = DEFAULT_MAX_CONNECTIONS) -> None:
+        self.limit = limit
+        self._caller_keys: dict[Member, _CallerKey] = {}
+        self._counts: Counter[_CallerKey] = Counter()
 
     def __len__(self) -> int:
-        return len(self._who)
+        return len(self._caller_keys)
 
     def check(self, caller: Caller | None) -> None:
         """Raise InterlockError if no more connections are allowed, in total or for this caller.
@@ -37,36 +37,37 @@ class ConnectionCounter:
         Args:
             caller: None for guests, which have no token.
         """
-        if len(self._who) >= self.most:
+        if len(self._caller_keys) >= self.limit:
             raise InterlockError(
                 TOO_BUSY,
-                f"The node has {self.most} connections to topics, which is the limit. Try again "
+                f"The node has {self.limit} connections to topics, which is the limit. Try again "
                 "later.",
             )
-        mine = self._of[_make_caller_key(caller)]
-        if caller is None and mine >= self.most // 2:
+        caller_connections = self._counts[_make_caller_key(caller)]
+        if caller is None and caller_connections >= self.limit // 2:
             raise InterlockError(
                 TOO_BUSY, "The topics of the node have too many guests. Join with a token."
             )
-        if caller is not None and mine >= MAX_CONNECTIONS_PER_CALLER:
+        if caller is not None and caller_connections >= MAX_CONNECTIONS_PER_CALLER:
             raise InterlockError(
                 TOO_BUSY,
-                f"{caller.name} is in {mine} topics, which is the limit. Leave one of them.",
+                f"{caller.name} is in {caller_connections} topics, which is the limit. Leave one "
+                "of them.",
             )
 
-    def came(self, member: Member) -> None:
-        if not member.inside:
-            who = _make_caller_key(None if member.caller.kind == GUEST else member.caller)
-            self._who[member] = who
-            self._of[who] += 1
+    def on_join(self, member: Member) -> None:
+        if not member.internal:
+            key = _make_caller_key(None if member.caller.kind == GUEST else member.caller)
+            self._caller_keys[member] = key
+            self._counts[key] += 1
 
-    def left(self, member: Member) -> None:
+    def on_leave(self, member: Member) -> None:
         """Remove a connection. May be called more than once."""
-        who = self._who.pop(member, None)
-        if who is not None:
-            self._of[who] -= 1
-            if not self._of[who]:
-                del self._of[who]
+        key = self._caller_keys.pop(member, None)
+        if key is not None:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
 
 
 def _make_caller_key(caller: Caller | None) -> _CallerKey:

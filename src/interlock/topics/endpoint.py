@@ -80,68 +80,72 @@ class TopicsEndpoint:
         self._call_later = call_later
         self._wall_clock = wall_clock
         self._sockets: set[TopicSocket] = set()
-        self._unread: WeakValueDictionary[str, RoomBacklog] = WeakValueDictionary()
+        self._backlogs: WeakValueDictionary[str, RoomBacklog] = WeakValueDictionary()
         """By topic. An entry lives as long as a socket of that topic."""
-        self._settling: set[asyncio.Task[None]] = set()
-        self._emptied: asyncio.Future[None] | None = None
+        self._identity_tasks: set[asyncio.Task[None]] = set()
+        self._all_closed: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
         """The number of open connections, including those that are closing."""
         return len(self._sockets)
 
-    def take(self, upgrade: WebSocketRequest) -> None:
+    def handle_upgrade(self, upgrade: WebSocketRequest) -> None:
         """Admit or reject a client. The decision is made when this returns."""
         call = Call(JOIN_METHOD, TOPIC_SERVER, Credentials(upgrade.credentials.peer), _CLIENT)
-        shown = JoinCredentials()
-        known = False
+        credentials = JoinCredentials()
+        is_known_topic = False
         try:
             check_unique_headers(upgrade.headers)
             fields = upgrade.fields
             refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
             if refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, refusal)
-            shown = read_join_credentials(upgrade.headers)
-            knock = read_join_request(upgrade.query)
-            settings = find_settings(self._gateway.config, knock.topic)
-            known = settings is not None
+            credentials = read_join_credentials(upgrade.headers)
+            join_request = read_join_request(upgrade.query)
+            settings = find_settings(self._gateway.config, join_request.topic)
+            is_known_topic = settings is not None
             call = Call(
                 JOIN_METHOD,
                 TOPIC_SERVER,
-                replace(upgrade.credentials, bearer=shown.bearer),
+                replace(upgrade.credentials, bearer=credentials.bearer),
                 _CLIENT,
-                name=knock.topic if known else "",
+                name=join_request.topic if is_known_topic else "",
             )
-            participant = self._placed(call, knock.topic, shown)
-        except PendingIdentity as unsettled:
-            self._wait_for(upgrade, unsettled)
+            participant = self._authenticate(call, join_request.topic, credentials)
+        except PendingIdentity as pending_identity:
+            self._reject_for_retry(upgrade, pending_identity)
             return
         except InterlockError as error:
             # Unknown topic names are not recorded: such a name may be a misplaced token.
-            nameless = InterlockError(FORBIDDEN, "There is no such topic.")
-            written = nameless if error.failure is FORBIDDEN and not known else error
-            self._pipeline.record_rejection(call, written)
-            self._refuse(upgrade, error, shown)
+            unknown_topic = InterlockError(FORBIDDEN, "There is no such topic.")
+            recorded_error = (
+                unknown_topic if error.failure is FORBIDDEN and not is_known_topic else error
+            )
+            self._pipeline.record_rejection(call, recorded_error)
+            self._refuse(upgrade, error, credentials)
             return
         assert settings is not None
-        if self._let_in(upgrade, call, shown, participant):
-            if knock.routing is not None:
-                participant = replace(participant, routing=knock.routing)
-            self._seat(upgrade, call, participant, settings, shown)
+        if self._record_admission(upgrade, call, credentials, participant):
+            if join_request.routing is not None:
+                participant = replace(participant, routing=join_request.routing)
+            self._add_member(upgrade, call, participant, settings, credentials)
 
     async def close(self) -> None:
         """Close all connections. Those that do not close in time are dropped."""
         for socket in list(self._sockets):
             socket.close(SHUTTING_DOWN_CODE, "The node stops.")
-        for task in list(self._settling):
+        for task in list(self._identity_tasks):
             task.cancel()
         if self._sockets:
-            self._emptied = asyncio.get_running_loop().create_future()
-            await self._emptied
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await self._all_closed
 
     # -- admission
 
-    def _placed(self, call: Call, topic: str, shown: JoinCredentials) -> ParticipantProfile:
+    def _authenticate(
+        self, call: Call, topic: str, credentials: JoinCredentials
+    ) -> ParticipantProfile:
         """Return the participant that the client would be. It is not admitted yet. Raises
         InterlockError."""
         try:
@@ -149,18 +153,18 @@ class TopicsEndpoint:
         except PendingIdentity:
             raise
         except InterlockError as error:
-            showed = shown.anything or call.credentials.certificate_names
-            if showed or error.failure is not UNAUTHENTICATED:
+            has_credentials = credentials.is_present or call.credentials.certificate_names
+            if has_credentials or error.failure is not UNAUTHENTICATED:
                 raise
             if self._pipeline.admission.is_closed:
                 raise InterlockError(SHUTTING_DOWN, "The node is shutting down.") from None
         return self._gateway.admit(topic, call.caller)
 
-    def _let_in(
+    def _record_admission(
         self,
         upgrade: WebSocketRequest,
         call: Call,
-        shown: JoinCredentials,
+        credentials: JoinCredentials,
         participant: ParticipantProfile,
     ) -> bool:
         """Record that the client is admitted. For known callers the pipeline makes the final
@@ -172,66 +176,68 @@ class TopicsEndpoint:
             return True
         try:
             self._pipeline.admit(call)
-        except PendingIdentity as unsettled:
-            self._wait_for(upgrade, unsettled)
+        except PendingIdentity as pending_identity:
+            self._reject_for_retry(upgrade, pending_identity)
         except InterlockError as error:
-            self._refuse(upgrade, error, shown)
+            self._refuse(upgrade, error, credentials)
         else:
             return True
         return False
 
     def _refuse(
-        self, upgrade: WebSocketRequest, error: InterlockError, shown: JoinCredentials
+        self, upgrade: WebSocketRequest, error: InterlockError, credentials: JoinCredentials
     ) -> None:
         status = error.failure.http
         lines = _RETRY_AFTER if status == 503 else b""
-        challenge = self._challenges.challenge(error, shown=shown.bearer is not None)
+        challenge = self._challenges.challenge(error, shown=credentials.bearer is not None)
         if challenge is not None:
             lines += b"WWW-Authenticate: %b\r\n" % challenge
         upgrade.refuse(status, error.message, lines)
 
-    def _wait_for(self, upgrade: WebSocketRequest, unsettled: PendingIdentity) -> None:
+    def _reject_for_retry(
+        self, upgrade: WebSocketRequest, pending_identity: PendingIdentity
+    ) -> None:
         """Reject the client with "retry" while its issuer is asked. The next attempt finds the
         result."""
-        if len(self._settling) < MAX_PENDING_IDENTITIES:
-            task = asyncio.ensure_future(unsettled.resolve())
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
-        upgrade.refuse(503, unsettled.message, _RETRY_AFTER)
+        if len(self._identity_tasks) < MAX_PENDING_IDENTITIES:
+            task = asyncio.ensure_future(pending_identity.())
+            self._identity_tasks.add(task)
+            task.add_done_callback(self._identity_tasks.discard)
+        upgrade.refuse(503, pending_identity.message, _RETRY_AFTER)
 
     # -- members
 
-    def _seat(
+    def _add_member(
         self,
         upgrade: WebSocketRequest,
         call: Call,
         participant: ParticipantProfile,
         settings: TopicConfig,
-        shown: JoinCredentials,
+        credentials: JoinCredentials,
     ) -> None:
-        later = self._call_later or asyncio.get_running_loop().call_later
-        unread = self._unread.get(call.name)
-        if unread is None:
-            unread = self._unread[call.name] = RoomBacklog()
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        backlog = self._backlogs.get(call.name)
+        if backlog is None:
+            backlog = self._backlogs[call.name] = RoomBacklog()
 
         def make(transport: Any) -> TopicSocket:
             return TopicSocket(
                 transport,
                 settings=settings,
                 on_text=_ignore_event,
-                on_gone=_ignore_event,
+                on_disconnect=_ignore_event,
                 on_resumed=_ignore_event,
-                call_later=later,
-                unread=unread,
+                call_later=call_later,
+                unread=backlog,
                 guest=call.caller is None,
             )
 
-        socket = upgrade.hand_over(make, subprotocol=shown.subprotocol)
+        socket = upgrade.hand_over(make, subprotocol=credentials.subprotocol)
         self._sockets.add(socket)
-        socket.on_lost = partial(self._lost, socket)
+        socket.on_connection_lost = partial(self._on_connection_lost, socket)
         gateway, caller = self._gateway, call.caller
         try:
-            member = gateway.enter(
+            member = gateway.add_member(
                 call.name, participant, socket, caller=caller, credentials=call.credentials
             )
         except InterlockError as error:
@@ -239,29 +245,29 @@ class TopicsEndpoint:
             return
         expiry = None
         if caller is not None and caller.expires_at is not None:
-            left = max(0.0, caller.expires_at - self._wall_clock())
-            expiry = later(left, partial(self._expired, member, socket))
+            remaining = max(0.0, caller.expires_at - self._wall_clock())
+            expiry = call_later(remaining, partial(self._expired, member, socket))
 
-        def gone(why: str) -> None:
+        def on_disconnect(reason: str) -> None:
             if expiry is not None:
                 expiry.cancel()
-            gateway.leave(member, why)
+            gateway.leave(member, reason)
 
-        def resumed(loss: MessageLoss) -> None:
-            gateway.lost(member, loss)
+        def on_resumed(loss: MessageLoss) -> None:
+            gateway.report_loss(member, loss)
 
-        socket.on_text = partial(gateway.say, member)
-        socket.on_gone = gone
-        socket.on_resumed = resumed
+        socket.on_text = partial(gateway.send, member)
+        socket.on_disconnect = on_disconnect
+        socket.on_resumed = on_resumed
 
     def _expired(self, member: Member, socket: TopicSocket) -> None:
         self._gateway.leave(member, "its token expired")
         socket.close(FORBIDDEN_CODE, "Your token expired: connect again with a new one.")
 
-    def _lost(self, socket: TopicSocket) -> None:
+    def _on_connection_lost(self, socket: TopicSocket) -> None:
         self._sockets.discard(socket)
-        if not self._sockets and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+        if not self._sockets and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
 
 def _ignore_event(_: object) -> None:

@@ -84,12 +84,12 @@ class _ChangedCapabilities(msgspec.Struct, frozen=True):
     what it granted then."""
 
     caller: Caller
-    given: tuple[str, ...]
+    granted: tuple[str, ...]
     capabilities: tuple[str, ...]
 
-    def holds(self, caller: Caller, given: tuple[str, ...]) -> bool:
-        mine = (self.caller.name, self.caller.kind, self.given)
-        return mine == (caller.name, caller.kind, given)
+    def applies_to(self, caller: Caller, granted: tuple[str, ...]) -> bool:
+        current = (self.caller.name, self.caller.kind, self.granted)
+        return current == (caller.name, caller.kind, granted)
 
 
 class Gateway:
@@ -102,11 +102,11 @@ class Gateway:
         call_soon: Callable[[Callable[[], None]], object],
         new_id: Callable[[], str],
         now: Callable[[], str],
-        on_opened: Callable[[Room], None] = lambda _: None,
-        on_closed: Callable[[Room], None] = lambda _: None,
+        on_open: Callable[[Room], None] = lambda _: None,
+        on_close: Callable[[Room], None] = lambda _: None,
         audit: Audit | None = None,
         clock: Callable[[], float] = time.monotonic,
-        most: int = DEFAULT_MAX_CONNECTIONS,
+        max_connections: int = DEFAULT_MAX_CONNECTIONS,
     ) -> None:
         """
         Args:
@@ -120,22 +120,22 @@ class Gateway:
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
-        self._on_opened = on_opened
-        self._on_closed = on_closed
+        self._on_open = on_open
+        self._on_close = on_close
         self._audit = audit
         self._clock = clock
-        self._changed: BoundedDict[tuple[str, str], _ChangedCapabilities] = BoundedDict(
+        self._capability_changes: BoundedDict[tuple[str, str], _ChangedCapabilities] = BoundedDict(
             MAX_CAPABILITY_CHANGES
         )
-        self._most = most
-        self._census = ConnectionCounter(config.most or most)
-        self.refused = 0
+        self._max_connections = max_connections
+        self._connections = ConnectionCounter(config.max_connections or max_connections)
+        self.rejected = 0
         """The number of rejected messages of all members."""
 
     def start(self) -> None:
         """Open the rooms in which the node itself takes part."""
         for name, settings in self.config.rooms.items():
-            if self._stays(name, settings) and name not in self.rooms:
+            if self._is_permanent(name, settings) and name not in self.rooms:
                 self._open(name, settings)
 
     def close(self, code: int = SHUTTING_DOWN_CODE) -> None:
@@ -151,32 +151,32 @@ class Gateway:
         Args:
             caller: None if the client sent no credential.
         """
-        guest = self._guest(topic) if caller is None else ""
+        guest = self._new_guest_id(topic) if caller is None else ""
         _, participant = admission.find_participant(self.config, topic, caller, guest=guest)
         who = caller or _make_guest_caller(participant.id)
         room = self.rooms.get(topic)
         if room is not None:
-            room.check(participant.id, who)
+            room.check_join(participant.id, who)
         if room is None or participant.id not in room.members:
-            self._census.check(caller)
-        capabilities = self._standing(topic, participant.id, who, participant.capabilities)
+            self._connections.check(caller)
+        capabilities = self._find_capabilities(topic, participant.id, who, participant.capabilities)
         return msgspec.structs.replace(participant, capabilities=capabilities)
 
-    def enter(
+    def add_member(
         self,
         topic: str,
         participant: ParticipantProfile,
-        outlet: MessageSink,
+        sink: MessageSink,
         *,
         caller: Caller | None,
         credentials: Credentials,
-        inside: bool = False,
+        internal: bool = False,
     ) -> Member:
         """Add a member that `admit` admitted, or a member of the node itself. Raises
         InterlockError."""
         room = self.rooms.get(topic)
         if room is None:
-            settings = self.settings(topic)
+            settings = self.find_settings(topic)
             if settings is None:
                 raise InterlockError(FORBIDDEN, f"The topic {topic} no longer exists.")
             room = self._open(topic, settings)
@@ -186,20 +186,20 @@ class Gateway:
             participant.capabilities,
             compile_grants(participant.capabilities),
             participant.routing,
-            outlet,
+            sink,
             caller or _make_guest_caller(participant.id),
             credentials,
             self._new_id(),
             self._now(),
-            inside,
+            internal,
         )
-        older = room.members.get(participant.id)
+        previous = room.members.get(participant.id)
         room.join(member)
-        self._census.came(member)
-        if older is not None:
-            self._census.left(older)
+        self._connections.on_join(member)
+        if previous is not None:
+            self._connections.on_leave(previous)
             # Continue the counts of the older connection: nothing is lost or reported twice.
-            member.denied = older.denied
+            member.denial_samplers = previous.denial_samplers
         return member
 
     def leave(self, member: Member, reason: str = "") -> None:
@@ -208,19 +208,21 @@ class Gateway:
         if room is None or room.members.get(member.id) is not member:
             return
         room.leave(member, reason)
-        self._census.left(member)
-        for error, denied in member.denied.items():
-            if denied.suppressed:
-                self._deny(member, error, f"{denied.suppressed} more until it left")
+        self._connections.on_leave(member)
+        for error, denial_samplers in member.denial_samplers.items():
+            if denial_samplers.suppressed:
+                self._record_rejection(
+                    member, error, f"{denial_samplers.suppressed} more until it left"
+                )
         if member.caller.kind == GUEST:
             # The next guest may have the same id.
-            self._changed.pop((member.topic, member.id), None)
-        if not member.inside:
+            self._capability_changes.pop((member.topic, member.id), None)
+        if not member.internal:
             self._close_if_empty(room)
 
     def disconnect(self, callers: Container[str]) -> None:
         """Disconnect the members of callers whose credentials are no longer valid."""
-        for member in self.outside():
+        for member in self.connected_members():
             if member.caller.name in callers and member.caller.kind != GUEST:
                 self.disconnect_member(
                     member, "Your credentials are no longer valid. Join again with new ones."
@@ -228,28 +230,28 @@ class Gateway:
 
     # -- messages
 
-    def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
+    def send(self, member: Member, text: bytes) -> EnvelopeHeader | None:
         """Forward a message. Returns None if it was rejected."""
         room = self.rooms.get(member.topic)
-        return None if room is None else room.say(member, text)
+        return None if room is None else room.send(member, text)
 
-    def lost(self, member: Member, loss: MessageLoss) -> None:
+    def report_loss(self, member: Member, loss: MessageLoss) -> None:
         """Tell a slow reader what it lost."""
         room = self.rooms.get(member.topic)
         if room is not None:
-            room.lost(member, loss)
+            room.report_loss(member, loss)
 
     # -- members
 
-    def settings(self, topic: str) -> TopicConfig | None:
+    def find_settings(self, topic: str) -> TopicConfig | None:
         """Return the settings of a topic, or None if the config has no such topic."""
         return admission.find_settings(self.config, topic)
 
-    def member(self, topic: str, id: str) -> Member | None:
+    def find_member(self, topic: str, id: str) -> Member | None:
         room = self.rooms.get(topic)
         return None if room is None else room.members.get(id)
 
-    def connections(self) -> list[ConnectionInfo]:
+    def list_connections(self) -> list[ConnectionInfo]:
         """Return all connections. Members of the node itself have none."""
         return [
             ConnectionInfo(
@@ -260,12 +262,12 @@ class Gateway:
                 member.topic,
                 member.routing,
             )
-            for member in self.outside()
+            for member in self.connected_members()
         ]
 
     # -- capabilities
 
-    def change(
+    def change_capabilities(
         self, id: str, add: Sequence[str], remove: Sequence[str], *, by: str, topic: str | None
     ) -> CapabilityUpdate:
         """Add and remove capabilities of a participant. Raises InterlockError.
@@ -274,18 +276,18 @@ class Gateway:
             by: the name of the caller that requests the change.
             topic: required if `id` is in several topics.
         """
-        where = self._where(id, topic)
-        member = self.member(where, id)
-        changed: _ChangedCapabilities | None = None
+        topic_name = self._find_topic(id, topic)
+        member = self.find_member(topic_name, id)
+        change: _ChangedCapabilities | None = None
         if member is not None:
             old, name = member.capabilities, member.caller.name
-            if member.inside:
-                why = f"{id!r} is the node itself. Change its capabilities in the config."
-                raise InterlockError(FORBIDDEN, why)
+            if member.internal:
+                reason = f"{id!r} is the node itself. Change its capabilities in the config."
+                raise InterlockError(FORBIDDEN, reason)
         else:
             # It has left and would get its changed capabilities back: remove them meanwhile.
-            changed = self._changed[where, id]
-            old, name = changed.capabilities, changed.caller.name
+            change = self._capability_changes[topic_name, id]
+            old, name = change.capabilities, change.caller.name
         if name == by:
             raise InterlockError(
                 FORBIDDEN,
@@ -294,22 +296,24 @@ class Gateway:
         new = _apply_change(old, add, remove)
         if new != old:
             if member is not None:
-                self._keep(member, new)
-                self.rooms[where].regrant(member, new)
-            elif changed is not None:
-                self._changed[where, id] = msgspec.structs.replace(changed, capabilities=new)
+                self._store_change(member, new)
+                self.rooms[topic_name].change_capabilities(member, new)
+            elif change is not None:
+                self._capability_changes[topic_name, id] = msgspec.structs.replace(
+                    change, capabilities=new
+                )
             if self._audit is not None:
                 detail = f"by {by}: {' '.join(old)} -> {' '.join(new)}"
-                self._audit.record_change("topics", f"{where}/{id}", "capabilities", detail)
+                self._audit.record_change("topics", f"{topic_name}/{id}", "capabilities", detail)
         return CapabilityUpdate(id, old, new, by, self._now())
 
     def configure(self, config: TopicsConfig) -> None:
         """Apply a new config: check every member again."""
         self.config = config
-        self._census.most = config.most or self._most
-        self._forget_changes()
+        self._connections.limit = config.max_connections or self._max_connections
+        self._remove_outdated_changes()
         for room in tuple(self.rooms.values()):
-            settings = self.settings(room.name)
+            settings = self.find_settings(room.name)
             if settings is None:
                 self._close(room, FORBIDDEN_CODE, "This topic no longer exists.")
             else:
@@ -328,56 +332,56 @@ class Gateway:
             call_soon=self._call_soon,
             new_id=self._new_id,
             now=self._now,
-            on_violation=self._count,
-            on_flood=lambda member, why: self.disconnect_member(member, why, SLOW_READER_CODE),
+            on_violation=self._count_rejection,
+            on_flood=lambda member, reason: self.disconnect_member(
+                member, reason, SLOW_READER_CODE
+            ),
             clock=self._clock,
         )
-        self._on_opened(room)
+        self._on_open(room)
         return room
 
     def _close(self, room: Room, code: int, reason: str) -> None:
         room.flush()
         self.rooms.pop(room.name, None)
         for member in tuple(room.members.values()):
-            member.outlet.close(code, reason)
-            self._census.left(member)
+            member.sink.close(code, reason)
+            self._connections.on_leave(member)
         room.members.clear()
-        self._on_closed(room)
+        self._on_close(room)
 
     def _close_if_empty(self, room: Room) -> None:
-        if self.rooms.get(room.name) is not room or self._stays(room.name, room.settings):
+        if self.rooms.get(room.name) is not room or self._is_permanent(room.name, room.settings):
             return
-        if all(member.inside for member in room.members.values()):
+        if all(member.internal for member in room.members.values()):
             self._close(room, SHUTTING_DOWN_CODE, "Everybody has left the topic.")
 
-    def _stays(self, name: str, settings: TopicConfig) -> bool:
+    def _is_permanent(self, name: str, settings: TopicConfig) -> bool:
         """Return whether a room stays open without connections, because the node takes part."""
         named = name in self.config.rooms and not admission.is_glob(name)
         return named and (settings.node is not None or settings.record != "off")
 
     def _reconfigure(self, room: Room, settings: TopicConfig) -> None:
-        older, room.settings = room.settings, settings
-        seats_anew = _node_settings(older) != _node_settings(settings)
-        if seats_anew:
+        previous, room.settings = room.settings, settings
+        is_node_changed = _node_settings(previous) != _node_settings(settings)
+        if is_node_changed:
             for member in tuple(room.members.values()):
-                if member.inside:
+                if member.internal:
                     room.leave(member, "its config changed")
-                    member.outlet.close(
-                        SHUTTING_DOWN_CODE, "The config of this participant changed."
-                    )
-            self._on_closed(room)
+                    member.sink.close(SHUTTING_DOWN_CODE, "The config of this participant changed.")
+            self._on_close(room)
         for member in tuple(room.members.values()):
-            if not member.inside:
+            if not member.internal:
                 self.recheck(member)
-        if seats_anew and self.rooms.get(room.name) is room:
-            self._on_opened(room)
+        if is_node_changed and self.rooms.get(room.name) is room:
+            self._on_open(room)
 
-    def known_as(self, member: Member, caller: Caller) -> None:
+    def update_caller(self, member: Member, caller: Caller) -> None:
         """Update the caller of a member. Disconnect the member if its credentials belong to another
         caller now."""
-        older = member.caller
+        previous = member.caller
         member.caller = caller
-        if (older.name, older.kind) != (caller.name, caller.kind):
+        if (previous.name, previous.kind) != (caller.name, caller.kind):
             self.disconnect_member(
                 member, "Your credentials belong to another caller now. Join again."
             )
@@ -391,104 +395,106 @@ class Gateway:
             return
         caller = None if member.caller.kind == GUEST else member.caller
         try:
-            _, given = admission.find_participant(self.config, room.name, caller, guest=member.id)
+            _, profile = admission.find_participant(self.config, room.name, caller, guest=member.id)
         except InterlockError as error:
             self.disconnect_member(member, error.message)
             return
-        if given.id != member.id:
-            self.disconnect_member(member, f"Your id is now {given.id}. Join again.")
+        if profile.id != member.id:
+            self.disconnect_member(member, f"Your id is now {profile.id}. Join again.")
             return
-        capabilities = self._standing(room.name, member.id, member.caller, given.capabilities)
+        capabilities = self._find_capabilities(
+            room.name, member.id, member.caller, profile.capabilities
+        )
         if capabilities != member.capabilities:
-            room.regrant(member, capabilities)
+            room.change_capabilities(member, capabilities)
 
     def disconnect_member(self, member: Member, reason: str, code: int = FORBIDDEN_CODE) -> None:
         """Close the connection of one member."""
         self.leave(member, reason)
-        member.outlet.close(code, reason)
+        member.sink.close(code, reason)
 
-    def _standing(
-        self, topic: str, id: str, caller: Caller, given: tuple[str, ...]
+    def _find_capabilities(
+        self, topic: str, id: str, caller: Caller, granted: tuple[str, ...]
     ) -> tuple[str, ...]:
         """Return the capabilities from the config, or those that an administrator set instead.
 
         Reading changes nothing. So a participant cannot undo a change by connecting as another
         caller in the meantime.
         """
-        changed = self._changed.get((topic, id))
-        if changed is None or not changed.holds(caller, given):
-            return given
-        return changed.capabilities
+        change = self._capability_changes.get((topic, id))
+        if change is None or not change.applies_to(caller, granted):
+            return granted
+        return change.capabilities
 
-    def _keep(self, member: Member, capabilities: tuple[str, ...]) -> None:
+    def _store_change(self, member: Member, capabilities: tuple[str, ...]) -> None:
         caller = None if member.caller.kind == GUEST else member.caller
-        _, given = admission.find_participant(self.config, member.topic, caller, guest=member.id)
-        self._changed[member.topic, member.id] = _ChangedCapabilities(
-            member.caller, given.capabilities, capabilities
+        _, profile = admission.find_participant(self.config, member.topic, caller, guest=member.id)
+        self._capability_changes[member.topic, member.id] = _ChangedCapabilities(
+            member.caller, profile.capabilities, capabilities
         )
 
-    def _forget_changes(self) -> None:
+    def _remove_outdated_changes(self) -> None:
         """Remove changes of participants whose config changed, so that an older config does not
         bring them back."""
-        for (topic, id), changed in tuple(self._changed.items()):
-            caller = None if changed.caller.kind == GUEST else changed.caller
+        for (topic, id), change in tuple(self._capability_changes.items()):
+            caller = None if change.caller.kind == GUEST else change.caller
             try:
-                _, given = admission.find_participant(self.config, topic, caller, guest=id)
+                _, profile = admission.find_participant(self.config, topic, caller, guest=id)
             except InterlockError:
-                del self._changed[topic, id]
+                del self._capability_changes[topic, id]
                 continue
-            if (given.id, given.capabilities) != (id, changed.given):
-                del self._changed[topic, id]
+            if (profile.id, profile.capabilities) != (id, change.granted):
+                del self._capability_changes[topic, id]
 
-    def _where(self, id: str, topic: str | None) -> str:
+    def _find_topic(self, id: str, topic: str | None) -> str:
         """Return the topic of a participant that is connected or has changed capabilities. Raises
         InterlockError."""
-        found = {name for name, room in self.rooms.items() if id in room.members}
-        found |= {name for name, participant in self._changed if participant == id}
+        topics = {name for name, room in self.rooms.items() if id in room.members}
+        topics |= {name for name, participant in self._capability_changes if participant == id}
         if topic is not None:
-            found &= {topic}
-        if not found:
-            where = "in any topic" if topic is None else f"in the topic {topic[:100]}"
+            topics &= {topic}
+        if not topics:
+            place = "in any topic" if topic is None else f"in the topic {topic[:100]}"
             raise InterlockError(
-                UNKNOWN_PARTICIPANT, f"There is no participant {id[:100]!r} {where} now."
+                UNKNOWN_PARTICIPANT, f"There is no participant {id[:100]!r} {place} now."
             )
-        if len(found) > 1:
+        if len(topics) > 1:
             raise InterlockError(
                 NAMESPACE_CONFLICT,
-                f"{id[:100]!r} is in several topics: {', '.join(sorted(found))}. Choose one: "
+                f"{id[:100]!r} is in several topics: {', '.join(sorted(topics))}. Choose one: "
                 "?topic=NAME.",
             )
-        return found.pop()
+        return topics.pop()
 
-    def outside(self) -> list[Member]:
+    def connected_members(self) -> list[Member]:
         """Return the members that have a connection."""
         return [
             member
             for room in self.rooms.values()
             for member in room.members.values()
-            if not member.inside
+            if not member.internal
         ]
 
-    def _count(self, member: Member, error: str, kind: str) -> None:
-        self.refused += 1
-        if member.refused in _LOGGED_COUNTS:
+    def _count_rejection(self, member: Member, error: str, kind: str) -> None:
+        self.rejected += 1
+        if member.rejected in _LOGGED_COUNTS:
             log.info(
                 "topic %s: %d messages of %s rejected; the last: %s, %.100r",
-                member.topic, member.refused, member.id, error, redact(kind),
+                member.topic, member.rejected, member.id, error, redact(kind),
             )  # fmt: skip
-        if member.inside:
+        if member.internal:
             return
-        sampler = member.denied.get(error)
+        sampler = member.denial_samplers.get(error)
         if sampler is None:
-            sampler = member.denied[error] = Sampler(1, DENIAL_INTERVAL_SECONDS)
+            sampler = member.denial_samplers[error] = Sampler(1, DENIAL_INTERVAL_SECONDS)
         suppressed = sampler.sample(self._clock())
         if suppressed is None:
             return
-        folded = f" (and {suppressed} more before it)" if suppressed else ""
+        suppressed_note = f" (and {suppressed} more before it)" if suppressed else ""
         # Redact before truncation: half a secret would not be recognized.
-        self._deny(member, error, f"{redact(kind)[:100]!r}{folded}")
+        self._record_rejection(member, error, f"{redact(kind)[:100]!r}{suppressed_note}")
 
-    def _deny(self, member: Member, error: str, detail: str) -> None:
+    def _record_rejection(self, member: Member, error: str, detail: str) -> None:
         """Write a rejection to the journal, as for any rejected call. Guests are recorded as
         strangers."""
         if self._audit is not None:
@@ -496,7 +502,7 @@ class Gateway:
             call.caller = None if member.caller.kind == GUEST else member.caller
             self._audit.record(call, error, 0, f"{member.id}: {detail}")
 
-    def _guest(self, topic: str) -> str:
+    def _new_guest_id(self, topic: str) -> str:
         """Return an unused id for a guest."""
         room = self.rooms.get(topic)
         # Long enough that a name is not reused soon: responses to a former guest may be under way.
@@ -529,8 +535,8 @@ def _apply_change(
             raise InterlockError(
                 INVALID_PARAMS, f"The capability {pattern[:100]!r} grants nothing: {problem}."
             )
-    gone = frozenset(remove)
-    new = tuple(dict.fromkeys(one for one in (*old, *add) if one not in gone))
+    removed = frozenset(remove)
+    new = tuple(dict.fromkeys(pattern for pattern in (*old, *add) if pattern not in removed))
     if len(new) > MAX_CAPABILITIES:
         raise InterlockError(
             INVALID_PARAMS,

@@ -29,14 +29,14 @@ class JoinCredentials(msgspec.Struct, frozen=True, gc=False):
     """The credentials of a join request."""
 
     bearer: str | None = None
-    anything: bool = False
+    is_present: bool = False
     """True if the request has any credential, valid or not: then the client is no guest."""
     subprotocol: bytes = b""
     """The subprotocol that the response must name for browsers."""
 
     def __repr__(self) -> str:
         """Return a text without secrets, for logs and tracebacks."""
-        return f"JoinCredentials(anything={self.anything})"
+        return f"JoinCredentials(anything={self.is_present})"
 
 
 class JoinRequest(msgspec.Struct, frozen=True, gc=False):
@@ -50,14 +50,14 @@ class JoinRequest(msgspec.Struct, frozen=True, gc=False):
 def check_unique_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raise InterlockError if a security-relevant header occurs twice: a proxy may have used the
     other value."""
-    seen: set[bytes] = set()
+    names: set[bytes] = set()
     for name, _ in headers:
         if name in _UNIQUE_HEADERS:
-            if name in seen:
+            if name in names:
                 raise _invalid_request(
                     f"The header `{name.decode().title()}` occurs twice: send it once."
                 )
-            seen.add(name)
+            names.add(name)
 
 
 def read_join_credentials(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
@@ -66,34 +66,36 @@ def read_join_credentials(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredent
 
     Raises InterlockError if there is more than one.
     """
-    sent = [name for name, _ in headers if name in CREDENTIAL_HEADERS]
-    offered = [
-        one.strip()
+    credential_headers = [name for name, _ in headers if name in CREDENTIAL_HEADERS]
+    subprotocols = [
+        subprotocol.strip()
         for name, value in headers
         if name == b"sec-websocket-protocol"
-        for one in value.split(b",")
+        for subprotocol in value.split(b",")
     ]
     prefix = BEARER_SUBPROTOCOL.encode()
     # Anything with "bearer" is meant as a token. A client that sends a token is never a guest.
-    tokens = [one for one in offered if b"bearer" in one.lower()]
-    if len(sent) + len(tokens) > 1:
+    tokens = [subprotocol for subprotocol in subprotocols if b"bearer" in subprotocol.lower()]
+    if len(credential_headers) + len(tokens) > 1:
         raise InterlockError(
             INVALID_REQUEST,
             "The request has more than one token: send one `Authorization` header or, in a "
             f"browser, one subprotocol `{BEARER_SUBPROTOCOL}<token>`.",
         )
-    chosen = SUBPROTOCOL.encode() if SUBPROTOCOL.encode() in offered else b"".join(tokens)
+    subprotocol_bytes = (
+        SUBPROTOCOL.encode() if SUBPROTOCOL.encode() in subprotocols else b"".join(tokens)
+    )
     bearer = read_credentials(dict(headers), "").bearer
     if tokens:
-        known = tokens[0][: len(prefix)].lower() == prefix
-        bearer = tokens[0][len(prefix) :].decode("latin-1") if known else ""
-    return JoinCredentials(bearer, bool(sent or tokens), chosen)
+        is_bearer = tokens[0][: len(prefix)].lower() == prefix
+        bearer = tokens[0][len(prefix) :].decode("latin-1") if is_bearer else ""
+    return JoinCredentials(bearer, bool(credential_headers or tokens), subprotocol_bytes)
 
 
 def parse_query(query: bytes) -> list[tuple[str, str]]:
     """Parse the query of a URL. Raises InterlockError if it is invalid or contains a token."""
     try:
-        pairs = parse_qsl(
+        parameters = parse_qsl(
             query.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
@@ -101,34 +103,36 @@ def parse_query(query: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         raise _invalid_request("The query of the URL is invalid.") from None
-    if any(is_secret_key(name) or _is_secret(name) or _is_secret(value) for name, value in pairs):
+    if any(
+        is_secret_key(name) or _is_secret(name) or _is_secret(value) for name, value in parameters
+    ):
         raise _invalid_request(
             "The URL contains a token. URLs appear in logs: send the token as `Authorization: "
             f"Bearer …` or, in a browser, as the subprotocol `{BEARER_SUBPROTOCOL}<token>`. "
             "Revoke the token that was sent and create another."
         )
-    return pairs
+    return parameters
 
 
-def get_parameter(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
+def get_parameter(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
     """Return the value of a parameter, or None. Raises InterlockError if it occurs twice."""
-    found = [value for key, value in pairs if key == name]
-    if len(found) > 1:
+    values = [value for key, value in parameters if key == name]
+    if len(values) > 1:
         raise _invalid_request(f"`{name}` occurs twice in the URL: send it once.")
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 def read_join_request(query: bytes) -> JoinRequest:
     """Parse the query of a join request. Raises InterlockError."""
-    pairs = parse_query(query)
-    topic = get_parameter(pairs, "topic")
+    parameters = parse_query(query)
+    topic = get_parameter(parameters, "topic")
     if topic is None:
         raise _invalid_request("The URL names no topic. Add one: /ws?topic=NAME.")
     if _is_topic(topic) is None:
         raise _invalid_request(
             "The topic name is invalid. Use 1 to 128 letters, digits, `.`, `_` and `-`."
         )
-    routing = get_parameter(pairs, "routing")
+    routing = get_parameter(parameters, "routing")
     if routing is not None and routing not in ROUTING_VALUES:
         raise _invalid_request("`routing` must be `all` or `directed`.")
     return JoinRequest(topic, routing)

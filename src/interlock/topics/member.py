@@ -55,17 +55,17 @@ class Member(msgspec.Struct, eq=False):
     capabilities: tuple[str, ...]
     grants: KindGrants
     routing: str
-    outlet: MessageSink
+    sink: MessageSink
     caller: Caller
     credentials: Credentials
     connection: str
     connected_at: str
     """RFC 3339."""
-    inside: bool = False
+    internal: bool = False
     """True for members of the node itself, which have no connection."""
-    refused: int = 0
+    rejected: int = 0
     """The number of its messages that were rejected."""
-    denied: dict[str, Sampler] = msgspec.field(default_factory=dict)
+    denial_samplers: dict[str, Sampler] = msgspec.field(default_factory=dict)
     """By error: which of those rejections are written to the journal."""
 
 
@@ -78,7 +78,7 @@ class RoomBacklog(msgspec.Struct, weakref=True):
 class MessageLoss(msgspec.Struct):
     """The messages that were not delivered to a member because it read too slowly."""
 
-    lost: int = 0
+    count: int = 0
     first: str = ""
     """The time of the first loss, RFC 3339."""
     last: str = ""

@@ -88,7 +88,7 @@ class NodeMessage(NamedTuple):
     def is_counted(self) -> bool:
         """True for messages that count against the limits of their sender. Those of the gateway and
         of the node's own members do not."""
-        return self.member is not None and not self.member.inside
+        return self.member is not None and not self.member.internal
 
     @property
     def weight(self) -> int:
@@ -98,78 +98,78 @@ class NodeMessage(NamedTuple):
 class _ParticipantQueue:
     """The waiting messages of one participant."""
 
-    __slots__ = ("bytes", "messages", "waiting")
+    __slots__ = ("byte_count", "message_count", "messages")
 
     def __init__(self) -> None:
-        self.waiting: deque[NodeMessage] = deque()
-        self.messages = 0
-        self.bytes = 0
+        self.messages: deque[NodeMessage] = deque()
+        self.message_count = 0
+        self.byte_count = 0
 
-    def count(self, one: NodeMessage, sign: int) -> int:
+    def update_counts(self, message: NodeMessage, sign: int) -> int:
         """Add or subtract a message from the counts. Returns the change in bytes."""
-        if not one.is_counted:
+        if not message.is_counted:
             return 0
-        self.messages += sign
-        self.bytes += sign * one.weight
-        return sign * one.weight
+        self.message_count += sign
+        self.byte_count += sign * message.weight
+        return sign * message.weight
 
 
 class NodeInbox:
     """The messages of one room that wait for the node."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _ParticipantQueue] = {}
+        self._queues: dict[str, _ParticipantQueue] = {}
         """By participant, in the order of their turns."""
-        self.bytes = 0
+        self.byte_count = 0
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._queues)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """The number of waiting messages of participants."""
-        return sum(line.messages for line in self._lines.values())
+        return sum(queue.message_count for queue in self._queues.values())
 
-    def add(self, whose: str, one: NodeMessage) -> None:
-        line = self._lines.get(whose)
-        if line is None:
-            line = self._lines[whose] = _ParticipantQueue()
-        line.waiting.append(one)
-        self.bytes += line.count(one, 1)
+    def add(self, participant: str, message: NodeMessage) -> None:
+        queue = self._queues.get(participant)
+        if queue is None:
+            queue = self._queues[participant] = _ParticipantQueue()
+        queue.messages.append(message)
+        self.byte_count += queue.update_counts(message, 1)
 
-    def take(self) -> NodeMessage:
+    def pop(self) -> NodeMessage:
         """Remove and return the next message."""
-        whose = next(iter(self._lines))
-        line = self._lines.pop(whose)
-        one = line.waiting.popleft()
-        self.bytes += line.count(one, -1)
-        if line.waiting:
-            self._lines[whose] = line
-        return one
+        participant = next(iter(self._queues))
+        queue = self._queues.pop(participant)
+        message = queue.messages.popleft()
+        self.byte_count += queue.update_counts(message, -1)
+        if queue.messages:
+            self._queues[participant] = queue
+        return message
 
-    def too_much_of(self) -> str | None:
+    def find_largest_excess(self) -> str | None:
         """Return the participant with the most bytes if the total exceeds the limit, else None."""
-        if self.bytes <= MAX_TOTAL_WAITING_BYTES:
+        if self.byte_count <= MAX_TOTAL_WAITING_BYTES:
             return None
-        return max(self._lines, key=lambda whose: self._lines[whose].bytes)
+        return max(self._queues, key=lambda participant: self._queues[participant].byte_count)
 
-    def is_too_much(self, whose: str) -> bool:
+    def exceeds_limit(self, participant: str) -> bool:
         """Return whether a participant exceeds its limit."""
-        line = self._lines.get(whose)
-        return line is not None and (
-            line.messages > MAX_WAITING_MESSAGES or line.bytes > MAX_WAITING_BYTES
+        queue = self._queues.get(participant)
+        return queue is not None and (
+            queue.message_count > MAX_WAITING_MESSAGES or queue.byte_count > MAX_WAITING_BYTES
         )
 
-    def drop(self, whose: str) -> list[NodeMessage]:
+    def remove_messages(self, participant: str) -> list[NodeMessage]:
         """Remove and return the messages of a participant. What the gateway said about it stays."""
-        line = self._lines.pop(whose, None)
-        if line is None:
+        queue = self._queues.pop(participant, None)
+        if queue is None:
             return []
-        self.bytes -= line.bytes
-        for one in line.waiting:
-            if not one.is_counted:
-                self.add(whose, one)
-        return [one for one in line.waiting if one.is_counted]
+        self.byte_count -= queue.byte_count
+        for message in queue.messages:
+            if not message.is_counted:
+                self.add(participant, message)
+        return [message for message in queue.messages if message.is_counted]
 
 
 INTERNAL_CREDENTIALS: Final = Credentials("inside")
@@ -209,9 +209,9 @@ def _check_capability(
     """
     if not content.context or kinds.read_kind(head.kind).context:
         return
-    named = kinds.request_kind if isinstance(content, Request) else kinds.proposal_kind
-    whole = named(content.method, content.context)
-    if not member.grants.grants(whole):
+    make_kind = kinds.request_kind if isinstance(content, Request) else kinds.proposal_kind
+    full_kind = make_kind(content.method, content.context)
+    if not member.grants.grants(full_kind):
         raise PayloadError(
             f"The kind leaves out {content.context[:100]!r}, which you may not send: only "
             "a sender that may send every context of a kind may leave it out."
@@ -227,10 +227,10 @@ def _make_message_key(head: EnvelopeHeader) -> str | tuple[str, str]:
 def _read_presence_id(text: bytes) -> str:
     """Return the participant that a presence message is about. Empty for other messages."""
     try:
-        said = read_content(read_envelope(text))
+        content = read_content(read_envelope(text))
     except ProtocolError:
         return ""
-    return said.participant.id if isinstance(said, Presence) else ""
+    return content.participant.id if isinstance(content, Presence) else ""
 
 
 class NodeParticipant:
@@ -268,29 +268,29 @@ class NodeParticipant:
         self._new_id = new_id
         self._now = now
         self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MAX_STORED_IDS)
-        self._arrivals = NodeInbox()
-        self._coming: dict[str, None] = {}
+        self._inbox = NodeInbox()
+        self._unhandled_proposals: dict[str, None] = {}
         """Proposals that the room has seen and the node has not handled yet."""
-        self._taking = False
-        self._let_go: set[Member] = set()
+        self._is_scheduled = False
+        self._disconnecting: set[Member] = set()
         """Members whose messages are ignored until they are disconnected."""
         self._closed = False
-        self._asking = NodeRequestHandler(self, pipeline, catalog=catalog, hello=hello)
-        self._proposing = ProposalHandler(
+        self._requests = NodeRequestHandler(self, pipeline, catalog=catalog, hello=hello)
+        self._proposals = ProposalHandler(
             self, pipeline, approvals, hello=hello, audit=audit, fulfilments=fulfilments
         )
-        self._member = gateway.enter(
+        self._member = gateway.add_member(
             room.name,
             ParticipantProfile(id, CAPABILITIES, DIRECTED),
             self,
             caller=Caller(id, can_call=False, can_register=False, kind="node"),
             credentials=INTERNAL_CREDENTIALS,
-            inside=True,
+            internal=True,
         )
 
     # -- sending
 
-    def say(
+    def send(
         self,
         kind: str,
         payload: bytes | Raw,
@@ -318,8 +318,8 @@ class NodeParticipant:
             )
         if self._closed:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"The node has left the topic {self.topic}.")
-        self._is_new(id)
-        if self._room.say(self._member, text) is None:
+        self._register_id(id)
+        if self._room.send(self._member, text) is None:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
                 f"The topic {self.topic} rejected {kind[:100]!r} from the node.",
@@ -328,10 +328,10 @@ class NodeParticipant:
 
     # -- receiving
 
-    def listen(self, told: MessageListener, of: Collection[str]) -> None:
+    def add_listener(self, listener: MessageListener, participants: Collection[str]) -> None:
         """Call `told` for the messages of these participants, except chats, and for those of the
         gateway. The messages of one participant come in order."""
-        self._listeners.append((frozenset(of), told))
+        self._listeners.append((frozenset(participants), listener))
 
     def deliver(self, batch: Batch) -> None:
         """Queue the messages of the room for the node.
@@ -344,28 +344,28 @@ class NodeParticipant:
         members = self._room.members
         for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True):
             if sender is None:
-                self._arrivals.add(_read_presence_id(text), NodeMessage(None, head, text))
-            elif members.get(sender.id) is sender and sender not in self._let_go:
-                self._arrived(sender, head, text)
-        self._take_soon()
+                self._inbox.add(_read_presence_id(text), NodeMessage(None, head, text))
+            elif members.get(sender.id) is sender and sender not in self._disconnecting:
+                self._enqueue(sender, head, text)
+        self._schedule()
 
-    def _arrived(self, sender: Member, head: EnvelopeHeader, text: bytes) -> None:
-        is_new = self._is_new(_make_message_key(head))
-        if not self._is_wanted(head):
+    def _enqueue(self, sender: Member, head: EnvelopeHeader, text: bytes) -> None:
+        is_new = self._register_id(_make_message_key(head))
+        if not self._is_handled(head):
             if not is_new:
-                self._count(sender, head, _REUSED_ID)
+                self._count_rejection(sender, head, _REUSED_ID)
             return
-        self._arrivals.add(sender.id, NodeMessage(sender, head, text, is_new))
+        self._inbox.add(sender.id, NodeMessage(sender, head, text, is_new))
         if is_new and head.kind.startswith(_PROPOSAL):
-            self._coming[head.id] = None
-        if sender.inside:
+            self._unhandled_proposals[head.id] = None
+        if sender.internal:
             return
-        if self._arrivals.is_too_much(sender.id):
-            self._send_away(sender.id)
-        elif (most := self._arrivals.too_much_of()) is not None:
-            self._send_away(most)
+        if self._inbox.exceeds_limit(sender.id):
+            self._drop_participant(sender.id)
+        elif (participant := self._inbox.find_largest_excess()) is not None:
+            self._drop_participant(participant)
 
-    def _is_wanted(self, head: EnvelopeHeader) -> bool:
+    def _is_handled(self, head: EnvelopeHeader) -> bool:
         """Return whether any part of the node handles the message. Other messages are not
         stored."""
         if head.kind.startswith(_PROPOSAL):
@@ -373,64 +373,66 @@ class NodeParticipant:
             return self.id in head.to
         if head.kind.startswith(_HANDLED_PREFIXES):
             return True
-        return head.kind.startswith(_MCP) and any(head.sender in of for of, _ in self._listeners)
+        return head.kind.startswith(_MCP) and any(
+            head.sender in participants for participants, _ in self._listeners
+        )
 
-    def _send_away(self, whose: str) -> None:
+    def _drop_participant(self, participant: str) -> None:
         """Drop the messages of a participant with too many of them, and disconnect it."""
-        dropped = self._arrivals.drop(whose)
-        for one in dropped:
-            self._coming.pop(one.head.id, None)
-        member = dropped[-1].member if dropped else None
+        messages = self._inbox.remove_messages(participant)
+        for message in messages:
+            self._unhandled_proposals.pop(message.head.id, None)
+        member = messages[-1].member if messages else None
         if member is not None:
-            self._let_go.add(member)
-            self._call_soon(lambda: self._let_it_go(member))
+            self._disconnecting.add(member)
+            self._call_soon(lambda: self._disconnect(member))
 
-    def _let_it_go(self, member: Member) -> None:
+    def _disconnect(self, member: Member) -> None:
         why = f"You sent more requests than {self.id} can handle. Wait for its responses."
         self._gateway.disconnect_member(member, why, SLOW_READER_CODE)
         # It has left. Another member may have its id now.
-        self._let_go.discard(member)
+        self._disconnecting.discard(member)
 
-    def _take_soon(self) -> None:
-        if self._arrivals and not self._taking:
-            self._taking = True
-            self._call_soon(self._take)
+    def _schedule(self) -> None:
+        if self._inbox and not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._handle_messages)
 
-    def _take(self) -> None:
-        self._taking = False
-        left, room = MAX_MESSAGES_PER_TURN, MAX_BYTES_PER_TURN
-        while left > 0 and room > 0 and self._arrivals and not self._closed:
-            one = self._arrivals.take()
-            if one.is_counted:
-                left -= 1
-                room -= len(one.text)
+    def _handle_messages(self) -> None:
+        self._is_scheduled = False
+        remaining_messages, remaining_bytes = MAX_MESSAGES_PER_TURN, MAX_BYTES_PER_TURN
+        while remaining_messages > 0 and remaining_bytes > 0 and self._inbox and not self._closed:
+            message = self._inbox.pop()
+            if message.is_counted:
+                remaining_messages -= 1
+                remaining_bytes -= len(message.text)
             try:
-                self._hear(one)
+                self._handle(message)
             except Exception:
                 # One failing message must not cost the others.
                 _log.exception("topic %s: failed to handle a message", self.topic)
-        self._take_soon()
+        self._schedule()
 
-    def _hear(self, one: NodeMessage) -> None:
-        member, head, text = one.member, one.head, one.text
-        if one.is_new:
-            self._coming.pop(head.id, None)
-        if member is not None and not (one.is_new and self._is_free(head)):
-            self._count(member, head, _REUSED_ID)
-            self._tell_of_reuse(member, head)
+    def _handle(self, message: NodeMessage) -> None:
+        member, head, text = message.member, message.head, message.text
+        if message.is_new:
+            self._unhandled_proposals.pop(head.id, None)
+        if member is not None and not (message.is_new and self._is_id_unused(head)):
+            self._count_rejection(member, head, _REUSED_ID)
+            self._report_reused_id(member, head)
             return
-        for of, told in self._listeners:
-            if member is None or head.sender in of:
+        for participants, listener in self._listeners:
+            if member is None or head.sender in participants:
                 try:
-                    told(head, text)
+                    listener(head, text)
                 except Exception:
                     _log.exception("topic %s: a listener failed", self.topic)
         if head.kind == PRESENCE or (
             member is not None and head.kind.startswith(_HANDLED_PREFIXES)
         ):
-            self._read(member, head, text)
+            self._handle_content(member, head, text)
 
-    def _read(self, member: Member | None, head: EnvelopeHeader, text: bytes) -> None:
+    def _handle_content(self, member: Member | None, head: EnvelopeHeader, text: bytes) -> None:
         """Handle a message for the node after its payload has been checked."""
         payload = b""
         try:
@@ -449,28 +451,30 @@ class NodeParticipant:
             content = read_content(envelope)
             if member is not None and isinstance(content, Request | ProposalPayload):
                 _check_capability(member, head, content)
-        except ProtocolError as lie:
+        except ProtocolError as error:
             if member is not None:
-                self._count(member, head, lie.message)
-                self._report(member, head, payload, lie)
+                self._count_rejection(member, head, error.message)
+                self._report_invalid(member, head, payload, error)
             return
         if isinstance(content, Presence):
             # From the gateway: `read_content` rejects all others.
             if content.event == LEAVE:
-                self._asking.left(content.participant.id)
-        elif member is None or member.inside:
+                self._requests.on_leave(content.participant.id)
+        elif member is None or member.internal:
             # Unknown sender, or the node's own member: neither makes calls.
             return
         elif isinstance(content, Request):
-            if self._is_made_here(member, head, content):
+            if self._reject_duplicate_fulfilment(member, head, content):
                 return
-            self._asking.request(member, head, content)
+            self._requests.handle_request(member, head, content)
         elif isinstance(content, Notification):
-            self._asking.notified(member, content)
+            self._requests.handle_notification(member, content)
         elif isinstance(content, ProposalPayload):
-            self._proposing.propose(member, head, content)
+            self._proposals.handle_proposal(member, head, content)
 
-    def _is_made_here(self, member: Member, head: EnvelopeHeader, request: Request) -> bool:
+    def _reject_duplicate_fulfilment(
+        self, member: Member, head: EnvelopeHeader, request: Request
+    ) -> bool:
         """Handle a request that fulfils a proposal which the node fulfils itself.
 
         Returns True if so. The request gets an error if it was sent to the node. A proposal is not
@@ -479,59 +483,59 @@ class NodeParticipant:
         if head.correlation_id is None or request.method != TOOLS_CALL:
             return False
         try:
-            if head.correlation_id in self._coming:
+            if head.correlation_id in self._unhandled_proposals:
                 # The request arrived before the node has handled the proposal.
                 raise node_proposal_error(head.correlation_id)
-            self._proposing.made_here.must_be_open_to_others(head.correlation_id)
+            self._proposals.node_proposals.check_open_to_others(head.correlation_id)
         except InterlockError as error:
-            self._asking.refuse(member, head, request, error)
+            self._requests.reject_request(member, head, request, error)
             return True
         return False
 
-    def _report(
-        self, member: Member, head: EnvelopeHeader, payload: bytes, lie: InterlockError
+    def _report_invalid(
+        self, member: Member, head: EnvelopeHeader, payload: bytes, error: InterlockError
     ) -> None:
         """Tell the sender of an invalid message to the node what was wrong."""
         if self.id not in head.to:
             return
         if head.kind.startswith(kinds.REQUEST):
-            self._asking.lied(member, head, payload, lie)
+            self._requests.reject_invalid(member, head, payload, error)
         elif head.kind.startswith(kinds.PROPOSAL):
-            said = f"Rejected: {lie.message}"
-            self._proposing.chat(member.id, head.id, said, ended=lie.failure.name)
+            text = f"Rejected: {error.message}"
+            self._proposals.send_chat(member.id, head.id, text, end_reason=error.failure.name)
 
-    def _tell_of_reuse(self, member: Member, head: EnvelopeHeader) -> None:
+    def _report_reused_id(self, member: Member, head: EnvelopeHeader) -> None:
         """Report a reused message id in a chat without a correlation id.
 
         A response with that id would be taken for a response to its first user.
         """
         if self.id in head.to and head.kind.startswith(_HANDLED_PREFIXES):
-            said = f"Your message was dropped: its id {head.id!r} was used before. Each message "
-            self._proposing.chat(member.id, None, f"{said}needs a new id.")
+            text = f"Your message was dropped: its id {head.id!r} was used before. Each message "
+            self._proposals.send_chat(member.id, None, f"{text}needs a new id.")
 
-    def _is_new(self, id: str | tuple[str, str]) -> bool:
+    def _register_id(self, id: str | tuple[str, str]) -> bool:
         """Return whether no stored message had this id, and store it."""
         if id in self._ids:
             return False
         self._ids[id] = None
         return True
 
-    def _is_free(self, head: EnvelopeHeader) -> bool:
+    def _is_id_unused(self, head: EnvelopeHeader) -> bool:
         """Return whether nothing with this id is pending, however old it is."""
         if not head.kind.startswith(_HANDLED_PREFIXES):
             return True
         return not (
-            self._asking.is_under_way(head.id) or self._proposing.made_here.is_open(head.id)
+            self._requests.is_pending(head.id) or self._proposals.node_proposals.is_open(head.id)
         )
 
-    def _count(self, member: Member, head: EnvelopeHeader, why: str) -> None:
+    def _count_rejection(self, member: Member, head: EnvelopeHeader, why: str) -> None:
         """Count an invalid message as rejected, as if the gateway had rejected it."""
         _log.debug("topic %s: invalid message of %.100r: %s", self.topic, head.sender, why)
-        if member.inside:
-            member.refused += 1
+        if member.internal:
+            member.rejected += 1
             return
         # Not while the room delivers: this may disconnect the sender.
-        self._call_soon(lambda: self._room.blame(member, INVALID_REQUEST.mcpx, head.kind))
+        self._call_soon(lambda: self._room.count_rejection(member, INVALID_REQUEST.mcpx, head.kind))
 
     # -- leaving
 
@@ -539,8 +543,8 @@ class NodeParticipant:
         """Leave the room. With a `code` the room has already removed the node."""
         if self._closed:
             return
-        self._asking.close()
-        self._proposing.close()
+        self._requests.close()
+        self._proposals.close()
         self._closed = True
         if code is None and self._room.members.get(self.id) is self._member:
             self._gateway.leave(self._member, reason)

@@ -83,14 +83,14 @@ def describe_topics(gateway: Gateway, topic: str | None = None) -> list[TopicDet
 
 
 def _describe_all(gateway: Gateway) -> Iterator[TopicDetails]:
-    open_by: dict[str, list[str]] = {}
+    open_topics: dict[str, list[str]] = {}
     for name in sorted(gateway.rooms):
         entry = admission.find_config_entry(gateway.config, name)
         if entry is not None and entry != name:
-            open_by.setdefault(entry, []).append(name)
+            open_topics.setdefault(entry, []).append(name)
     for entry in gateway.config.rooms:
         yield _describe_topic(gateway, entry, entry)
-        for name in open_by.get(entry, ()):
+        for name in open_topics.get(entry, ()):
             yield _describe_topic(gateway, name, entry)
 
 
@@ -103,12 +103,12 @@ def _describe_topic(gateway: Gateway, name: str, entry: str) -> TopicDetails:
         access=settings.access,
         profile=settings.profile,
         anonymous=settings.anonymous,
-        seats=len(settings.seats),
+        seats=len(settings.participants),
         node=settings.node,
         record=settings.record,
-        most=settings.most,
+        most=settings.max_participants,
         open=room is not None,
-        refused=0 if room is None else room.refused,
+        refused=0 if room is None else room.rejected,
         members=() if room is None else tuple(map(_describe_member, room.members.values())),
     )
 
@@ -119,6 +119,6 @@ def _describe_member(member: Member) -> TopicMember:
         member.capabilities,
         member.routing,
         member.connected_at,
-        member.refused,
-        member.inside,
+        member.rejected,
+        member.internal,
     )

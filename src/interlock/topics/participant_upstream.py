@@ -110,10 +110,10 @@ _decode_cancelled = msgspec.json.Decoder(_CancelledNotification).decode
 
 def read_kind_and_method(payload: bytes) -> tuple[str, str]:
     """Return the kind for one of the node's own requests or notifications, and its method."""
-    said = _decode_outgoing(payload)
-    member = CONTEXT_MEMBER.get(said.method)
-    context = "" if member is None else getattr(said.params, member)
-    return request_kind(said.method, context), said.method
+    message = _decode_outgoing(payload)
+    member = CONTEXT_MEMBER.get(message.method)
+    context = "" if member is None else getattr(message.params, member)
+    return request_kind(message.method, context), message.method
 
 
 class ParticipantTransport(SingleChannel):
@@ -121,66 +121,72 @@ class ParticipantTransport(SingleChannel):
 
     receiver: TransportReceiver
 
-    def __init__(self, label: str, participant: str, say: MessageSender) -> None:
+    def __init__(self, label: str, participant: str, send_message: MessageSender) -> None:
         self.label = label
         self.participant = participant
         self.receiver = EarlyReceiver()
         self._to = (participant,)
-        self._say = say
-        self._sent: dict[str, tuple[TransportRequest, str]] = {}
+        self._send_message = send_message
+        self._pending: dict[str, tuple[TransportRequest, str]] = {}
         """Pending requests by envelope id, with the expected kind of the response."""
-        self._envelope_of: dict[int, str] = {}
+        self._envelope_ids: dict[int, str] = {}
         """The same envelope ids, by JSON-RPC id."""
-        self._over = False
+        self._is_closed = False
 
     @property
-    def under_way(self) -> int:
+    def pending_requests(self) -> int:
         """The number of pending requests."""
-        return len(self._sent)
+        return len(self._pending)
 
     # -- received messages
 
-    def take(self, head: EnvelopeHeader, text: bytes) -> None:
+    def handle_message(self, head: EnvelopeHeader, text: bytes) -> None:
         """Handle a message of the participant to the node or to everybody."""
-        if self._over or head.sender != self.participant:
+        if self._is_closed or head.sender != self.participant:
             return
-        asked = None if head.correlation_id is None else self._sent.get(head.correlation_id)
+        request_and_kind = (
+            None if head.correlation_id is None else self._pending.get(head.correlation_id)
+        )
         if head.kind.startswith(RESPONSE):
-            if asked is None:
+            if request_and_kind is None:
                 # Too late, or a response to another participant.
                 return
-            self._answered(head, text, *asked)
+            self._handle_response(head, text, *request_and_kind)
         elif head.kind in _NOTIFICATION_KINDS:
-            payload = self._readable(text, method=head.kind[len(REQUEST) + 1 :])
+            payload = self._read_notification(text, method=head.kind[len(REQUEST) + 1 :])
             if payload is not None:
-                self.receiver.deliver(payload, None if asked is None else asked[0])
+                self.receiver.deliver(
+                    payload, None if request_and_kind is None else request_and_kind[0]
+                )
 
-    def _answered(
-        self, head: EnvelopeHeader, text: bytes, ticket: TransportRequest, kind: str
+    def _handle_response(
+        self, head: EnvelopeHeader, text: bytes, request: TransportRequest, kind: str
     ) -> None:
         if head.kind != kind:
-            self._unfit(
-                ticket, f"the response has the kind {head.kind[:100]!r}, not {kind[:100]!r}"
+            self._fail_invalid_response(
+                request, f"the response has the kind {head.kind[:100]!r}, not {kind[:100]!r}"
             )
             return
         try:
             payload = bytes(read_envelope(text).payload)
             message = jsonrpc.decode_single(payload)
         except ProtocolError as error:
-            self._unfit(ticket, error.message.rstrip("."))
+            self._fail_invalid_response(request, error.message.rstrip("."))
             return
-        if not message.is_response or bytes(message.id) != b"%d" % ticket.id:  # type: ignore[arg-type]
-            self._unfit(ticket, "the JSON-RPC id of the response is not that of the request")
+        if not message.is_response or bytes(message.id) != b"%d" % request.id:  # type: ignore[arg-type]
+            self._fail_invalid_response(
+                request, "the JSON-RPC id of the response is not that of the request"
+            )
             return
-        self._forget(ticket)
-        self.receiver.deliver(payload, ticket)
+        self._forget(request)
+        self.receiver.deliver(payload, request)
 
-    def _unfit(self, ticket: TransportRequest, why: str) -> None:
+    def _fail_invalid_response(self, request: TransportRequest, reason: str) -> None:
         """Fail a request that got an invalid response. It is not retried."""
-        self._forget(ticket)
-        self.receiver.on_unreadable_response(ticket.id, f"{why}.")
+        self._forget(request)
+        self.receiver.undelivered(request.id, f"{reason}.")
 
-    def _readable(self, text: bytes, *, method: str) -> bytes | None:
+    def _read_notification(self, text: bytes, *, method: str) -> bytes | None:
         """Return the payload of a notification that matches its kind, else None."""
         try:
             payload = bytes(read_envelope(text).payload)
@@ -193,67 +199,67 @@ class ParticipantTransport(SingleChannel):
 
     def lost(self, reason: str) -> None:
         """Fail all pending requests: the participant has left the room."""
-        if not self._over:
-            self._end()
-            self.receiver.on_transport_lost(reason)
+        if not self._is_closed:
+            self._close()
+            self.receiver.lost(reason)
 
-    def _end(self) -> None:
-        self._over = True
-        self._sent.clear()
-        self._envelope_of.clear()
+    def _close(self) -> None:
+        self._is_closed = True
+        self._pending.clear()
+        self._envelope_ids.clear()
 
     # -- SingleChannel
 
-    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        if self._over:
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", was_sent=False)
+    def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        if self._is_closed:
+            request.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
             return
         kind, _ = read_kind_and_method(payload)
         if len(payload) > MAX_ENVELOPE_BYTES - ENVELOPE_OVERHEAD_BYTES or len(kind) > LONGEST_KIND:
-            words = (
+            reason = (
                 f"The request to {self.label} is too long: the limit is {MAX_ENVELOPE_BYTES} bytes."
             )
-            ticket.fail(PAYLOAD_TOO_LARGE, words, sent=False)
+            request.fail(PAYLOAD_TOO_LARGE, reason, sent=False)
             return
         try:
-            envelope = self._say(kind, payload, self._to, None)
+            envelope = self._send_message(kind, payload, self._to, None)
         except InterlockError as error:
-            ticket.fail(error.failure, error.message, was_sent=False)
+            request.fail(error.failure, error.message, sent=False)
             return
         if not envelope:
-            words = f"Cannot send to {self.label}: the room rejected the request."
-            ticket.fail(UPSTREAM_LOST, words, sent=False)
+            reason = f"Cannot send to {self.label}: the room rejected the request."
+            request.fail(UPSTREAM_LOST, reason, sent=False)
             return
-        self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
-        self._envelope_of[ticket.id] = envelope
+        self._pending[envelope] = (request, RESPONSE + kind[len(REQUEST) :])
+        self._envelope_ids[request.id] = envelope
 
-    def send_long_lived(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
-        self.send(ticket, payload, headers)
+    def send_open(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+        self.send(request, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        if self._over:
+        if self._is_closed:
             return
         kind, method = read_kind_and_method(payload)
         about = None
         if method == mcp.CANCELLED:
-            about = self._envelope_of.get(_decode_cancelled(payload).params.request_id)
+            about = self._envelope_ids.get(_decode_cancelled(payload).params.request_id)
         # A notification has no response, so a failure is not reported.
         with contextlib.suppress(InterlockError):
-            self._say(kind, payload, self._to, about)
+            self._send_message(kind, payload, self._to, about)
 
     async def hand_over(self, payload: bytes) -> None:
         # The room keeps the order of messages.
         self.post(payload, b"")
 
-    def remove_request(self, ticket: TransportRequest) -> None:
-        self._forget(ticket)
+    def drop(self, request: TransportRequest) -> None:
+        self._forget(request)
 
-    def _forget(self, ticket: TransportRequest) -> None:
-        self._sent.pop(self._envelope_of.pop(ticket.id, ""), None)
+    def _forget(self, request: TransportRequest) -> None:
+        self._pending.pop(self._envelope_ids.pop(request.id, ""), None)
 
     async def close(self) -> None:
         """End the conversation. The participant stays in the room."""
-        self._end()
+        self._close()
 
 
 INITIALIZE_TIMEOUT_SECONDS: Final = 2.0
@@ -323,11 +329,11 @@ class ParticipantConnector:
         key: str,
         participant: str,
         own_info: bytes,
-        say: MessageSender,
+        send_message: MessageSender,
         *,
-        may_be_node: bool = False,
-        takes: Callable[[str], bool] = lambda _: True,
-        opening: float = INITIALIZE_TIMEOUT_SECONDS,
+        allow_node: bool = False,
+        is_allowed: Callable[[str], bool] = lambda _: True,
+        initialize_timeout: float = INITIALIZE_TIMEOUT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """
@@ -339,62 +345,65 @@ class ParticipantConnector:
         """
         self.stderr: deque[str] = deque(maxlen=1)
         self.participant = participant
-        self.on_left: Callable[[], None] | None = None
-        self.on_arrived: Callable[[], None] | None = None
+        self.on_leave: Callable[[], None] | None = None
+        self.on_join: Callable[[], None] | None = None
         self._key = key
-        self._own_info = node_info
-        self._say = say
-        self._may_be_node = may_be_node
-        self._takes = takes
-        self._opening = opening
+        self._own_info = own_info
+        self._send_message = send_message
+        self._allow_node = allow_node
+        self._is_allowed = is_allowed
+        self._initialize_timeout = initialize_timeout
         self._sleep = sleep
         self._capabilities: tuple[str, ...] | None = None
         """The capabilities of the participant. None: it is not in the room."""
         self._grants = KindGrants(())
-        self._link: ParticipantTransport | None = None
-        self._news = asyncio.Event()
+        self._transport: ParticipantTransport | None = None
+        self._has_news = asyncio.Event()
         """Set when the participant has changed since the last attempt."""
         self._backoff = Backoff(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
 
     @property
-    def present(self) -> bool:
+    def is_present(self) -> bool:
         return self._capabilities is not None
 
     # -- what happens in the room
 
-    def heard(self, head: EnvelopeHeader, text: bytes) -> None:
+    def handle_message(self, head: EnvelopeHeader, text: bytes) -> None:
         """Handle a message in the room, to the node or to everybody."""
         if head.sender == self.participant:
-            if self._link is not None:
-                self._link.take(head, text)
+            if self._transport is not None:
+                self._transport.handle_message(head, text)
         elif head.sender == GATEWAY and head.kind in (PRESENCE, WELCOME):
             try:
                 payload = read_envelope(text).payload
                 if head.kind == PRESENCE:
-                    self._presence(_decode_presence(payload))
+                    self._handle_presence(_decode_presence(payload))
                 else:
-                    self._welcome(_decode_welcome(payload).participants)
+                    self._handle_welcome(_decode_welcome(payload).participants)
             except (EnvelopeError, msgspec.DecodeError):
                 # Not from this node's gateway. Keep the current state.
                 return
 
-    def _presence(self, told: _Presence) -> None:
-        if told.participant.id != self.participant:
+    def _handle_presence(self, presence: _Presence) -> None:
+        if presence.participant.id != self.participant:
             return
-        if told.event == JOIN:
-            self.arrive(told.participant.capabilities, anew=True)
-        elif told.event == LEAVE:
+        if presence.event == JOIN:
+            self.arrive(presence.participant.capabilities, is_new_connection=True)
+        elif presence.event == LEAVE:
             self.left()
 
-    def _welcome(self, others: list[_ParticipantInfo]) -> None:
+    def _handle_welcome(self, participants: list[_ParticipantInfo]) -> None:
         """Handle a welcome: a participant that it does not list has left unnoticed."""
-        here = next((one for one in others if one.id == self.participant), None)
-        if here is not None:
-            self.arrive(here.capabilities)
+        participant = next(
+            (participant for participant in participants if participant.id == self.participant),
+            None,
+        )
+        if participant is not None:
+            self.arrive(participant.capabilities)
         else:
             self.left()
 
-    def arrive(self, capabilities: Iterable[str], *, anew: bool = False) -> None:
+    def arrive(self, capabilities: Iterable[str], *, is_new_connection: bool = False) -> None:
         """Record that the participant is in the room with these capabilities.
 
         Args:
@@ -402,31 +411,31 @@ class ParticipantConnector:
                 which has not received earlier requests.
         """
         now = tuple(capabilities)
-        if now == self._capabilities and not anew:
+        if now == self._capabilities and not is_new_connection:
             return
-        came, self._capabilities = self._capabilities is None, now
+        is_new, self._capabilities = self._capabilities is None, now
         self._grants = KindGrants(now)
         self._backoff.reset()
-        self._news.set()
-        if self._link is not None:
+        self._has_news.set()
+        if self._transport is not None:
             # It may be another program or have other capabilities: list its tools again.
-            self._hang_up("it reconnected or its capabilities changed")
-        if came and self.on_arrived is not None:
-            self.on_arrived()
+            self._disconnect("it reconnected or its capabilities changed")
+        if is_new and self.on_join is not None:
+            self.on_join()
 
     def left(self, reason: str = "it left the room") -> None:
         if self._capabilities is None:
             return
         self._capabilities = None
         self._grants = KindGrants(())
-        self._hang_up(reason)
-        if self.on_left is not None:
-            self.on_left()
+        self._disconnect(reason)
+        if self.on_leave is not None:
+            self.on_leave()
 
-    def _hang_up(self, reason: str) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.lost(reason)
+    def _disconnect(self, reason: str) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.lost(reason)
 
     # -- Connects
 
@@ -439,58 +448,62 @@ class ParticipantConnector:
         Client capabilities of the supervisor are ignored: no client request can be answered in a
         room.
         """
-        await self._until_worth_trying()
-        self._hang_up("the node connects again")
+        await self._wait_for_participant()
+        self._disconnect("the node connects again")
         self._backoff.next_delay()
-        if not any(self._may_list(kind) for kind in _LIST_METHODS):
+        if not any(self._can_list(kind) for kind in _LIST_METHODS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
                 f"{self._key} may not send responses in the topic. Give it the capability "
                 "mcp/response:* or the profile response_only in the config.",
             )
-        self._link = link = ParticipantTransport(self._key, self.participant, self._say)
-        peer = UpstreamClient(self._key, link, self._own_info)
+        self._transport = transport = ParticipantTransport(
+            self._key, self.participant, self._send_message
+        )
+        peer = UpstreamClient(self._key, transport, self._own_info)
         try:
-            await self._introduce(peer)
+            await self._initialize(peer)
         except BaseException:
             await peer.close()
             raise
         return peer
 
-    async def _until_worth_trying(self) -> None:
+    async def _wait_for_participant(self) -> None:
         """Wait until the participant is present and either has changed or the backoff has
         passed."""
         while True:
-            if self.present and not self._news.is_set():
-                news = asyncio.ensure_future(self._news.wait())
-                pause = asyncio.ensure_future(self._sleep(self._backoff.delay or MIN_RETRY_SECONDS))
+            if self.is_present and not self._has_news.is_set():
+                news_task = asyncio.ensure_future(self._has_news.wait())
+                pause_task = asyncio.ensure_future(
+                    self._sleep(self._backoff.delay or MIN_RETRY_SECONDS)
+                )
                 try:
-                    await asyncio.wait({news, pause}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({news_task, pause_task}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    news.cancel()
-                    pause.cancel()
-                    await asyncio.gather(news, pause, return_exceptions=True)
+                    news_task.cancel()
+                    pause_task.cancel()
+                    await asyncio.gather(news_task, pause_task, return_exceptions=True)
             else:
-                await self._news.wait()
-            self._news.clear()
-            if self.present:
+                await self._has_news.wait()
+            self._has_news.clear()
+            if self.is_present:
                 return
 
-    async def _introduce(self, peer: UpstreamClient) -> None:
-        asked = self._grants.grants(f"{RESPONSE}:{mcp.INITIALIZE}")
-        if asked:
+    async def _initialize(self, peer: UpstreamClient) -> None:
+        can_initialize = self._grants.grants(f"{RESPONSE}:{mcp.INITIALIZE}")
+        if can_initialize:
             # No response and errors are allowed: participants need no handshake.
             with contextlib.suppress(InterlockError):
-                await negotiate_revision(peer, session_first=True, timeout=self._opening)
+                await open_peer(peer, session_first=True, timeout=self._initialize_timeout)
         if peer.closed.done():
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key}: {peer.closed.result()}")
         if not peer.capabilities:
             peer.set_revision(mcp.Era.SESSION, REVISION)
             peer.capabilities = {"tools": {}}
-        if peer.server_info.get("name") == _NODE_SERVER_NAME and not self._may_be_node:
-            raise self._is_node()
+        if peer.server_info.get("name") == _NODE_SERVER_NAME and not self._allow_node:
+            raise self._node_error()
 
-    def _is_node(self) -> InterlockError:
+    def _node_error(self) -> InterlockError:
         return InterlockError(
             UPSTREAM_PROTOCOL,
             f"{self._key} is a node. Two nodes that list each other's tools would never finish. "
@@ -500,9 +513,9 @@ class ParticipantConnector:
     @property
     def kinds(self) -> frozenset[str]:
         """The lists that the participant may send."""
-        return frozenset(kind for kind in KINDS if self._may_list(kind))
+        return frozenset(kind for kind in KINDS if self._can_list(kind))
 
-    def _may_list(self, kind: str) -> bool:
+    def _can_list(self, kind: str) -> bool:
         return self._grants.grants(f"{RESPONSE}:{_LIST_METHODS[kind]}")
 
     @property
@@ -512,16 +525,19 @@ class ParticipantConnector:
     def vet(self, offer: RawOffering) -> None:
         """Raise InterlockError if the participant has left in the meantime, or if its tools show
         that it is a node."""
-        if not self.present:
+        if not self.is_present:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} has left the room.")
-        listed = [_read_tool(one) for one in offer.tools]
-        nodes = max((one.meta.hops for one in listed if self._takes(one.name)), default=0)
-        if nodes > 0 and not self._may_be_node:
-            raise self._is_node()
-        if nodes > MAX_NODE_HOPS:
+        tools = [_read_tool(tool) for tool in offer.tools]
+        node_hops = max(
+            (tool.meta.hops for tool in tools if self._is_allowed(tool.name)), default=0
+        )
+        if node_hops > 0 and not self._allow_node:
+            raise self._node_error()
+        if node_hops > MAX_NODE_HOPS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
-                f"{self._key} has tools that passed {nodes} nodes: it lists the tools of this node "
+                f"{self._key} has tools that passed {node_hops} nodes: it lists the tools of this "
+                "node "
                 "repeatedly. Name only its own tools in `allow`.",
             )
         self._backoff.reset()
@@ -583,11 +599,11 @@ class RoomUpstreams:
         settings: Mapping[str, ParticipantUpstream],
         *,
         own_info: bytes,
-        say: MessageSender,
-        begin: UpstreamStarter,
-        end: Callable[[str], None],
+        send_message: MessageSender,
+        start_upstream: UpstreamStarter,
+        remove_upstream: Callable[[str], None],
         call_later: CallLater,
-        **more: Any,
+        **connector_options: Any,
     ) -> None:
         """
         Args:
@@ -597,34 +613,34 @@ class RoomUpstreams:
         """
         self.connectors: dict[str, ParticipantConnector] = {}
         """By upstream key."""
-        self._end = end
+        self._remove_upstream = remove_upstream
         self._call_later = call_later
         self._timers: dict[str, TimerHandle] = {}
-        for participant, wanted in settings.items():
-            if not wanted.enabled:
+        for participant, upstream_settings in settings.items():
+            if not upstream_settings.enabled:
                 continue
             key = make_upstream_key(topic, participant)
-            server = make_server_config(topic, participant, wanted)
+            server = make_server_config(topic, participant, upstream_settings)
             connector = ParticipantConnector(
                 key,
                 participant,
-                node_info,
-                say,
-                may_be_node=bool(wanted.allow),
-                takes=partial(is_tool_included, server=server),
-                **more,
+                own_info,
+                send_message,
+                allow_node=bool(upstream_settings.allow),
+                is_allowed=partial(is_wanted, server=server),
+                **connector_options,
             )
-            upstream = begin(key, server, connector)
-            connector.on_arrived = lambda key=key: self._stays(key)
-            connector.on_left = lambda key=key, upstream=upstream, grace=wanted.grace: self._goes(
-                key, upstream, grace
+            upstream = start_upstream(key, server, connector)
+            connector.on_join = lambda key=key: self._cancel_withdrawal(key)
+            connector.on_leave = lambda key=key, upstream=upstream, grace=upstream_settings.grace: (
+                self._schedule_withdrawal(key, upstream, grace)
             )
             self.connectors[key] = connector
 
-    def heard(self, head: EnvelopeHeader, text: bytes) -> None:
+    def handle_message(self, head: EnvelopeHeader, text: bytes) -> None:
         """Pass a message of the room to all connectors."""
         for connector in list(self.connectors.values()):
-            connector.heard(head, text)
+            connector.handle_message(head, text)
 
     def close(self) -> None:
         """Remove all upstreams: the node leaves the room."""
@@ -633,19 +649,19 @@ class RoomUpstreams:
         self._timers.clear()
         connectors, self.connectors = self.connectors, {}
         for key, connector in connectors.items():
-            connector.on_left = connector.on_arrived = None
+            connector.on_leave = connector.on_join = None
             connector.left("the node left the room")
-            self._end(key)
+            self._remove_upstream(key)
 
-    def _stays(self, key: str) -> None:
+    def _cancel_withdrawal(self, key: str) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
 
-    def _goes(self, key: str, upstream: WithdrawableUpstream, grace: float) -> None:
-        def over() -> None:
+    def _schedule_withdrawal(self, key: str, upstream: WithdrawableUpstream, grace: float) -> None:
+        def withdraw() -> None:
             self._timers.pop(key, None)
             upstream.withdraw("it left the room")
 
-        self._stays(key)
-        self._timers[key] = self._call_later(grace, over)
+        self._cancel_withdrawal(key)
+        self._timers[key] = self._call_later(grace, withdraw)

@@ -103,35 +103,39 @@ class ProposalJournal:
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
         self._clock = clock
-        self._in_vain: BoundedDict[str, Sampler] = BoundedDict(MAX_PARTICIPANTS)
+        self._samplers: BoundedDict[str, Sampler] = BoundedDict(MAX_PARTICIPANTS)
         """By participant."""
 
-    def note(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
+    def note(self, proposed: ProposedCall, caller: Caller, outcome_name: str, detail: str) -> None:
         """Record an outcome."""
         if self._audit is None or caller.kind == GUEST:
             return
         name = f"{proposed.topic}/{redact_secrets(proposed.id)[:MAX_ID_LENGTH]}"
-        about = Call(
+        call = Call(
             JOURNAL_METHOD, TOPIC_SERVER, _NO_CREDENTIALS, make_client(proposed.participant), name
         )
-        about.caller = caller
-        self._audit.record(about, word, 0, f"of {proposed.participant}: {redact_secrets(detail)}")
+        call.caller = caller
+        self._audit.record(
+            call, outcome_name, 0, f"of {proposed.participant}: {redact_secrets(detail)}"
+        )
 
-    def in_vain(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
+    def note_unsuccessful(
+        self, proposed: ProposedCall, caller: Caller, outcome_name: str, detail: str
+    ) -> None:
         """Record an unsuccessful proposal, at a limited rate."""
         if self._audit is None or caller.kind == GUEST:
             return
-        folded = self._take(proposed.participant)
-        if folded is None:
+        omitted = self._take(proposed.participant)
+        if omitted is None:
             return
-        more = f" (and {folded} more unsuccessful before it)" if folded else ""
-        self.note(proposed, caller, word, detail[:_MAX_DETAIL_LENGTH] + more)
+        omitted_note = f" (and {omitted} more unsuccessful before it)" if omitted else ""
+        self.note(proposed, caller, outcome_name, detail[:_MAX_DETAIL_LENGTH] + omitted_note)
 
     def _take(self, who: str) -> int | None:
         """Return the number of entries omitted since the last one. None: omit this one too."""
-        sampler = self._in_vain.touch(who)
+        sampler = self._samplers.touch(who)
         if sampler is None:
-            sampler = self._in_vain[who] = Sampler(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE, _MINUTE)
+            sampler = self._samplers[who] = Sampler(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE, _MINUTE)
         return sampler.sample(self._clock())
 
 
@@ -162,12 +166,12 @@ _FINAL_STATES: Final = frozenset({EXECUTED, NOT_EXECUTED})
 class ProposalOutcome(msgspec.Struct):
     """The state of one proposal."""
 
-    by: str
+    participant: str
     """The participant that proposed it."""
     state: str = RECEIVED
     approval: str = ""
     """Empty: it has no approval, or none yet."""
-    shown: bool = False
+    is_shown: bool = False
     """True if the room has seen the call and its response."""
 
 
@@ -175,61 +179,61 @@ class ProposalOutcomes:
     """The states of the proposals of one room, by proposal id."""
 
     def __init__(self) -> None:
-        self._fates: dict[str, ProposalOutcome] = {}
-        self._ids: dict[str, dict[str, None]] = {}
+        self._outcomes: dict[str, ProposalOutcome] = {}
+        self._ids_by_participant: dict[str, dict[str, None]] = {}
         """By participant: its proposals, oldest first."""
-        self._waiting: dict[str, set[str]] = {}
+        self._by_approval: dict[str, set[str]] = {}
         """By approval: the proposals that share it."""
 
     def __len__(self) -> int:
-        return len(self._fates)
+        return len(self._outcomes)
 
     def get(self, id: str) -> ProposalOutcome | None:
-        return self._fates.get(id)
+        return self._outcomes.get(id)
 
-    def remember(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
+    def store(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
         """Store the state of a proposal."""
-        self.forget(proposed.id)
-        if len(self._fates) >= MAX_PROPOSALS:
-            self._forget_one()
-        self._fates[proposed.id] = ProposalOutcome(proposed.participant, state, approval)
-        self._ids.setdefault(proposed.participant, {})[proposed.id] = None
+        self.remove(proposed.id)
+        if len(self._outcomes) >= MAX_PROPOSALS:
+            self._evict_one()
+        self._outcomes[proposed.id] = ProposalOutcome(proposed.participant, state, approval)
+        self._ids_by_participant.setdefault(proposed.participant, {})[proposed.id] = None
         if approval:
-            self._waiting.setdefault(approval, set()).add(proposed.id)
+            self._by_approval.setdefault(approval, set()).add(proposed.id)
 
-    def waiting_for(self, approval: str) -> list[tuple[str, str]]:
+    def find_by_approval(self, approval: str) -> list[tuple[str, str]]:
         """Return the proposals that share this approval: their ids and proposers."""
-        return [(id, self._fates[id].by) for id in self._waiting.get(approval, ())]
+        return [(id, self._outcomes[id].participant) for id in self._by_approval.get(approval, ())]
 
-    def became(self, approval: str, state: str) -> None:
+    def set_state(self, approval: str, state: str) -> None:
         """Set the state of all proposals that share this approval."""
-        for id in self._waiting.get(approval, ()):
-            self._fates[id].state = state
+        for id in self._by_approval.get(approval, ()):
+            self._outcomes[id].state = state
 
-    def shown(self, id: str) -> None:
+    def mark_shown(self, id: str) -> None:
         """Record that the room has seen the response."""
-        fate = self._fates.get(id)
-        if fate is not None:
-            fate.shown = True
+        proposal_outcome = self._outcomes.get(id)
+        if proposal_outcome is not None:
+            proposal_outcome.is_shown = True
 
-    def forget(self, id: str) -> None:
-        fate = self._fates.pop(id, None)
-        if fate is None:
+    def remove(self, id: str) -> None:
+        proposal_outcome = self._outcomes.pop(id, None)
+        if proposal_outcome is None:
             return
-        own = self._ids[fate.by]
-        del own[id]
-        if not own:
-            del self._ids[fate.by]
-        if fate.approval:
-            same = self._waiting[fate.approval]
-            same.discard(id)
-            if not same:
-                del self._waiting[fate.approval]
+        participant_proposals = self._ids_by_participant[proposal_outcome.participant]
+        del participant_proposals[id]
+        if not participant_proposals:
+            del self._ids_by_participant[proposal_outcome.participant]
+        if proposal_outcome.approval:
+            approval_proposals = self._by_approval[proposal_outcome.approval]
+            approval_proposals.discard(id)
+            if not approval_proposals:
+                del self._by_approval[proposal_outcome.approval]
 
-    def _forget_one(self) -> None:
-        most = max(self._ids.values(), key=len)
-        over = (id for id in most if self._fates[id].state in _FINAL_STATES)
-        self.forget(next(over, next(iter(most))))
+    def _evict_one(self) -> None:
+        largest_group = max(self._ids_by_participant.values(), key=len)
+        finished_ids = (id for id in largest_group if self._outcomes[id].state in _FINAL_STATES)
+        self.remove(next(finished_ids, next(iter(largest_group))))
 
 
 # -- A proposal to the node is the node's to fulfil if its approval is pending or the call was made.
@@ -239,59 +243,64 @@ class ProposalOutcomes:
 class NodeProposals:
     """Decides whether a proposal of one room is the node's to fulfil."""
 
-    def __init__(self, fates: ProposalOutcomes, approvals: Approvals | None, topic: str) -> None:
-        self._fates = fates
+    def __init__(self, outcomes: ProposalOutcomes, approvals: Approvals | None, topic: str) -> None:
+        self._outcomes = outcomes
         self._approvals = approvals
         self._topic = topic
 
     def is_open(self, id: str) -> bool:
         """Return whether a proposal with this id is pending."""
-        fate = self._fates.get(id)
-        return fate is not None and fate.state in (RECEIVED, PENDING)
+        proposal_outcome = self._outcomes.get(id)
+        return proposal_outcome is not None and proposal_outcome.state in (RECEIVED, PENDING)
 
-    def must_be_open_to_others(self, id: str) -> None:
+    def check_open_to_others(self, id: str) -> None:
         """Raise InterlockError if a request for this proposal would repeat what the node does
         itself: its approval is pending, or the call was made."""
-        fate, record = self._fates.get(id), self._record_of(id)
+        proposal_outcome, record = self._outcomes.get(id), self._find_record(id)
         # The state is known even if the approval record no longer exists.
-        state = "" if fate is None else fate.state
+        state = "" if proposal_outcome is None else proposal_outcome.state
         if record is not None:
             state = get_proposal_state(record)
         if not state or state == NOT_EXECUTED:
             return
         if state == EXECUTED:
-            became = "was already executed by the node"
+            description = "was already executed by the node"
             if record is not None and record.state == LOST:
-                became = "was approved here, but it is unknown whether it was executed"
+                description = "was approved here, but it is unknown whether it was executed"
             raise InterlockError(
                 ALREADY_DECIDED,
-                f"The proposal that you name {became}. It is not executed again. To execute the "
+                f"The proposal that you name {description}. It is not executed again. To execute "
+                "the "
                 "call again, send the request without `correlation_id`.",
             )
         if record is not None and not record.over:
             url = None if self._approvals is None else self._approvals.url_of(record.id)
-            how = f"at {url}" if url else f"with `interlock approve {record.id}`"
+            instruction = f"at {url}" if url else f"with `interlock approve {record.id}`"
             raise InterlockError(
                 CONFIRMATION_REQUIRED,
                 f"The proposal that you name is pending at the node, which executes it once. "
-                f"Approve it {how}. Approval: {record.id}.",
+                f"Approve it {instruction}. Approval: {record.id}.",
                 {"confirmation_id": record.id, "proposal": id},
             )
         raise node_proposal_error(id)
 
-    def _record_of(self, id: str) -> Approval | None:
+    def _find_record(self, id: str) -> Approval | None:
         """Return the approval of a proposal, if the record still exists."""
         if self._approvals is None:
             return None
-        fate = self._fates.get(id)
-        if fate is not None:
-            return self._approvals.find(fate.approval) if fate.approval else None
-        ours = (one for one in self._approvals.pending() if self._is_about(one, id))
-        return next(ours, None)
+        proposal_outcome = self._outcomes.get(id)
+        if proposal_outcome is not None:
+            return (
+                self._approvals.find(proposal_outcome.approval)
+                if proposal_outcome.approval
+                else None
+            )
+        matching = (record for record in self._approvals.pending() if self._concerns(record, id))
+        return next(matching, None)
 
-    def _is_about(self, record: Approval, id: str) -> bool:
-        about = record.proposal
-        return about is not None and (about.topic, about.id) == (self._topic, id)
+    def _concerns(self, record: Approval, id: str) -> bool:
+        proposal = record.proposal
+        return proposal is not None and (proposal.topic, proposal.id) == (self._topic, id)
 
 
 def node_proposal_error(id: str) -> InterlockError:
@@ -343,7 +352,7 @@ class ProposalHandler:
 
     def __init__(
         self,
-        seat: NodeParticipant,
+        participant: NodeParticipant,
         pipeline: Pipeline,
         approvals: Approvals | None,
         *,
@@ -356,48 +365,52 @@ class ProposalHandler:
             approvals: None if no operator can approve; the pipeline then reports that.
             fulfilments: calls under way, shared with the next participant of the node in this room.
         """
-        self._seat = seat
+        self._participant = participant
         self._pipeline = pipeline
         self._approvals = approvals
         self._hello = hello
-        self._noting = ProposalJournal(audit)
-        self._fates = ProposalOutcomes()
-        self.made_here = NodeProposals(self._fates, approvals, seat.topic)
-        self._under_way: Counter[str] = Counter()
+        self._journal = ProposalJournal(audit)
+        self._outcomes = ProposalOutcomes()
+        self.node_proposals = NodeProposals(self._outcomes, approvals, participant.topic)
+        self._active_counts: Counter[str] = Counter()
         """The number of proposals of each participant for which the pipeline has no result yet."""
         self._fulfilments = Fulfilments(MAX_FULFILMENTS) if fulfilments is None else fulfilments
-        self._beside: dict[str, list[tuple[ProposedCall, tuple[str, bytes]]]] = {}
+        self._identical_proposals: dict[str, list[tuple[ProposedCall, tuple[str, bytes]]]] = {}
         """By id of an approval whose call is under way: further proposals of the identical call,
         and the requests that the room saw for them."""
-        self._number = 0
-        self._stop = None if approvals is None else approvals.watch(self._stepped)
+        self._last_number = 0
+        self._stop_watching = (
+            None if approvals is None else approvals.watch(self._on_approval_change)
+        )
         for record in reversed([] if approvals is None else approvals.recent(MAX_PROPOSALS)):
-            if record.proposal is not None and record.proposal.topic == seat.topic:
-                self._fates.remember(record.proposal, get_proposal_state(record), record.id)
+            if record.proposal is not None and record.proposal.topic == participant.topic:
+                self._outcomes.store(record.proposal, get_proposal_state(record), record.id)
 
     def close(self) -> None:
         """Stop: the node leaves the room. From now on only the approval store and the journal have
         the outcomes."""
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
     # -- new proposals
 
-    def propose(self, member: Member, head: EnvelopeHeader, proposal: ProposalPayload) -> None:
+    def handle_proposal(
+        self, member: Member, head: EnvelopeHeader, proposal: ProposalPayload
+    ) -> None:
         """Begin a call that waits for approval."""
         if proposal.method != mcp.TOOLS_CALL:
-            self.chat(
+            self.send_chat(
                 member.id,
                 head.id,
-                f"Only tool calls can be proposed to {self._seat.id}. This is "
+                f"Only tool calls can be proposed to {self._participant.id}. This is "
                 f"{proposal.method[:100]!r}: send it as mcp/request, if you may.",
-                ended=METHOD_NOT_FOUND.name,
+                end_reason=METHOD_NOT_FOUND.name,
             )
             return
-        proposed = ProposedCall(self._seat.topic, head.id, member.id)
+        proposed = ProposedCall(self._participant.topic, head.id, member.id)
         try:
-            if self._under_way[member.id] >= MAX_PENDING_REQUESTS:
+            if self._active_counts[member.id] >= MAX_PENDING_REQUESTS:
                 raise InterlockError(
                     TOO_BUSY,
                     f"You have {MAX_PENDING_REQUESTS} proposals under way in this topic, which is "
@@ -406,111 +419,120 @@ class ProposalHandler:
                 )
             call = create_call(member, proposal)
         except InterlockError as error:
-            self._not_taken(proposed, member.caller, error)
+            self._report_rejection(proposed, member.caller, error)
             return
-        self._fates.remember(proposed, RECEIVED)
-        self._under_way[member.id] += 1
+        self._outcomes.store(proposed, RECEIVED)
+        self._active_counts[member.id] += 1
         call.context = member.caller
         # Only what the operator sees is executed: the name, the arguments and relevant `_meta`.
         call.meta = only_sent_along(call.meta)
         call.proposal = proposed
-        call.on_done = self._answered
+        call.on_done = self._on_result
         self._pipeline.begin(call)
 
-    def _answered(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def _on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """Handle the result of the pipeline. Usually the call is pending now."""
         proposed = call.proposal
         assert proposed is not None
-        self._under_way[proposed.participant] -= 1
-        if not self._under_way[proposed.participant]:
-            del self._under_way[proposed.participant]
+        self._active_counts[proposed.participant] -= 1
+        if not self._active_counts[proposed.participant]:
+            del self._active_counts[proposed.participant]
         if error is not None:
             # An error with an approval id means that an identical call is pending, here or below.
             # The outcome of that call is announced separately.
             if call.is_dispatched and "confirmation_id" not in (error.data or {}):
-                self._made_at_once(call, proposed, None, error)
+                self._show_immediate_execution(call, proposed, None, error)
             else:
-                self._not_taken(proposed, cast("Caller", call.context), adapt_error(error))
+                self._report_rejection(proposed, cast("Caller", call.context), adapt_error(error))
             return
         assert outcome is not None
-        needed = needed_below(outcome.result)
-        if needed is not None:
-            self._waits(call, proposed, needed[0])
+        approvals_below = needed_below(outcome.result)
+        if approvals_below is not None:
+            self._report_pending(call, proposed, approvals_below[0])
         elif call.approval_id:
-            self._made_before(call, proposed, outcome)
+            self._report_earlier_execution(call, proposed, outcome)
         else:
-            self._made_at_once(call, proposed, outcome, None)
+            self._show_immediate_execution(call, proposed, outcome, None)
 
-    def _waits(self, call: Call, proposed: ProposedCall, approval: str) -> None:
+    def _report_pending(self, call: Call, proposed: ProposedCall, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
         state = PENDING if record is None else get_proposal_state(record)
-        self._fates.remember(proposed, state, approval)
-        note = self._noting.note
+        self._outcomes.store(proposed, state, approval)
+        note = self._journal.note
         if record is not None and record.proposal == proposed:
             url = None if self._approvals is None else self._approvals.url_of(approval)
-            how = f"at {url}" if url else f"with `interlock approve {approval}`"
-            said = (
+            instruction = f"at {url}" if url else f"with `interlock approve {approval}`"
+            text = (
                 f"{record.tool} waits for approval until {format_utc(record.expires)}. An operator "
-                f"approves it {how}. Approval: {approval}."
+                f"approves it {instruction}. Approval: {approval}."
             )
-            word = "proposed"
+            outcome_name = "proposed"
         elif record is not None and not record.at:
-            before = record.proposal
-            as_what = f" (proposal {before.id[:100]})" if before is not None else ""
-            said = (
+            earlier = record.proposal
+            earlier_proposal = f" (proposal {earlier.id[:100]})" if earlier is not None else ""
+            text = (
                 f"An identical call of {record.tool} is already pending, as approval "
-                f"{approval}{as_what}. It is executed at most once."
+                f"{approval}{earlier_proposal}. It is executed at most once."
             )
-            word, note = "waits_already", self._noting.in_vain
+            outcome_name, note = "waits_already", self._journal.note_unsuccessful
         else:
-            said = (
+            text = (
                 f"{_tool_name(call)} waits for approval at a node below: approval {approval} there."
             )
-            word = "waits_below"
-        self.chat(proposed.participant, proposed.id, said)
+            outcome_name = "waits_below"
+        self.send_chat(proposed.participant, proposed.id, text)
         note(
-            proposed, cast("Caller", call.context), word, f"{_tool_name(call)} approval:{approval}"
+            proposed,
+            cast("Caller", call.context),
+            outcome_name,
+            f"{_tool_name(call)} approval:{approval}",
         )
 
-    def _made_before(self, call: Call, proposed: ProposedCall, outcome: Outcome) -> None:
+    def _report_earlier_execution(
+        self, call: Call, proposed: ProposedCall, outcome: Outcome
+    ) -> None:
         """Report that the identical call was made before and was not repeated.
 
         The room is shown the response if it has not seen it.
         """
-        self.chat(
+        self.send_chat(
             proposed.participant,
             proposed.id,
             f"An identical call of {_tool_name(call)} was already executed, for approval "
             f"{call.approval_id}. It was not repeated. To execute it again, propose it again.",
         )
-        self._fates.remember(proposed, EXECUTED, call.approval_id)
-        told_of = f"{_tool_name(call)} approval:{call.approval_id}"
-        self._noting.in_vain(proposed, cast("Caller", call.context), "told", told_of)
+        self._outcomes.store(proposed, EXECUTED, call.approval_id)
+        detail = f"{_tool_name(call)} approval:{call.approval_id}"
+        self._journal.note_unsuccessful(proposed, cast("Caller", call.context), "told", detail)
         record = None if self._approvals is None else self._approvals.find(call.approval_id)
-        if record is None or self._was_shown(record):
+        if record is None or self._is_shown(record):
             return
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
-        fulfilment = self._request(proposed, call.name, arguments, meta, record.by, record.proof)
+        fulfilment = self._send_request(
+            proposed, call.name, arguments, meta, record.by, record.proof
+        )
         if fulfilment is not None:
-            self._respond(fulfilment, proposed, call.name, outcome, None)
+            self._send_response(fulfilment, proposed, call.name, outcome, None)
 
-    def _was_shown(self, record: Approval) -> bool:
+    def _is_shown(self, record: Approval) -> bool:
         """Return whether this room has seen the response, for another proposal."""
-        before = record.proposal
-        if before is None or before.topic != self._seat.topic:
+        earlier = record.proposal
+        if earlier is None or earlier.topic != self._participant.topic:
             return False
-        fate = self._fates.get(before.id)
-        return fate is not None and fate.shown
+        proposal_outcome = self._outcomes.get(earlier.id)
+        return proposal_outcome is not None and proposal_outcome.is_shown
 
-    def _not_taken(self, proposed: ProposedCall, caller: Caller, error: InterlockError) -> None:
+    def _report_rejection(
+        self, proposed: ProposedCall, caller: Caller, error: InterlockError
+    ) -> None:
         """Tell the proposer that its proposal was rejected before it became pending."""
-        self._fates.forget(proposed.id)
-        said = f"Your proposal was rejected: {error.message}"
-        self.chat(proposed.participant, proposed.id, said, ended=error.failure.name)
-        why = f"{error.failure.name} {error.message}"
-        self._noting.in_vain(proposed, caller, "not_taken", why)
+        self._outcomes.remove(proposed.id)
+        text = f"Your proposal was rejected: {error.message}"
+        self.send_chat(proposed.participant, proposed.id, text, end_reason=error.failure.name)
+        reason = f"{error.failure.name} {error.message}"
+        self._journal.note_unsuccessful(proposed, caller, "not_taken", reason)
 
-    def _made_at_once(
+    def _show_immediate_execution(
         self,
         call: Call,
         proposed: ProposedCall,
@@ -519,115 +541,122 @@ class ProposalHandler:
     ) -> None:
         """Show the room a call that an accepted rule allowed without a decision of an operator."""
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
-        fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED_RULE)
-        self._fates.remember(proposed, EXECUTED)
+        fulfilment = self._send_request(proposed, call.name, arguments, meta, *LEARNED_RULE)
+        self._outcomes.store(proposed, EXECUTED)
         by = f"{_tool_name(call)} by {' '.join(LEARNED_RULE)}"
-        self._noting.note(proposed, cast("Caller", call.context), "fulfilled", by)
+        self._journal.note(proposed, cast("Caller", call.context), "fulfilled", by)
         if fulfilment is not None:
-            self._respond(fulfilment, proposed, call.name, outcome, error)
+            self._send_response(fulfilment, proposed, call.name, outcome, error)
         else:
-            said = (
+            text = (
                 f"{_tool_name(call)} was executed, because a rule allows it. The call is too long"
             )
-            self.chat(proposed.participant, proposed.id, f"{said} for a topic.")
+            self.send_chat(proposed.participant, proposed.id, f"{text} for a topic.")
 
     # -- outcomes
 
-    def _stepped(self, record: Approval) -> None:
+    def _on_approval_change(self, record: Approval) -> None:
         """Handle a state change of any approval of the node. It only sends messages: the gate is in
         the middle of its work."""
-        self._tell_others(record)
-        self._fates.became(record.id, get_proposal_state(record))
+        self._update_identical_proposals(record)
+        self._outcomes.set_state(record.id, get_proposal_state(record))
         proposed = record.proposal
-        if proposed is None or record.at or proposed.topic != self._seat.topic:
+        if proposed is None or record.at or proposed.topic != self._participant.topic:
             return
         if record.state == DISPATCHING:
             # Without arguments it only repeats a request at a gate below, which the room has seen.
             if record.arguments:
-                self._fulfil(record, proposed)
+                self._show_fulfilment(record, proposed)
         elif record.state in (DONE, LOST, VOID):
-            self._ended(record, proposed)
+            self._on_end(record, proposed)
         elif record.state in (REFUSED, EXPIRED):
-            self._came_to_nothing(record, proposed)
+            self._on_no_execution(record, proposed)
 
-    def _tell_others(self, record: Approval) -> None:
+    def _update_identical_proposals(self, record: Approval) -> None:
         """Tell further proposers of the identical call its outcome. The call is made once."""
         if record.at:
             return
         first = None if record.proposal is None else record.proposal.id
-        others = [
-            ProposedCall(self._seat.topic, id, by)
-            for id, by in self._fates.waiting_for(record.id)
+        proposals = [
+            ProposedCall(self._participant.topic, id, by)
+            for id, by in self._outcomes.find_by_approval(record.id)
             if id != first
         ]
         if record.state == DISPATCHING:
-            if others and record.arguments:
+            if proposals and record.arguments:
                 arguments, meta, by, proof = record.arguments, record.meta, record.by, record.proof
-                said = [
-                    (one, self._request(one, record.name, arguments, meta, by, proof))
-                    for one in others
+                requests = [
+                    (
+                        proposal,
+                        self._send_request(proposal, record.name, arguments, meta, by, proof),
+                    )
+                    for proposal in proposals
                 ]
-                self._beside[record.id] = [(one, shown) for one, shown in said if shown is not None]
+                self._identical_proposals[record.id] = [
+                    (proposal, fulfilment)
+                    for proposal, fulfilment in requests
+                    if fulfilment is not None
+                ]
         elif get_proposal_state(record) == EXECUTED:
-            for one, shown in self._beside.pop(record.id, ()):
-                self._respond(shown, one, record.name, *told(record))
+            for proposal, fulfilment in self._identical_proposals.pop(record.id, ()):
+                self._send_response(fulfilment, proposal, record.name, *told(record))
         elif get_proposal_state(record) == NOT_EXECUTED:
-            self._beside.pop(record.id, None)
-            for one in others:
-                self._tell_in_vain(record, one)
+            self._identical_proposals.pop(record.id, None)
+            for proposal in proposals:
+                self._tell_not_executed(record, proposal)
 
-    def _fulfil(self, record: Approval, proposed: ProposedCall) -> None:
-        fulfilment = self._request(
+    def _show_fulfilment(self, record: Approval, proposed: ProposedCall) -> None:
+        fulfilment = self._send_request(
             proposed, record.name, record.arguments, record.meta, record.by, record.proof
         )
         if fulfilment is not None:
             self._fulfilments[record.id] = fulfilment
-        self._note(record, proposed, "fulfilled", f"by {record.by} ({record.proof})")
+        self._record(record, proposed, "fulfilled", f"by {record.by} ({record.proof})")
 
-    def _ended(self, record: Approval, proposed: ProposedCall) -> None:
+    def _on_end(self, record: Approval, proposed: ProposedCall) -> None:
         if record.below:
             # Not a result: the gate of a node below requires another approval.
-            said = (
+            text = (
                 f"{record.tool} now waits for approval at a node below: approval {record.below} "
                 "there."
             )
-            self.chat(proposed.participant, proposed.id, said)
-            self._note(record, proposed, "waits_below", f"below:{record.below}")
+            self.send_chat(proposed.participant, proposed.id, text)
+            self._record(record, proposed, "waits_below", f"below:{record.below}")
             return
         fulfilment = self._fulfilments.pop(record.id, None)
         if fulfilment is not None:
-            self._respond(fulfilment, proposed, record.name, *told(record))
-            self._note(record, proposed, record.state, f"{record.outcome}")
+            self._send_response(fulfilment, proposed, record.name, *told(record))
+            self._record(record, proposed, record.state, f"{record.outcome}")
         elif record.state == VOID:
-            self._came_to_nothing(record, proposed)
+            self._on_no_execution(record, proposed)
         else:
             # The room was not open when the call was made, so it has seen no request.
-            said = f"{record.tool} was approved by {record.by}. The approval record has the outcome"
-            self.chat(
-                proposed.participant, proposed.id, f"{said} ({record.outcome or record.state})."
+            text = f"{record.tool} was approved by {record.by}. The approval record has the outcome"
+            self.send_chat(
+                proposed.participant, proposed.id, f"{text} ({record.outcome or record.state})."
             )
-            self._note(record, proposed, record.state, f"{record.outcome}")
+            self._record(record, proposed, record.state, f"{record.outcome}")
 
-    def _came_to_nothing(self, record: Approval, proposed: ProposedCall) -> None:
-        self._tell_in_vain(record, proposed)
-        self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
+    def _on_no_execution(self, record: Approval, proposed: ProposedCall) -> None:
+        self._tell_not_executed(record, proposed)
+        self._record(record, proposed, record.state, f"by {record.by or 'nobody'}")
 
-    def _tell_in_vain(self, record: Approval, proposed: ProposedCall) -> None:
-        failure, why = CONFIRMATION_EXPIRED, record.note
+    def _tell_not_executed(self, record: Approval, proposed: ProposedCall) -> None:
+        failure, reason = CONFIRMATION_EXPIRED, record.note
         if record.state == REFUSED:
             failure = APPROVAL_REFUSED
-            why = f"{record.by} rejected it" + (f": {record.note}" if record.note else ".")
-        said = f"{record.tool} was not executed: {why}"
-        self.chat(proposed.participant, proposed.id, said, ended=failure.name)
+            reason = f"{record.by} rejected it" + (f": {record.note}" if record.note else ".")
+        text = f"{record.tool} was not executed: {reason}"
+        self.send_chat(proposed.participant, proposed.id, text, end_reason=failure.name)
 
     # -- messages
 
-    def _request(
+    def _send_request(
         self, proposed: ProposedCall, name: str, arguments: bytes, meta: bytes, by: str, proof: str
     ) -> tuple[str, bytes] | None:
         """Send the fulfilment to the room. Returns None if it could not be sent."""
-        self._number += 1
-        id = jsonrpc.encode_value(f"fulfilment-{self._number}")
+        self._last_number += 1
+        id = jsonrpc.encode_value(f"fulfilment-{self._last_number}")
         members = jsonrpc.decode_members(meta) if meta else {}
         members[APPROVAL_MEMBER] = Raw(jsonrpc.encode_value({"by": by, "proof": proof}))
         params = b'{"name":%b,"arguments":%b,"_meta":%b}' % (
@@ -638,10 +667,10 @@ class ProposalHandler:
         method = jsonrpc.encode_value(mcp.TOOLS_CALL)
         payload = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, method, params)
         kind = kinds.request_kind(mcp.TOOLS_CALL, name)
-        said = self._say(kind, payload, [self._seat.id], proposed.id)
-        return None if said is None else (said, id)
+        envelope_id = self._send(kind, payload, [self._participant.id], proposed.id)
+        return None if envelope_id is None else (envelope_id, id)
 
-    def _respond(
+    def _send_response(
         self,
         fulfilment: tuple[str, bytes],
         proposed: ProposedCall,
@@ -656,41 +685,55 @@ class ProposalHandler:
             try:
                 result = convert_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
                 payload = jsonrpc.result_response(id, result)
-            except InterlockError as unwritable:
-                error = unwritable
+            except InterlockError as conversion_error:
+                error = conversion_error
         if error is not None:
             payload = write_error(id, error, client)[1]
-        kind, to = make_response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.participant]
-        if self._say(kind, payload, to, envelope) is None:
-            self._say(kind, jsonrpc.result_response(id, _TOO_LONG_RESULT), to, envelope)
-        self._fates.shown(proposed.id)
+        kind, to = (
+            make_response_kind(mcp.TOOLS_CALL, name),
+            [self._participant.id, proposed.participant],
+        )
+        if self._send(kind, payload, to, envelope) is None:
+            self._send(kind, jsonrpc.result_response(id, _TOO_LONG_RESULT), to, envelope)
+        self._outcomes.mark_shown(proposed.id)
 
-    def chat(self, to: str, about: str | None, text: str, *, ended: str = "") -> None:
+    def send_chat(
+        self, to: str, correlation_id: str | None, text: str, *, end_reason: str = ""
+    ) -> None:
         """Send a chat message to one participant.
 
         Args:
             about: the id of the message that it is about, if any.
             ended: the name of the error with which the proposal ended.
         """
-        self._say(kinds.CHAT, write_chat_payload(text[:_MAX_CHAT_LENGTH], ended=ended), [to], about)
+        self._send(
+            kinds.CHAT,
+            write_chat_payload(text[:_MAX_CHAT_LENGTH], end_reason=end_reason),
+            [to],
+            correlation_id,
+        )
 
-    def _say(self, kind: str, payload: bytes, to: list[str], about: str | None) -> str | None:
+    def _send(
+        self, kind: str, payload: bytes, to: list[str], correlation_id: str | None
+    ) -> str | None:
         """Send a message. Returns None if it is too long or the node has left the room."""
         try:
-            return self._seat.say(kind, payload, to, about)
+            return self._participant.send(kind, payload, to, correlation_id)
         except InterlockError as error:
             if error.failure is not PAYLOAD_TOO_LARGE:
                 _log.info(
                     "topic %s: cannot send a message about a proposal: %s",
-                    self._seat.topic,
+                    self._participant.topic,
                     error.message,
                 )
             return None
 
-    def _note(self, record: Approval, proposed: ProposedCall, word: str, detail: str) -> None:
+    def _record(
+        self, record: Approval, proposed: ProposedCall, outcome_name: str, detail: str
+    ) -> None:
         """Record the outcome of a proposal in the journal, whether or not the room is recorded."""
-        said = f"{record.tool} approval:{record.id} {detail}"
-        self._noting.note(proposed, record.caller, word, said)
+        text = f"{record.tool} approval:{record.id} {detail}"
+        self._journal.note(proposed, record.caller, outcome_name, text)
 
 
 def _tool_name(call: Call) -> str:

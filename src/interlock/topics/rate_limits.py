@@ -29,75 +29,84 @@ class MemberRateLimits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[str, TokenBucket] = {}
-        self._answered: dict[str, TokenBucket] = {}
-        self._refused: dict[str, TokenBucket] = {}
-        self._noticed: dict[str, float] = {}
-        self._gone: dict[str, float] = {}
+        self._messages: dict[str, TokenBucket] = {}
+        self._rate_errors: dict[str, TokenBucket] = {}
+        self._rejections: dict[str, TokenBucket] = {}
+        self._notices: dict[str, float] = {}
+        self._former_members: dict[str, float] = {}
         """Members that left, and when, oldest first."""
 
     # -- limits
 
-    def may_say(self, id: str, rate: int) -> bool:
+    def allows_message(self, id: str, rate: int) -> bool:
         """Return whether a member may send another message, at `rate` per second."""
-        return self._take(self._said, id, rate, rate)
+        return self._take(self._messages, id, rate, rate)
 
-    def may_be_answered(self, id: str) -> bool:
+    def allows_rate_error(self, id: str) -> bool:
         """Return whether to tell a member again that it exceeds the rate limit."""
         return self._take(
-            self._answered, id, MAX_RATE_ERRORS_PER_SECOND, MAX_RATE_ERRORS_PER_SECOND
+            self._rate_errors, id, MAX_RATE_ERRORS_PER_SECOND, MAX_RATE_ERRORS_PER_SECOND
         )
 
-    def may_be_refused(self, id: str) -> bool:
+    def allows_rejection(self, id: str) -> bool:
         """Return whether a member may stay although another of its messages was rejected."""
         return self._take(
-            self._refused, id, MAX_REJECTIONS_PER_SECOND, 2 * MAX_REJECTIONS_PER_SECOND
+            self._rejections, id, MAX_REJECTIONS_PER_SECOND, 2 * MAX_REJECTIONS_PER_SECOND
         )
 
-    def may_be_noticed(self, id: str) -> bool:
+    def allows_notice(self, id: str) -> bool:
         """Return whether to tell the others about another violation of a member."""
         now = self._clock()
-        if now - self._noticed.get(id, -NOTICE_INTERVAL_SECONDS) < NOTICE_INTERVAL_SECONDS:
+        if now - self._notices.get(id, -NOTICE_INTERVAL_SECONDS) < NOTICE_INTERVAL_SECONDS:
             return False
-        self._noticed[id] = now
+        self._notices[id] = now
         return True
 
-    def _take(self, buckets: dict[str, TokenBucket], id: str, rate: int, most: int) -> bool:
+    def _take(self, buckets: dict[str, TokenBucket], id: str, rate: int, burst: int) -> bool:
         now = self._clock()
         bucket = buckets.get(id)
         if bucket is None:
-            bucket = buckets[id] = TokenBucket(rate, most, now)
+            bucket = buckets[id] = TokenBucket(rate, burst, now)
         elif bucket.rate != rate:
-            bucket.rate, bucket.burst = rate, most
+            bucket.rate, bucket.burst = rate, burst
         return bucket.take(now)
 
     # -- joining and leaving
 
-    def came(self, id: str) -> None:
+    def on_join(self, id: str) -> None:
         """Continue with the counts of a member that joins again."""
-        self._gone.pop(id, None)
+        self._former_members.pop(id, None)
 
-    def left(self, id: str, *, comes_back: bool) -> None:
+    def on_leave(self, id: str, *, keeps_id: bool) -> None:
         """Keep or remove the counts of a member that left.
 
         Args:
             comes_back: True if the next member with this id is the same participant.
         """
-        gone, before = self._gone, self._clock() - RETENTION_SECONDS
-        while gone and (len(gone) >= MAX_FORMER_MEMBERS or next(iter(gone.values())) <= before):
-            oldest = next(iter(gone))
-            del gone[oldest]
-            self._forget(oldest)
-        if comes_back:
-            gone[id] = self._clock()
+        former_members, oldest_allowed = self._former_members, self._clock() - RETENTION_SECONDS
+        while former_members and (
+            len(former_members) >= MAX_FORMER_MEMBERS
+            or next(iter(former_members.values())) <= oldest_allowed
+        ):
+            oldest = next(iter(former_members))
+            del former_members[oldest]
+            self._remove(oldest)
+        if keeps_id:
+            former_members[id] = self._clock()
         else:
-            self._forget(id)
+            self._remove(id)
 
-    def _forget(self, id: str) -> None:
-        for counts in (self._said, self._answered, self._refused, self._noticed):
+    def _remove(self, id: str) -> None:
+        for counts in (self._messages, self._rate_errors, self._rejections, self._notices):
             counts.pop(id, None)
 
     def __len__(self) -> int:
         """The number of members with counts."""
-        counts = (self._said, self._answered, self._refused, self._noticed, self._gone)
+        counts = (
+            self._messages,
+            self._rate_errors,
+            self._rejections,
+            self._notices,
+            self._former_members,
+        )
         return len(set().union(*counts))

@@ -78,7 +78,7 @@ class TopicRecorder:
         wall_clock: Callable[[], int],
         *,
         topic: str,
-        whole: bool,
+        with_payloads: bool,
         rate: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,19 +92,19 @@ class TopicRecorder:
         self._recorder = recorder
         self._wall_clock = wall_clock
         self._topic = topic
-        self._whole = whole
+        self._with_payloads = with_payloads
         self._rate = rate
         self._clock = clock
-        self._everybody = TokenBucket(
+        self._room_limit = TokenBucket(
             rate * ROOM_RATE_FACTOR, BURST_SECONDS * rate * ROOM_RATE_FACTOR, clock()
         )
-        self._each: BoundedDict[str, TokenBucket] = BoundedDict(_MAX_PARTICIPANTS)
-        self._left_out: dict[str, OmittedMessages] = {}
+        self._participant_limits: BoundedDict[str, TokenBucket] = BoundedDict(_MAX_PARTICIPANTS)
+        self._omitted: dict[str, OmittedMessages] = {}
 
     def deliver(self, batch: Batch) -> None:
         for head, text in zip(batch.heads, batch.texts, strict=True):
             try:
-                if self._may_write(head):
+                if self._should_record(head):
                     self._write(head, text)
             except Exception:
                 # The room must continue if recording fails.
@@ -112,10 +112,10 @@ class TopicRecorder:
 
     def close(self, code: int, reason: str) -> None:
         """Write the counts of omitted messages, which nothing else would do later."""
-        for sender in list(self._left_out):
-            self._tell_of(sender)
+        for sender in list(self._omitted):
+            self._record_omissions(sender)
 
-    def _may_write(self, head: EnvelopeHeader) -> bool:
+    def _should_record(self, head: EnvelopeHeader) -> bool:
         """Return whether to record a message. Messages that are not recorded are counted."""
         if head.kind == WELCOME:
             # The recorder's own welcome.
@@ -124,46 +124,46 @@ class TopicRecorder:
         if sender == GATEWAY:
             # Presence messages: the limit of the whole room.
             rate *= ROOM_RATE_FACTOR
-        bucket = self._each.get(sender)
+        bucket = self._participant_limits.get(sender)
         if bucket is None:
-            bucket = self._each[sender] = TokenBucket(rate, BURST_SECONDS * rate, now)
-        written = bucket.take(now) and self._everybody.take(now)
-        left = self._left_out.get(sender)
-        if not written:
-            if left is None:
-                if len(self._left_out) >= _MAX_PARTICIPANTS:
-                    self._tell_of(next(iter(self._left_out)))
-                left = self._left_out[sender] = OmittedMessages(now)
-            left.messages += 1
-        if left is not None and now - left.since >= OMISSION_INTERVAL_SECONDS:
-            self._tell_of(sender)
-        return written
+            bucket = self._participant_limits[sender] = TokenBucket(rate, BURST_SECONDS * rate, now)
+        is_recorded = bucket.take(now) and self._room_limit.take(now)
+        omitted = self._omitted.get(sender)
+        if not is_recorded:
+            if omitted is None:
+                if len(self._omitted) >= _MAX_PARTICIPANTS:
+                    self._record_omissions(next(iter(self._omitted)))
+                omitted = self._omitted[sender] = OmittedMessages(now)
+            omitted.messages += 1
+        if omitted is not None and now - omitted.since >= OMISSION_INTERVAL_SECONDS:
+            self._record_omissions(sender)
+        return is_recorded
 
-    def _tell_of(self, sender: str) -> None:
+    def _record_omissions(self, sender: str) -> None:
         """Write an entry with the number of omitted messages of a participant."""
-        left = self._left_out.pop(sender)
-        why = (
+        omitted = self._omitted.pop(sender)
+        reason = (
             f"above {self._rate} a second for one participant or {self._rate * ROOM_RATE_FACTOR} "
             "for all"
         )
-        self._record(sender, OMITTED, OMITTED, f"{left.messages} messages: {why}")
+        self._record(sender, OMITTED, OMITTED, f"{omitted.messages} messages: {reason}")
 
     def _write(self, head: EnvelopeHeader, text: bytes) -> None:
         detail = _format_head(head)
         if head.kind == PRESENCE:
             detail = f"{_format_presence(text)} {detail}"
-        elif self._whole:
+        elif self._with_payloads:
             detail = f"{detail} {_format_payload(text)}"
         self._record(
             head.sender, redact_secrets(head.kind)[:_MAX_DETAIL_CHARACTERS], RECORDED, detail
         )
 
-    def _record(self, sender: str, verb: str, outcome: str, detail: str) -> None:
+    def _record(self, sender: str, method: str, outcome: str, detail: str) -> None:
         row = (
             self._wall_clock(),
             sender,
             TOPIC_SERVER,
-            verb,
+            method,
             self._topic,
             "",
             "",
@@ -180,31 +180,33 @@ def add_recorder(
     recorder: Recorder,
     wall_clock: Callable[[], int],
     *,
-    whole: bool,
+    with_payloads: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> TopicRecorder:
     """Add the recorder to a room."""
     rate = room.settings.record_per_second
-    seat = TopicRecorder(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
-    gateway.enter(
+    topic_recorder = TopicRecorder(
+        recorder, wall_clock, topic=room.name, with_payloads=with_payloads, rate=rate, clock=clock
+    )
+    gateway.add_member(
         room.name,
         ParticipantProfile(RECORDER, ()),
-        seat,
+        topic_recorder,
         caller=Caller(RECORDER, can_call=False, can_register=False, kind="node"),
         credentials=INTERNAL_CREDENTIALS,
-        inside=True,
+        internal=True,
     )
-    return seat
+    return topic_recorder
 
 
 def _format_head(head: EnvelopeHeader) -> str:
-    words = [f"id={_quote(head.id)}"]
+    parts = [f"id={_quote(head.id)}"]
     if head.to:
-        more = "…" if len(head.to) > _MAX_NAMES else ""
-        words.append(f"to={','.join(map(_quote, head.to[:_MAX_NAMES]))}{more}")
+        ellipsis = "…" if len(head.to) > _MAX_NAMES else ""
+        parts.append(f"to={','.join(map(_quote, head.to[:_MAX_NAMES]))}{ellipsis}")
     if head.correlation_id is not None:
-        words.append(f"correlation={_quote(head.correlation_id)}")
-    return " ".join(words)[:_MAX_DETAIL_CHARACTERS]
+        parts.append(f"correlation={_quote(head.correlation_id)}")
+    return " ".join(parts)[:_MAX_DETAIL_CHARACTERS]
 
 
 def _format_presence(text: bytes) -> str:
@@ -222,12 +224,12 @@ def _format_payload(text: bytes) -> str:
     record.
     """
     payload = bytes(read_payload(text))
-    long = len(payload) > MAX_RECORDED_CHARACTERS
-    beginning = _PayloadExcerpt(
-        payload.decode(), MAX_STRING_CHARACTERS if long else MAX_RECORDED_CHARACTERS
+    is_long = len(payload) > MAX_RECORDED_CHARACTERS
+    excerpt = _PayloadExcerpt(
+        payload.decode(), MAX_STRING_CHARACTERS if is_long else MAX_RECORDED_CHARACTERS
     )
-    shown = json.dumps(redact_value(beginning.read()), separators=(",", ":"), ensure_ascii=False)
-    if long or beginning.cut:
+    shown = json.dumps(redact_value(excerpt.read()), separators=(",", ":"), ensure_ascii=False)
+    if is_long or excerpt.is_cut:
         return f"payload={shown[:MAX_RECORDED_CHARACTERS]}… ({len(payload)} bytes)"
     return f"payload={shown[:MAX_RECORDED_CHARACTERS]}"
 
@@ -240,84 +242,86 @@ class _PayloadExcerpt:
     which all rooms would wait.
     """
 
-    def __init__(self, source: str, most_of_a_text: int) -> None:
+    def __init__(self, source: str, max_string_length: int) -> None:
         self._source = source
-        self._at = 0
-        self._most = most_of_a_text
-        self._left = MAX_RECORDED_CHARACTERS
+        self._position = 0
+        self._max_string_length = max_string_length
+        self._remaining = MAX_RECORDED_CHARACTERS
         self._depth = 0
 
     @property
-    def cut(self) -> bool:
+    def is_cut(self) -> bool:
         """True if there was more than the limit."""
-        return self._left <= 0
+        return self._remaining <= 0
 
     def read(self) -> Any:
         """Read the next value."""
-        first = self._next()
-        if first == '"':
-            return self._text()
-        if first in "[{":
-            return self._within(self._members if first == "{" else self._items)
-        word = _WORD.match(self._source, self._at)
-        assert word is not None
-        self._at = word.end()
-        value = _LITERALS[word[0]] if word[0] in _LITERALS else _parse_number(word[0])
-        self._left -= max(len(str(value)) + 1, _MIN_STRING_COST // 2)
+        first_character = self._peek()
+        if first_character == '"':
+            return self._read_string()
+        if first_character in "[{":
+            return self._read_nested(
+                self._read_object if first_character == "{" else self._read_array
+            )
+        match = _WORD.match(self._source, self._position)
+        assert match is not None
+        self._position = match.end()
+        value = _LITERALS[match[0]] if match[0] in _LITERALS else _parse_number(match[0])
+        self._remaining -= max(len(str(value)) + 1, _MIN_STRING_COST // 2)
         return value
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """Return the first character of the next value, or of the end of values."""
-        between = _SEPARATORS.match(self._source, self._at)
-        assert between is not None
-        self._at = between.end()
-        return self._source[self._at]
+        separators = _SEPARATORS.match(self._source, self._position)
+        assert separators is not None
+        self._position = separators.end()
+        return self._source[self._position]
 
-    def _within(self, read: Callable[[], Any]) -> Any:
-        self._left -= 1
+    def _read_nested(self, read: Callable[[], Any]) -> Any:
+        self._remaining -= 1
         if self._depth >= _MAX_DEPTH:
-            self._left = 0
+            self._remaining = 0
             return "…"
         self._depth += 1
-        self._at += 1
+        self._position += 1
         value = read()
         # If the limit is reached, the position does not matter.
-        self._at += 1
+        self._position += 1
         self._depth -= 1
         return value
 
-    def _items(self) -> list[Any]:
+    def _read_array(self) -> list[Any]:
         items: list[Any] = []
-        while self._left > 0 and self._next() != "]":
+        while self._remaining > 0 and self._peek() != "]":
             items.append(self.read())
         return items
 
-    def _members(self) -> dict[str, Any]:
+    def _read_object(self) -> dict[str, Any]:
         """Read all members, including duplicates: it is unknown which one a receiver uses."""
         members: dict[str, Any] = {}
-        while self._left > 0 and self._next() != "}":
-            name = written = self._text()
-            again = 1
+        while self._remaining > 0 and self._peek() != "}":
+            name = original_name = self._read_string()
+            repetition = 1
             while name in members:
-                again += 1
-                name = f"{written} (again, {again})"
+                repetition += 1
+                name = f"{original_name} (again, {repetition})"
             members[name] = self.read()
         return members
 
-    def _text(self) -> str:
-        text, self._at = _decode_text(self._source, self._at)
-        most = self._most
-        kept = text
-        if len(text) > 2 * most:
+    def _read_string(self) -> str:
+        text, self._position = _decode_text(self._source, self._position)
+        max_length = self._max_string_length
+        shortened = text
+        if len(text) > 2 * max_length:
             # The last word may be half a secret, which would not be recognized.
-            kept = text[: 2 * most]
-            kept = (kept.rsplit(None, 1) or [""])[0]
-        kept = redact(_BEARER.sub(rf"\1 {MASK}", redact_secrets(kept)))
-        if len(text) > most:
-            kept = kept[:most] + "…"
+            shortened = text[: 2 * max_length]
+            shortened = (shortened.rsplit(None, 1) or [""])[0]
+        shortened = redact(_BEARER.sub(rf"\1 {MASK}", redact_secrets(shortened)))
+        if len(text) > max_length:
+            shortened = shortened[:max_length] + "…"
         # Many short strings cost as much time as long ones.
-        self._left -= max(len(kept) + 3, _MIN_STRING_COST)
-        return kept
+        self._remaining -= max(len(shortened) + 3, _MIN_STRING_COST)
+        return shortened
 
 
 def _parse_number(text: str) -> float | int | str:
@@ -328,7 +332,7 @@ def _parse_number(text: str) -> float | int | str:
     return number if math.isfinite(number) else text
 
 
-def _quote(word: str) -> str:
+def _quote(text: str) -> str:
     """Return a word unchanged, or quoted if it could be read as several words."""
-    word = redact_secrets(word)
-    return word if _UNQUOTED.fullmatch(word) else json.dumps(word)
+    text = redact_secrets(text)
+    return text if _UNQUOTED.fullmatch(text) else json.dumps(text)

@@ -62,15 +62,15 @@ _log = logging.getLogger("interlock.topics")
 class RoomRequest(msgspec.Struct, eq=False):
     """A request in a room, and how to respond to it."""
 
-    who: str
+    participant: str
     """The participant that sent it."""
-    envelope: str
+    envelope_id: str
     """The id of its envelope."""
     id: bytes
     """The JSON-RPC id, as received."""
     kind: str
     """The kind of the response."""
-    to_all: bool = False
+    is_broadcast: bool = False
     client: Client | None = None
     call: Call | None = None
 
@@ -79,42 +79,47 @@ class NodeRequestHandler:
     """Handles requests to the node. Each gets one response."""
 
     def __init__(
-        self, seat: NodeParticipant, pipeline: Pipeline, *, catalog: Catalog, hello: ServerInfo
+        self,
+        participant: NodeParticipant,
+        pipeline: Pipeline,
+        *,
+        catalog: Catalog,
+        hello: ServerInfo,
     ) -> None:
-        self._seat = seat
+        self._participant = participant
         self._pipeline = pipeline
         self._catalog = catalog
         self._hello = hello
-        self._under_way: dict[str, dict[str, RoomRequest]] = {}
+        self._pending: dict[str, dict[str, RoomRequest]] = {}
         """By participant and envelope id. JSON-RPC ids may repeat: a restarted program counts from
         the beginning."""
-        self._settling: set[asyncio.Task[None]] = set()
+        self._identity_tasks: set[asyncio.Task[None]] = set()
 
     # -- incoming messages
 
-    def request(self, member: Member, head: EnvelopeHeader, request: Request) -> None:
+    def handle_request(self, member: Member, head: EnvelopeHeader, request: Request) -> None:
         """Handle a request to the node or to everybody."""
-        asked = _make_room_request(member, head, request)
+        room_request = _make_room_request(member, head, request)
         try:
-            if not self._is_ours(asked, request.method, request.context):
+            if not self._is_for_node(room_request, request.method, request.context):
                 return
-            self._take(asked)
+            self._store(room_request)
         except InterlockError as error:
-            self._refuse(asked, error)
+            self._respond_error(room_request, error)
             return
-        self._serve(member, asked, request)
+        self._begin(member, room_request, request)
 
-    def refuse(
+    def reject_request(
         self, member: Member, head: EnvelopeHeader, request: Request, error: InterlockError
     ) -> None:
         """Respond to a request with an error and do nothing else."""
-        self._refuse(_make_room_request(member, head, request), error)
+        self._respond_error(_make_room_request(member, head, request), error)
 
-    def is_under_way(self, envelope: str) -> bool:
+    def is_pending(self, envelope_id: str) -> bool:
         """Return whether a request with this envelope id is pending, of any participant."""
-        return any(envelope in some for some in self._under_way.values())
+        return any(envelope_id in requests for requests in self._pending.values())
 
-    def lied(
+    def reject_invalid(
         self, member: Member, head: EnvelopeHeader, payload: bytes, error: InterlockError
     ) -> None:
         """Respond with an error to a message whose kind names a request to the node but whose
@@ -123,11 +128,11 @@ class NodeRequestHandler:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
             return
-        answer = make_response_kind(kind.method, kind.context)
-        asked = RoomRequest(member.id, head.id, _read_request_id(payload), answer)
-        self._refuse(asked, error)
+        response_kind = make_response_kind(kind.method, kind.context)
+        room_request = RoomRequest(member.id, head.id, _read_request_id(payload), response_kind)
+        self._respond_error(room_request, error)
 
-    def notified(self, member: Member, notification: Notification) -> None:
+    def handle_notification(self, member: Member, notification: Notification) -> None:
         """Cancel a request of a participant, if the notification asks for that."""
         if notification.method != mcp.CANCELLED:
             return
@@ -137,26 +142,26 @@ class NodeRequestHandler:
             return
         if id is None:
             return
-        for asked in list(self._under_way.get(member.id, {}).values()):
-            if asked.id == bytes(id):
-                self._give_up(asked, f"{member.id} cancelled the request.")
+        for room_request in list(self._pending.get(member.id, {}).values()):
+            if room_request.id == bytes(id):
+                self._cancel(room_request, f"{member.id} cancelled the request.")
 
-    def left(self, who: str) -> None:
+    def on_leave(self, participant: str) -> None:
         """Cancel the requests of a participant that left."""
-        for asked in list(self._under_way.get(who, {}).values()):
-            self._give_up(asked, f"{who} left the topic.")
+        for room_request in list(self._pending.get(participant, {}).values()):
+            self._cancel(room_request, f"{participant} left the topic.")
 
     def close(self) -> None:
         """Cancel all requests: the node leaves the room."""
-        for who in list(self._under_way):
-            for asked in list(self._under_way.get(who, {}).values()):
-                self._give_up(asked, "The node left the topic.")
-        for task in list(self._settling):
+        for participant in list(self._pending):
+            for room_request in list(self._pending.get(participant, {}).values()):
+                self._cancel(room_request, "The node left the topic.")
+        for task in list(self._identity_tasks):
             task.cancel()
 
     # -- calls
 
-    def _is_ours(self, asked: RoomRequest, method: str, context: str) -> bool:
+    def _is_for_node(self, room_request: RoomRequest, method: str, context: str) -> bool:
         """Return False for a request to everybody that is meant for others. Raises
         InterlockError."""
         if method not in SUPPORTED_METHODS:
@@ -165,7 +170,7 @@ class NodeRequestHandler:
                 f"A node does not support {method[:100]} in a topic. It supports "
                 f"{', '.join(sorted(SUPPORTED_METHODS))}.",
             )
-        if not asked.to_all:
+        if not room_request.is_broadcast:
             return True
         target = mcp.METHODS[method].target
         if target == "tool":
@@ -176,41 +181,46 @@ class NodeRequestHandler:
             return self._catalog.current.resource(context) is not None
         return True
 
-    def _take(self, asked: RoomRequest) -> None:
+    def _store(self, room_request: RoomRequest) -> None:
         """Store a request until it gets its response. Raises InterlockError."""
-        some = self._under_way.get(asked.who, {})
-        if len(some) >= MAX_PENDING_REQUESTS:
+        requests = self._pending.get(room_request.participant, {})
+        if len(requests) >= MAX_PENDING_REQUESTS:
             raise InterlockError(
                 TOO_BUSY,
                 f"You have {MAX_PENDING_REQUESTS} pending requests in this topic, which is the "
                 "limit. Wait "
                 "for a response, then try again.",
             )
-        self._under_way.setdefault(asked.who, some)[asked.envelope] = asked
+        self._pending.setdefault(room_request.participant, requests)[room_request.envelope_id] = (
+            room_request
+        )
 
-    def _serve(self, member: Member, asked: RoomRequest, request: Request) -> None:
+    def _begin(self, member: Member, room_request: RoomRequest, request: Request) -> None:
         method = request.method
         try:
             if method == mcp.PING:
-                self._answer(asked, jsonrpc.result_response(asked.id, _PONG))
+                self._respond(room_request, jsonrpc.result_response(room_request.id, _PONG))
             elif method == mcp.INITIALIZE:
-                self._introduce(member, asked)
+                self._initialize(member, room_request)
             else:
                 call = create_call(member, request)
-                asked.call = call
-                call.context = asked
-                call.on_notification = self._hear
-                call.on_done = self._done
+                room_request.call = call
+                call.context = room_request
+                call.on_notification = self._on_notification
+                call.on_done = self._on_result
                 self._pipeline.begin(call)
         except InterlockError as error:
-            self._refuse(asked, error)
+            self._respond_error(room_request, error)
         except Exception:
-            _log.exception("topic %s: failed to handle a request", self._seat.topic)
-            self._refuse(
-                asked, InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            _log.exception("topic %s: failed to handle a request", self._participant.topic)
+            self._respond_error(
+                room_request,
+                InterlockError(INTERNAL, "The node failed on this request; see its log."),
             )
 
-    def _introduce(self, member: Member, asked: RoomRequest, again: bool = False) -> None:
+    def _initialize(
+        self, member: Member, room_request: RoomRequest, is_retry: bool = False
+    ) -> None:
         """Respond to `initialize`. It creates no session: rooms have none. Raises
         InterlockError."""
         call = Call(
@@ -222,87 +232,104 @@ class NodeRequestHandler:
         )
         try:
             self._pipeline.admit(call)
-        except PendingIdentity as unsettled:
-            if again:
+        except PendingIdentity as pending_identity:
+            if is_retry:
                 raise
-            task = asyncio.get_running_loop().create_task(self._settle(unsettled, member, asked))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            task = asyncio.get_running_loop().create_task(
+                self._retry_initialize(pending_identity, member, room_request)
+            )
+            self._identity_tasks.add(task)
+            task.add_done_callback(self._identity_tasks.discard)
             return
         result = self._hello.initialize_result(REVISION)
-        self._answer(asked, jsonrpc.result_response(asked.id, result))
+        self._respond(room_request, jsonrpc.result_response(room_request.id, result))
 
-    async def _settle(self, unsettled: PendingIdentity, member: Member, asked: RoomRequest) -> None:
-        await unsettled.resolve()
-        if self._is_open(asked):
+    async def _retry_initialize(
+        self, pending_identity: PendingIdentity, member: Member, room_request: RoomRequest
+    ) -> None:
+        await pending_identity.()
+        if self._is_pending(room_request):
             try:
-                self._introduce(member, asked, again=True)
+                self._initialize(member, room_request, is_retry=True)
             except InterlockError as error:
-                self._refuse(asked, error)
+                self._respond_error(room_request, error)
 
-    def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def _on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """Forward progress notifications of the upstream. Other notifications are ignored."""
-        asked = cast("RoomRequest", call.context)
+        room_request = cast("RoomRequest", call.context)
         if method == mcp.PROGRESS:
             message = jsonrpc.notification(method, params)
-            self._say(asked, kinds.request_kind(method), message)
+            self._send(room_request, kinds.request_kind(method), message)
 
     # -- responses
 
-    def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        asked = cast("RoomRequest", call.context)
+    def _on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        room_request = cast("RoomRequest", call.context)
         if outcome is not None:
             try:
                 result = convert_result(outcome, call.client, self._hello.server_info, call.method)
-                self._answer(asked, jsonrpc.result_response(asked.id, result))
+                self._respond(room_request, jsonrpc.result_response(room_request.id, result))
                 return
-            except InterlockError as unwritable:
-                error = unwritable
+            except InterlockError as conversion_error:
+                error = conversion_error
         assert error is not None
-        self._refuse(asked, error)
+        self._respond_error(room_request, error)
 
-    def _refuse(self, asked: RoomRequest, error: InterlockError) -> None:
+    def _respond_error(self, room_request: RoomRequest, error: InterlockError) -> None:
         """Respond with an error, unless the request was cancelled or addressed to everybody."""
-        if asked.to_all or error.failure is CANCELLED:
-            self._forget(asked)
+        if room_request.is_broadcast or error.failure is CANCELLED:
+            self._remove(room_request)
             return
-        self._answer(asked, write_error(asked.id, adapt_error(error), asked.client)[1])
+        self._respond(
+            room_request, write_error(room_request.id, adapt_error(error), room_request.client)[1]
+        )
 
-    def _answer(self, asked: RoomRequest, payload: bytes) -> None:
-        self._forget(asked)
-        if self._say(asked, asked.kind, payload):
+    def _respond(self, room_request: RoomRequest, payload: bytes) -> None:
+        self._remove(room_request)
+        if self._send(room_request, room_request.kind, payload):
             return
-        too_long = InterlockError(
+        too_long_error = InterlockError(
             PAYLOAD_TOO_LARGE,
             f"The response has {len(payload)} bytes, which is too long for a topic. If this was a "
             "call, it was executed. Request less data, or connect to the node over MCP.",
         )
-        self._say(asked, asked.kind, write_error(asked.id, too_long, asked.client)[1])
+        self._send(
+            room_request,
+            room_request.kind,
+            write_error(room_request.id, too_long_error, room_request.client)[1],
+        )
 
-    def _say(self, asked: RoomRequest, kind: str, payload: bytes) -> bool:
+    def _send(self, room_request: RoomRequest, kind: str, payload: bytes) -> bool:
         """Send a message. Returns False if it is too long."""
         try:
-            self._seat.say(kind, payload, [asked.who], asked.envelope)
+            self._participant.send(
+                kind, payload, [room_request.participant], room_request.envelope_id
+            )
         except InterlockError as error:
             if error.failure is PAYLOAD_TOO_LARGE:
                 return False
-            _log.info("topic %s: cannot send a response: %s", self._seat.topic, error.message)
+            _log.info(
+                "topic %s: cannot send a response: %s", self._participant.topic, error.message
+            )
         return True
 
-    def _give_up(self, asked: RoomRequest, reason: str) -> None:
-        self._forget(asked)
-        if asked.call is not None:
-            self._pipeline.cancel(asked.call, reason)
+    def _cancel(self, room_request: RoomRequest, reason: str) -> None:
+        self._remove(room_request)
+        if room_request.call is not None:
+            self._pipeline.cancel(room_request.call, reason)
 
-    def _is_open(self, asked: RoomRequest) -> bool:
-        return self._under_way.get(asked.who, {}).get(asked.envelope) is asked
+    def _is_pending(self, room_request: RoomRequest) -> bool:
+        return (
+            self._pending.get(room_request.participant, {}).get(room_request.envelope_id)
+            is room_request
+        )
 
-    def _forget(self, asked: RoomRequest) -> None:
-        if self._is_open(asked):
-            some = self._under_way[asked.who]
-            del some[asked.envelope]
-            if not some:
-                del self._under_way[asked.who]
+    def _remove(self, room_request: RoomRequest) -> None:
+        if self._is_pending(room_request):
+            requests = self._pending[room_request.participant]
+            del requests[room_request.envelope_id]
+            if not requests:
+                del self._pending[room_request.participant]
 
 
 def _make_room_request(member: Member, head: EnvelopeHeader, request: Request) -> RoomRequest:
@@ -327,17 +354,17 @@ def _read_request_id(payload: bytes) -> bytes:
     return jsonrpc.NULL
 
 
-def make_client(who: str) -> Client:
+def make_client(participant: str) -> Client:
     """Return the program behind a participant. It has no client capabilities, so it gets no client
     requests."""
-    return Client(mcp.Era.SESSION, REVISION, who)
+    return Client(mcp.Era.SESSION, REVISION, participant)
 
 
-def create_call(member: Member, asked: Request | ProposalPayload) -> Call:
+def create_call(member: Member, request: Request | ProposalPayload) -> Call:
     """Create the call that a participant requests or proposes. Raises ProtocolError."""
-    params = jsonrpc.decode_members(asked.params)
+    params = jsonrpc.decode_members(request.params)
     call = read_call(
-        asked.method,
+        request.method,
         params,
         read_meta(params),
         face=TOPIC_SERVER,
@@ -349,7 +376,7 @@ def create_call(member: Member, asked: Request | ProposalPayload) -> Call:
     if call.extra_params:
         names = ", ".join(f"`{name[:50]}`" for name in list(call.extra_params)[:_MAX_NAMES])
         raise ProtocolError(
-            f"In a topic, `params` of {asked.method} must not have {names}. Remove them.",
+            f"In a topic, `params` of {request.method} must not have {names}. Remove them.",
             INVALID_PARAMS,
         )
     return call

@@ -60,7 +60,7 @@ class _QueuedMessage(msgspec.Struct, gc=False):
     text: bytes
     head: EnvelopeHeader
     frame: bytes
-    without: Member | None
+    excluded: Member | None
     sender: Member | None = None
     """None: the gateway."""
 
@@ -93,41 +93,44 @@ class Room:
         self._new_id = new_id
         self._now = now
         self._on_violation = on_violation
-        self._on_flood = on_flood or self._flooded
-        self._pending: list[_QueuedMessage] = []
-        self._pending_bytes = 0
-        self._fresh: dict[Member, int] = {}
+        self._on_flood = on_flood or self._disconnect_flooder
+        self._messages: list[_QueuedMessage] = []
+        self._message_bytes = 0
+        self._new_members: dict[Member, int] = {}
         """Members that joined in this turn, and the number of messages that were queued before
         them."""
         self._flushing = False
-        self._allowances = MemberRateLimits(clock)
-        self._refused_of_gone = 0
+        self._rate_limits = MemberRateLimits(clock)
+        self._rejected_of_former_members = 0
 
     @property
-    def refused(self) -> int:
+    def rejected(self) -> int:
         """The number of messages rejected since the room was opened, including those of former
         members."""
-        return self._refused_of_gone + sum(member.refused for member in self.members.values())
+        return self._rejected_of_former_members + sum(
+            member.rejected for member in self.members.values()
+        )
 
     # -- members
 
-    def check(self, id: str, caller: Caller, *, inside: bool = False) -> None:
+    def check_join(self, id: str, caller: Caller, *, internal: bool = False) -> None:
         """Raise InterlockError if this member cannot join now."""
-        present = self.members.get(id)
-        if present is None:
-            if caller.kind == GUEST and self._guests() >= self.settings.most_guests:
+        current = self.members.get(id)
+        if current is None:
+            if caller.kind == GUEST and self._guests() >= self.settings.guest_limit:
                 raise InterlockError(
                     TOO_BUSY,
                     f"The topic {self.name} has too many guests. Join with a token, or try again "
                     "later.",
                 )
-            if not inside and len(self.members) >= self.settings.most:
+            if not internal and len(self.members) >= self.settings.max_participants:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"The topic {self.name} is full: it has {self.settings.most} participants. "
+                    f"The topic {self.name} is full: it has {self.settings.max_participants} "
+                    "participants. "
                     "Try again later.",
                 )
-        elif inside or present.inside or not _is_same_caller(present.caller, caller):
+        elif internal or current.internal or not _is_same_caller(current.caller, caller):
             raise InterlockError(
                 FORBIDDEN,
                 f"The id {id!r} is in use by another participant of the topic {self.name}. "
@@ -143,23 +146,23 @@ class Room:
         A second connection of the same participant replaces the first. It is announced only to
         members of the node itself, which may have sent a request to the first connection.
         """
-        self.check(member.id, member.caller, inside=member.inside)
-        older = self.members.get(member.id)
-        if older is not None:
+        self.check_join(member.id, member.caller, internal=member.internal)
+        previous = self.members.get(member.id)
+        if previous is not None:
             self.flush()
-        elif self._pending:
+        elif self._messages:
             # Not flushed: when many join at once, each gets the announcements in one batch.
-            self._fresh[member] = len(self._pending)
+            self._new_members[member] = len(self._messages)
         self.members[member.id] = member
-        self._allowances.came(member.id)
-        self._welcome(member)
-        if older is None or older.capabilities != member.capabilities:
-            self._tell_of(member, JOIN)
-        elif older is not None:
-            self._tell_own(member)
-        if older is not None:
-            self._refused_of_gone += older.refused
-            older.outlet.close(
+        self._rate_limits.on_join(member.id)
+        self._send_welcome(member)
+        if previous is None or previous.capabilities != member.capabilities:
+            self._announce(member, JOIN)
+        elif previous is not None:
+            self._announce_internally(member)
+        if previous is not None:
+            self._rejected_of_former_members += previous.rejected
+            previous.sink.close(
                 REPLACED_CODE,
                 f"{member.id} joined with another connection. A participant has one connection: "
                 "give each program a token of its own.",
@@ -169,198 +172,200 @@ class Room:
         """Remove a member. Does nothing if another connection has replaced it."""
         if self.members.get(member.id) is not member:
             return
-        if any(said.sender is member for said in self._pending):
+        if any(message.sender is member for message in self._messages):
             # While the sender is still known: another member may have that id in a moment.
             self.flush()
         del self.members[member.id]
-        self._refused_of_gone += member.refused
-        self._fresh.pop(member, None)
+        self._rejected_of_former_members += member.rejected
+        self._new_members.pop(member, None)
         # The next guest with this id is another one.
-        self._allowances.left(member.id, comes_back=member.caller.kind != GUEST)
+        self._rate_limits.on_leave(member.id, keeps_id=member.caller.kind != GUEST)
         log.debug("%s left the topic %s: %s", member.id, self.name, reason)
-        self._tell_of(member, LEAVE)
+        self._announce(member, LEAVE)
 
-    def regrant(self, member: Member, capabilities: Sequence[str]) -> None:
+    def change_capabilities(self, member: Member, capabilities: Sequence[str]) -> None:
         """Change the capabilities of a member: welcome it again and announce it to the others."""
         if self.members.get(member.id) is not member:
             return
         self.flush()
         member.capabilities = tuple(capabilities)
         member.grants = compile_grants(member.capabilities)
-        self._welcome(member)
-        self._tell_of(member, JOIN, without=member)
+        self._send_welcome(member)
+        self._announce(member, JOIN, excluded=member)
 
-    def lost(self, member: Member, loss: MessageLoss) -> None:
+    def report_loss(self, member: Member, loss: MessageLoss) -> None:
         """Tell a slow reader how many messages it lost, and who is in the room now."""
         if self.members.get(member.id) is not member:
             return
-        self._fail(
+        self._send_error(
             member,
             MESSAGES_LOST.mcpx,
-            f"You read too slowly and lost {loss.lost} messages. A welcome message with the "
+            f"You read too slowly and lost {loss.count} messages. A welcome message with the "
             "participants and your capabilities follows.",
             "",
-            lost=loss.lost,
+            lost=loss.count,
             first=loss.first,
             last=loss.last,
             kinds=loss.kinds,
         )
-        self._welcome(member)
+        self._send_welcome(member)
 
     # -- messages
 
-    def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
+    def send(self, member: Member, text: bytes) -> EnvelopeHeader | None:
         """Forward a message at the end of this turn. Returns None if it was rejected; the sender
         was told."""
         if self.members.get(member.id) is not member:
             return None
         rate = self.settings.messages_per_second
-        if not (rate is None or member.inside or self._allowances.may_say(member.id, rate)):
+        if not (
+            rate is None or member.internal or self._rate_limits.allows_message(member.id, rate)
+        ):
             # Checked first: parsing a message costs the same if it is rejected afterwards.
-            self._too_much(member, text, rate)
+            self._reject_above_rate(member, text, rate)
             return None
         try:
             head = read_head(text)
         except EnvelopeError as error:
-            self._refuse(member, error.failure.mcpx, error.message, error.id, error.kind)
+            self._reject(member, error.failure.mcpx, error.message, error.id, error.kind)
             return None
         kind = head.kind
         if head.sender != member.id:
-            why = f"You are {member.id!r} here and cannot send as {head.sender[:100]!r}."
-            self._refuse(member, IDENTITY_MISMATCH.mcpx, why, head.id, kind)
+            reason = f"You are {member.id!r} here and cannot send as {head.sender[:100]!r}."
+            self._reject(member, IDENTITY_MISMATCH.mcpx, reason, head.id, kind)
             return None
         if not member.grants.grants(kind):
-            self._violation(member, head)
+            self._reject_capability(member, head)
             return None
         self._queue(_QueuedMessage(text, head, text_frame(text), member, member))
         return head
 
-    def blame(self, member: Member, error: str, kind: str) -> None:
+    def count_rejection(self, member: Member, error: str, kind: str) -> None:
         """Count a forwarded message as rejected, because a member of the node itself found it
         invalid."""
         if self.members.get(member.id) is member:
-            self._count(member, error, kind)
+            self._count_rejection(member, error, kind)
 
     def flush(self) -> None:
         """Send the messages of this turn."""
-        pending = self._pending
-        if not pending or self._flushing:
+        messages = self._messages
+        if not messages or self._flushing:
             return
-        fresh = self._fresh
-        self._pending, self._fresh = [], {}
-        self._pending_bytes = 0
+        new_members = self._new_members
+        self._messages, self._new_members = [], {}
+        self._message_bytes = 0
         self._flushing = True
         try:
-            self._deliver(pending, fresh)
+            self._deliver(messages, new_members)
         finally:
             self._flushing = False
 
     # -- delivery
 
-    def _queue(self, said: _QueuedMessage) -> None:
-        pending = self._pending
-        if not pending:
+    def _queue(self, message: _QueuedMessage) -> None:
+        messages = self._messages
+        if not messages:
             self._call_soon(self.flush)
-        pending.append(said)
-        self._pending_bytes += len(said.frame)
-        if len(pending) > MAX_MESSAGES_PER_TURN or self._pending_bytes > MAX_BYTES_PER_TURN:
+        messages.append(message)
+        self._message_bytes += len(message.frame)
+        if len(messages) > MAX_MESSAGES_PER_TURN or self._message_bytes > MAX_BYTES_PER_TURN:
             self.flush()
 
-    def _deliver(self, pending: list[_QueuedMessage], fresh: dict[Member, int]) -> None:
+    def _deliver(self, messages: list[_QueuedMessage], new_members: dict[Member, int]) -> None:
         """Send the queued messages. This loop runs for every receiver of every message, so it is
         short."""
-        whole = _make_batch(pending)
-        apart = {said.without for said in pending} | fresh.keys()
-        addressed = any(said.head.to for said in pending)
-        sorting: _BatchSelector | None = None
+        full_batch = _make_batch(messages)
+        special_members = {message.excluded for message in messages} | new_members.keys()
+        addressed = any(message.head.to for message in messages)
+        selector: _BatchSelector | None = None
         for member in tuple(self.members.values()):
-            batch = whole
-            if member in apart or (addressed and member.routing == DIRECTED):
-                sorting = sorting or _BatchSelector(pending, fresh)
-                own = sorting.batch_for(member)
-                if own is None:
+            batch = full_batch
+            if member in special_members or (addressed and member.routing == DIRECTED):
+                selector = selector or _BatchSelector(messages, new_members)
+                member_batch = selector.batch_for(member)
+                if member_batch is None:
                     continue
-                batch = own
+                batch = member_batch
             try:
-                member.outlet.deliver(batch)
+                member.sink.deliver(batch)
             except Exception:
-                self._broken(member)
+                self._log_failed_delivery(member)
 
-    def _broken(self, member: Member) -> None:
+    def _log_failed_delivery(self, member: Member) -> None:
         """Log a failed delivery. A failing sink must not cost the other members their messages."""
         log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
 
-    def _hand_alone(self, member: Member, text: bytes, head: EnvelopeHeader) -> None:
+    def _deliver_to(self, member: Member, text: bytes, head: EnvelopeHeader) -> None:
         try:
-            member.outlet.deliver(Batch(text_frame(text), (text,), (head,), (None,)))
+            member.sink.deliver(Batch(text_frame(text), (text,), (head,), (None,)))
         except Exception:
-            self._broken(member)
+            self._log_failed_delivery(member)
 
-    def _welcome(self, member: Member) -> None:
+    def _send_welcome(self, member: Member) -> None:
         id = self._new_id()
         others = [other for other in self.members.values() if other is not member]
         text = system.write_welcome(id, self._now(), member, others)
-        self._hand_alone(member, text, EnvelopeHeader(id, WELCOME, GATEWAY, (member.id,)))
+        self._deliver_to(member, text, EnvelopeHeader(id, WELCOME, GATEWAY, (member.id,)))
 
-    def _tell_of(self, member: Member, event: str, without: Member | None = None) -> None:
+    def _announce(self, member: Member, event: str, excluded: Member | None = None) -> None:
         id = self._new_id()
         capabilities = member.capabilities if event == JOIN else None
         text = system.write_presence(id, self._now(), event, member.id, capabilities)
         self._queue(
-            _QueuedMessage(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), without)
+            _QueuedMessage(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), excluded)
         )
 
-    def _tell_own(self, member: Member) -> None:
+    def _announce_internally(self, member: Member) -> None:
         """Announce the new connection of a member to the members of the node itself."""
         id = self._new_id()
         text = system.write_presence(id, self._now(), JOIN, member.id, member.capabilities)
-        for own in tuple(self.members.values()):
-            if own.inside:
-                self._hand_alone(own, text, EnvelopeHeader(id, PRESENCE, GATEWAY))
+        for internal_member in tuple(self.members.values()):
+            if internal_member.internal:
+                self._deliver_to(internal_member, text, EnvelopeHeader(id, PRESENCE, GATEWAY))
 
-    def _violation(self, member: Member, head: EnvelopeHeader) -> None:
+    def _reject_capability(self, member: Member, head: EnvelopeHeader) -> None:
         kind = head.kind
-        why = f"You lack capability for '{kind}'"
+        reason = f"You lack capability for '{kind}'"
         if is_reserved(kind):
-            why += ": it is reserved for the gateway"
-        stays = self._refuse(
+            reason += ": it is reserved for the gateway"
+        is_connected = self._reject(
             member,
             CAPABILITY_VIOLATION.mcpx,
-            why,
+            reason,
             head.id,
             kind,
             attempted_kind=kind,
             your_capabilities=member.capabilities,
         )
-        if stays and self.settings.notice:
-            self._notice(member, head)
+        if is_connected and self.settings.notice:
+            self._notify_others(member, head)
 
-    def _refuse(
-        self, member: Member, error: str, why: str, about: str, kind: str, **more: Any
+    def _reject(
+        self, member: Member, error: str, reason: str, about: str, kind: str, **members: Any
     ) -> bool:
         """Reject a message and tell its sender. Returns False if the sender was disconnected for
         it."""
-        stays = self._count(member, error, kind)
-        if stays:
-            self._fail(member, error, why, about, **more)
-        return stays
+        is_connected = self._count_rejection(member, error, kind)
+        if is_connected:
+            self._send_error(member, error, reason, about, **members)
+        return is_connected
 
-    def _count(self, member: Member, error: str, kind: str = "") -> bool:
+    def _count_rejection(self, member: Member, error: str, kind: str = "") -> bool:
         """Count a rejected message. Returns False if its sender was disconnected for too many of
         them."""
-        member.refused += 1
+        member.rejected += 1
         self._on_violation(member, error, kind)
-        if member.inside or self._allowances.may_be_refused(member.id):
+        if member.internal or self._rate_limits.allows_rejection(member.id):
             return True
-        why = f"More than {MAX_REJECTIONS_PER_SECOND} of your messages a second were rejected."
-        self._on_flood(member, why)
+        reason = f"More than {MAX_REJECTIONS_PER_SECOND} of your messages a second were rejected."
+        self._on_flood(member, reason)
         return False
 
-    def _too_much(self, member: Member, text: bytes, rate: int) -> None:
+    def _reject_above_rate(self, member: Member, text: bytes, rate: int) -> None:
         """Reject a message above the rate limit. The sender is told at a limited rate; otherwise
         the message is not even parsed."""
-        if not self._allowances.may_be_answered(member.id):
-            self._count(member, TOO_BUSY.mcpx)
+        if not self._rate_limits.allows_rate_error(member.id):
+            self._count_rejection(member, TOO_BUSY.mcpx)
             return
         try:
             head = read_head(text)
@@ -368,25 +373,27 @@ class Room:
             about, kind = error.id, error.kind
         else:
             about, kind = head.id, head.kind
-        why = f"The rate limit is {rate} messages a second. Wait, then send the message again."
-        self._refuse(member, TOO_BUSY.mcpx, why, about, kind)
+        reason = f"The rate limit is {rate} messages a second. Wait, then send the message again."
+        self._reject(member, TOO_BUSY.mcpx, reason, about, kind)
 
-    def _flooded(self, member: Member, why: str) -> None:
-        self.leave(member, why)
-        member.outlet.close(SLOW_READER_CODE, why)
+    def _disconnect_flooder(self, member: Member, reason: str) -> None:
+        self.leave(member, reason)
+        member.sink.close(SLOW_READER_CODE, reason)
 
-    def _fail(self, member: Member, error: str, why: str, about: str, **more: Any) -> None:
+    def _send_error(
+        self, member: Member, error: str, reason: str, about: str, **members: Any
+    ) -> None:
         id, to, correlation = self._new_id(), (member.id,), about or None
-        text = system.error(id, self._now(), to, error, why, correlation, **more)
-        self._hand_alone(member, text, EnvelopeHeader(id, ERROR, GATEWAY, to, correlation))
+        text = system.write_error(id, self._now(), to, error, reason, correlation, **members)
+        self._deliver_to(member, text, EnvelopeHeader(id, ERROR, GATEWAY, to, correlation))
 
-    def _notice(self, member: Member, head: EnvelopeHeader) -> None:
+    def _notify_others(self, member: Member, head: EnvelopeHeader) -> None:
         """Tell the others about a violation, at a limited rate: rejected messages must not fill the
         room."""
-        if not self._allowances.may_be_noticed(member.id):
+        if not self._rate_limits.allows_notice(member.id):
             return
         id, kind = self._new_id(), head.kind
-        text = system.error(
+        text = system.write_error(
             id,
             self._now(),
             (),
@@ -396,23 +403,23 @@ class Room:
             attempted_kind=kind,
             participant=member.id,
         )
-        told = EnvelopeHeader(id, ERROR, GATEWAY, (), head.id)
-        self._queue(_QueuedMessage(text, told, text_frame(text), member))
+        notice_head = EnvelopeHeader(id, ERROR, GATEWAY, (), head.id)
+        self._queue(_QueuedMessage(text, notice_head, text_frame(text), member))
 
 
-def _is_same_caller(one: Caller, other: Caller) -> bool:
-    return one.name == other.name and one.kind == other.kind
+def _is_same_caller(first: Caller, second: Caller) -> bool:
+    return first.name == second.name and first.kind == second.kind
 
 
-def _make_batch(said: list[_QueuedMessage]) -> Batch:
-    if len(said) == 1:
-        only = said[0]
-        return Batch(only.frame, (only.text,), (only.head,), (only.sender,))
+def _make_batch(messages: list[_QueuedMessage]) -> Batch:
+    if len(messages) == 1:
+        message = messages[0]
+        return Batch(message.frame, (message.text,), (message.head,), (message.sender,))
     return Batch(
-        b"".join([one.frame for one in said]),
-        tuple([one.text for one in said]),
-        tuple([one.head for one in said]),
-        tuple([one.sender for one in said]),
+        b"".join([message.frame for message in messages]),
+        tuple([message.text for message in messages]),
+        tuple([message.head for message in messages]),
+        tuple([message.sender for message in messages]),
     )
 
 
@@ -420,27 +427,35 @@ class _BatchSelector:
     """Chooses the messages of a turn for each member. Members with the same messages share a
     batch."""
 
-    def __init__(self, pending: list[_QueuedMessage], fresh: dict[Member, int]) -> None:
-        self._pending = pending
-        self._fresh = fresh
-        self._addresses = [_make_recipient_test(said.head.to) for said in pending]
-        self._made: dict[tuple[bool, ...], Batch | None] = {}
+    def __init__(self, messages: list[_QueuedMessage], new_members: dict[Member, int]) -> None:
+        self._messages = messages
+        self._new_members = new_members
+        self._addresses = [_make_recipient_test(message.head.to) for message in messages]
+        self._batches: dict[tuple[bool, ...], Batch | None] = {}
 
     def batch_for(self, member: Member) -> Batch | None:
         """Return the batch of a member, or None if it is empty."""
-        directed, id, since = member.routing == DIRECTED, member.id, self._fresh.get(member, 0)
-        takes = tuple(
+        directed, id, first_index = (
+            member.routing == DIRECTED,
+            member.id,
+            self._new_members.get(member, 0),
+        )
+        selection = tuple(
             [
-                place >= since
-                and said.without is not member
-                and (not directed or self._addresses[place](id))
-                for place, said in enumerate(self._pending)
+                index >= first_index
+                and message.excluded is not member
+                and (not directed or self._addresses[index](id))
+                for index, message in enumerate(self._messages)
             ]
         )
-        if takes not in self._made:
-            chosen = [said for said, wanted in zip(self._pending, takes, strict=True) if wanted]
-            self._made[takes] = _make_batch(chosen) if chosen else None
-        return self._made[takes]
+        if selection not in self._batches:
+            messages = [
+                message
+                for message, is_selected in zip(self._messages, selection, strict=True)
+                if is_selected
+            ]
+            self._batches[selection] = _make_batch(messages) if messages else None
+        return self._batches[selection]
 
 
 def _make_recipient_test(to: tuple[str, ...]) -> Callable[[str], bool]:

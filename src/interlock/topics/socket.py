@@ -65,7 +65,7 @@ class TopicSocket(WebSocketConnection):
         *,
         settings: TopicConfig,
         on_text: Callable[[bytes], object],
-        on_gone: Callable[[str], None],
+        on_disconnect: Callable[[str], None],
         on_resumed: Callable[[MessageLoss], None],
         call_later: CallLater,
         unread: RoomBacklog | None = None,
@@ -84,45 +84,45 @@ class TopicSocket(WebSocketConnection):
             now: returns the time as RFC 3339 text.
         """
         self.on_text = on_text
-        self.on_gone = on_gone
+        self.on_disconnect = on_disconnect
         self.on_resumed = on_resumed
-        self.on_lost: Callable[[], None] = _ignore_event
+        self.on_connection_lost: Callable[[], None] = _ignore_event
         """Called last, when the connection is closed."""
         self._settings = settings
         share = GUEST_QUEUE_DIVISOR if guest else 1
-        self._queue = max(1, settings.queue // share)
-        self._queue_bytes = settings.queue_bytes // share
-        self._unread = unread or RoomBacklog()
-        self._most_unread = settings.unread // 2 if guest else settings.unread
+        self._max_queued_messages = max(1, settings.queue // share)
+        self._max_queued_bytes = settings.queue_bytes // share
+        self._backlog = unread or RoomBacklog()
+        self._max_backlog_bytes = settings.unread // 2 if guest else settings.unread
         self._now = now
         self.is_open = True
-        self._flowing = True
+        self._can_write = True
         """True if messages are written at once. False in every other state."""
-        self._paused = False
+        self._is_paused = False
         """True if the buffer of the transport is full."""
-        self._kept: deque[tuple[bytes, int]] = deque()
+        self._queued: deque[tuple[bytes, int]] = deque()
         """Queued frames, with the number of messages in each."""
-        self._kept_messages = 0
-        self._kept_bytes = 0
+        self._queued_messages = 0
+        self._queued_bytes = 0
         self._loss = MessageLoss()
-        self._told_gone = False
-        self._heard = True
+        self._is_disconnect_reported = False
+        self._has_received = True
         """True if data arrived since the last check."""
-        self._pinged = False
-        self._unanswered: bytes | None = None
+        self._is_ping_sent = False
+        self._pending_pong: bytes | None = None
         """The last ping that arrived while nothing could be written."""
-        self._begun = False
+        self._was_incomplete = False
         """True if a message was incomplete at the last check."""
-        self._finished = 0
-        self._unfinished = 0.0
+        self._finished_messages = 0
+        self._incomplete_seconds = 0.0
         """Seconds for which that message has been incomplete, at least."""
-        self._signs = 0
+        self._ping_count = 0
         """The number of pings and pongs in this second."""
-        self._second: Timer | None = None
-        self._unsent_before = 0
-        self._stall: Timer | None = None
-        self._draining: Timer | None = None
-        self._looking: Timer | None = call_later(settings.ping, self._look)
+        self._ping_timer: Timer | None = None
+        self._last_unsent_bytes = 0
+        self._stall_timer: Timer | None = None
+        self._drain_timer: Timer | None = None
+        self._check_timer: Timer | None = call_later(settings.ping, self._check_alive)
         super().__init__(
             transport,
             is_client=False,
@@ -138,12 +138,12 @@ class TopicSocket(WebSocketConnection):
         """The number of bytes that wait until the peer reads."""
         if self._transport.is_closing():
             return 0
-        return int(self._transport.get_write_buffer_size()) + self._kept_bytes
+        return int(self._transport.get_write_buffer_size()) + self._queued_bytes
 
     # -- asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._has_received = True
         for event in self._decoder.feed(data):
             if type(event) is not bytes:
                 self._handle_event(event)
@@ -151,20 +151,20 @@ class TopicSocket(WebSocketConnection):
                 self.on_text(event)
 
     def pause_writing(self) -> None:
-        self._paused = True
-        self._flowing = False
-        if self.is_open and self._stall is None:
-            self._unsent_before = self._transport.get_write_buffer_size()
-            self._stall = self._call_later(self._settings.stalled, self._stalled)
+        self._is_paused = True
+        self._can_write = False
+        if self.is_open and self._stall_timer is None:
+            self._last_unsent_bytes = self._transport.get_write_buffer_size()
+            self._stall_timer = self._call_later(self._settings.stalled, self._on_stall)
 
     def resume_writing(self) -> None:
-        self._paused = False
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-        if self._unanswered is not None and self.is_open:
-            self._write(pong_frame(self._unanswered))
-            self._unanswered = None
+        self._is_paused = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        if self._pending_pong is not None and self.is_open:
+            self._write(pong_frame(self._pending_pong))
+            self._pending_pong = None
         self._drain()
 
     def eof_received(self) -> None:
@@ -174,17 +174,17 @@ class TopicSocket(WebSocketConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.on_lost()
+        self.on_connection_lost()
 
     # -- MessageSink
 
     def deliver(self, batch: Batch) -> None:
         """Send or queue messages. Called for every member in every turn, so the common case is one
         test and one write."""
-        if self._flowing:
+        if self._can_write:
             self._write(batch.frames)
         elif self.is_open:
-            self._keep(batch)
+            self._enqueue(batch)
 
     def close(self, code: int, reason: str) -> None:
         """Send the reason behind all pending data and close. No message is accepted after this.
@@ -193,7 +193,7 @@ class TopicSocket(WebSocketConnection):
         closed.
         """
         if self.is_open:
-            self._shut()
+            self._stop_traffic()
             self._send_close(code, reason)
 
     def abort(self) -> None:
@@ -203,41 +203,47 @@ class TopicSocket(WebSocketConnection):
 
     # -- slow readers
 
-    def _keep(self, batch: Batch) -> None:
+    def _enqueue(self, batch: Batch) -> None:
         """Queue the messages that fit.
 
         After the first that does not fit, nothing is queued until the peer has read everything and
         was told, so that the loss is one gap.
         """
         count, size = len(batch.texts), len(batch.frames)
-        if self._loss.lost:
-            self._lose(batch, 0)
-        elif self._kept_messages + count <= self._queue and size <= self._room_left():
-            self._put(batch.frames, count)
+        if self._loss.count:
+            self._count_lost(batch, 0)
+        elif (
+            self._queued_messages + count <= self._max_queued_messages
+            and size <= self._remaining_bytes()
+        ):
+            self._append(batch.frames, count)
         elif self._settings.overflow == "close":
-            why = f"You did not read {self._kept_messages} messages. The queue is full."
-            self._shut()
-            self._send_close(SLOW_READER_CODE, why)
+            reason = f"You did not read {self._queued_messages} messages. The queue is full."
+            self._stop_traffic()
+            self._send_close(SLOW_READER_CODE, reason)
             # Later: the room is iterating over its members.
-            self._call_later(0.0, lambda: self._end(why))
+            self._call_later(0.0, lambda: self._end(reason))
         else:
-            self._lose(batch, self._keep_some(batch))
+            self._count_lost(batch, self._enqueue_part(batch))
 
-    def _room_left(self) -> int:
+    def _remaining_bytes(self) -> int:
         """Return how many more bytes may be queued, by the limits of this socket and of the
         room."""
-        return min(self._queue_bytes - self._kept_bytes, self._most_unread - self._unread.bytes)
+        return min(
+            self._max_queued_bytes - self._queued_bytes,
+            self._max_backlog_bytes - self._backlog.bytes,
+        )
 
-    def _put(self, frames: bytes, count: int) -> None:
-        self._kept.append((frames, count))
-        self._kept_messages += count
-        self._kept_bytes += len(frames)
-        self._unread.bytes += len(frames)
+    def _append(self, frames: bytes, count: int) -> None:
+        self._queued.append((frames, count))
+        self._queued_messages += count
+        self._queued_bytes += len(frames)
+        self._backlog.bytes += len(frames)
 
-    def _keep_some(self, batch: Batch) -> int:
+    def _enqueue_part(self, batch: Batch) -> int:
         """Queue as many messages of a batch as fit. Returns their number."""
-        messages = self._queue - self._kept_messages
-        size = self._room_left()
+        messages = self._max_queued_messages - self._queued_messages
+        size = self._remaining_bytes()
         frames: list[bytes] = []
         for text in batch.texts[:messages]:
             frame = text_frame(text)
@@ -246,100 +252,100 @@ class TopicSocket(WebSocketConnection):
                 break
             frames.append(frame)
         if frames:
-            self._put(b"".join(frames), len(frames))
+            self._append(b"".join(frames), len(frames))
         return len(frames)
 
-    def _lose(self, batch: Batch, start: int) -> None:
+    def _count_lost(self, batch: Batch, start: int) -> None:
         loss = self._loss
         loss.last = self._now()
         loss.first = loss.first or loss.last
         kinds = loss.kinds
         for head in batch.heads[start:]:
-            loss.lost += 1
+            loss.count += 1
             kind = head.kind if head.kind in kinds or len(kinds) < MAX_LOST_KINDS else OTHER_KINDS
             kinds[kind] = kinds.get(kind, 0) + 1
 
     def _drain(self) -> None:
         """Write the queue, a part in each turn: some transports report only at the end of a turn
         that their buffer is full."""
-        if self._draining is not None:
-            self._draining.cancel()
-            self._draining = None
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
         part: list[bytes] = []
         size = 0
-        while self._kept and not self._paused and size < MAX_UNSENT_BYTES:
-            frames, count = self._kept.popleft()
-            self._kept_messages -= count
-            self._kept_bytes -= len(frames)
-            self._unread.bytes -= len(frames)
+        while self._queued and not self._is_paused and size < MAX_UNSENT_BYTES:
+            frames, count = self._queued.popleft()
+            self._queued_messages -= count
+            self._queued_bytes -= len(frames)
+            self._backlog.bytes -= len(frames)
             size += len(frames)
             part.append(frames)
         if not self.is_open:
             return
         if part:
             self._write(b"".join(part))
-        if self._paused:
+        if self._is_paused:
             return
         if part:
             # Also after the last part: only then the transport reports a full buffer.
-            self._draining = self._call_later(0.0, self._drain)
+            self._drain_timer = self._call_later(0.0, self._drain)
             return
-        self._flowing = True
-        if self._loss.lost:
+        self._can_write = True
+        if self._loss.count:
             loss, self._loss = self._loss, MessageLoss()
             self.on_resumed(loss)
 
-    def _stalled(self) -> None:
+    def _on_stall(self) -> None:
         """Disconnect a peer that has read nothing for too long. A peer that has read something may
         stay."""
-        self._stall = None
+        self._stall_timer = None
         unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent_before:
-            self._unsent_before = unsent
-            self._stall = self._call_later(self._settings.stalled, self._stalled)
+        if unsent < self._last_unsent_bytes:
+            self._last_unsent_bytes = unsent
+            self._stall_timer = self._call_later(self._settings.stalled, self._on_stall)
             return
         self._give_up(SLOW_READER_CODE, f"You read nothing for {self._settings.stalled:g} seconds.")
 
     # -- silent peers
 
-    def _look(self) -> None:
+    def _check_alive(self) -> None:
         """Check whether the peer is alive. A peer that does not read has its own timer."""
-        if self._never_ends():
-            self._looking = None
+        if self._is_incomplete_too_long():
+            self._check_timer = None
             self._give_up(
                 SLOW_READER_CODE,
                 f"Your message was not complete after {MAX_MESSAGE_SECONDS:g} seconds.",
             )
             return
-        if self._heard or self._paused:
-            self._heard = self._pinged = False
-        elif self._pinged:
-            self._looking = None
+        if self._has_received or self._is_paused:
+            self._has_received = self._is_ping_sent = False
+        elif self._is_ping_sent:
+            self._check_timer = None
             self._give_up(NO_PONG_CLOSE_CODE, "You answered no ping.")
             return
         else:
-            self._pinged = True
+            self._is_ping_sent = True
             self._write(_PING)
-        self._looking = self._call_later(self._settings.ping, self._look)
+        self._check_timer = self._call_later(self._settings.ping, self._check_alive)
 
-    def _never_ends(self) -> bool:
+    def _is_incomplete_too_long(self) -> bool:
         """Return whether one message has been incomplete for too long: its parts use memory."""
         decoder = self._decoder
-        if not decoder.is_unfinished or decoder.finished_count != self._finished:
-            self._finished = decoder.finished_count
-            self._unfinished = 0.0
-        elif self._begun:
-            self._unfinished += self._settings.ping
-        self._begun = decoder.is_unfinished
-        return self._unfinished >= MAX_MESSAGE_SECONDS
+        if not decoder.is_unfinished or decoder.finished_count != self._finished_messages:
+            self._finished_messages = decoder.finished_count
+            self._incomplete_seconds = 0.0
+        elif self._was_incomplete:
+            self._incomplete_seconds += self._settings.ping
+        self._was_incomplete = decoder.is_unfinished
+        return self._incomplete_seconds >= MAX_MESSAGE_SECONDS
 
     def _handle_ping(self, sign: Ping | Pong) -> None:
         """Count a ping or pong, and respond to a ping. A peer that sends too many is
         disconnected."""
-        self._signs += 1
-        if self._signs == 1:
-            self._second = self._call_later(1.0, self._count_anew)
-        elif self._signs > MAX_PINGS_PER_SECOND:
+        self._ping_count += 1
+        if self._ping_count == 1:
+            self._ping_timer = self._call_later(1.0, self._reset_ping_count)
+        elif self._ping_count > MAX_PINGS_PER_SECOND:
             self._give_up(
                 SLOW_READER_CODE,
                 f"You sent more than {MAX_PINGS_PER_SECOND} pings and pongs in a second.",
@@ -347,15 +353,15 @@ class TopicSocket(WebSocketConnection):
             return
         if not isinstance(sign, Ping):
             return
-        if self._paused:
+        if self._is_paused:
             # A peer that sends pings and does not read gets at most one pong.
-            self._unanswered = sign.payload
+            self._pending_pong = sign.payload
         else:
             self._write(pong_frame(sign.payload))
 
-    def _count_anew(self) -> None:
-        self._second = None
-        self._signs = 0
+    def _reset_ping_count(self) -> None:
+        self._ping_timer = None
+        self._ping_count = 0
 
     # -- closing
 
@@ -363,23 +369,23 @@ class TopicSocket(WebSocketConnection):
         self._end("the client left" + (f": {reason}" if reason else ""))
 
     def _give_up(self, code: int, reason: str) -> None:
-        self._shut()
+        self._stop_traffic()
         self._send_close(code, reason)
         self._end(f"disconnected: {reason}")
 
-    def _end(self, why: str) -> None:
-        self._shut()
-        if not self._told_gone:
-            self._told_gone = True
-            self.on_gone(why)
+    def _end(self, reason: str) -> None:
+        self._stop_traffic()
+        if not self._is_disconnect_reported:
+            self._is_disconnect_reported = True
+            self.on_disconnect(reason)
 
-    def _shut(self) -> None:
+    def _stop_traffic(self) -> None:
         """Stop all traffic except closing."""
-        self.is_open = self._flowing = False
-        self._kept.clear()
-        self._unread.bytes -= self._kept_bytes
-        self._kept_messages = self._kept_bytes = 0
-        for timer in (self._stall, self._draining, self._looking, self._second):
+        self.is_open = self._can_write = False
+        self._queued.clear()
+        self._backlog.bytes -= self._queued_bytes
+        self._queued_messages = self._queued_bytes = 0
+        for timer in (self._stall_timer, self._drain_timer, self._check_timer, self._ping_timer):
             if timer is not None:
                 timer.cancel()
-        self._stall = self._draining = self._looking = self._second = None
+        self._stall_timer = self._drain_timer = self._check_timer = self._ping_timer = None

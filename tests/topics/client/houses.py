@@ -70,7 +70,7 @@ def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> No
     async def node() -> None:
         # The smallest profile there is: talk, and answer.
         config = TopicConfig(
-            seats=[
+            participants=[
                 ParticipantConfig(callers=[name], profile="response_only", capabilities=list(may))
                 for name, may in seats.items()
             ]

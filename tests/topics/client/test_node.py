@@ -45,7 +45,7 @@ class Plant:
                 "rooms": {
                     "ops": {
                         "node": "interlock",
-                        "seats": [
+                        "participants": [
                             {"callers": ["boss"], "profile": "full_access"},
                             {"callers": ["agent"], "profile": "proposal_only"},
                             {"callers": ["worker"], "profile": "response_only"},
@@ -173,7 +173,7 @@ def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
             assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "interlock")
             assert tracked.note == ""
             # The proposal, what was said about it, what fulfilled it, and the answer.
-            assert len(agent.chain(tracked.proposalId)) == 4
+            assert len(agent.find_thread(tracked.proposalId)) == 4
             assert agent.status.dropped == 0
 
     asyncio.run(main())

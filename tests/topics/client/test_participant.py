@@ -204,7 +204,7 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
             assert response.correlation_id == fulfilment.id
             assert response.to == ("human-user", "untrusted-agent")
             chain = (event.id, fulfilment.id, response.id)
-            assert agent.chain(event.id) == human.chain(response.id) == chain
+            assert agent.find_thread(event.id) == human.find_thread(response.id) == chain
             for one in (agent, human, target):
                 tracked = one.tracked[event.id]
                 assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")

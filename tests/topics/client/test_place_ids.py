@@ -54,10 +54,10 @@ def test_what_is_fulfilled_is_what_was_looked_at() -> None:
     shown: Proposal = alone.events[-1].content
     before = fulfilling.tracked[id]
     # Even if it were forgotten, and came anew as something else.
-    fulfilling._proposals._kept.clear()
+    fulfilling._proposals._proposals.clear()
     alone.propose("a", "pay", {"to": "me"}, id="p-2")
     other = fulfilling.tracked["p-2"]
-    fulfilling._proposals._kept[id] = replace(other, proposalId=id)
+    fulfilling._proposals._proposals[id] = replace(other, proposalId=id)
     for looked_at in (shown, before):
         with pytest.raises(SendError, match="another one by now"):
             fulfilling.to_fulfil(id, "me", force=False, shown=looked_at)
@@ -104,7 +104,7 @@ def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> No
         alone = Alone(lifetime=60.0)
         payload = b'{"method":"tools/call","params":{"name":"x"}}'
         proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
-        alone.place.fulfilling._proposals._kept.clear()
+        alone.place.fulfilling._proposals._proposals.clear()
         waiting = asyncio.ensure_future(proposal.outcome())
         for _ in range(5):
             await asyncio.sleep(0)

@@ -91,7 +91,7 @@ class Guest:
             correlation_id=correlation_id,
             ts=ts,
         )
-        assert self._table.gateway.say(self.member, text) is not None, self.heard[-1]
+        assert self._table.gateway.send(self.member, text) is not None, self.heard[-1]
         return id
 
     def request(
@@ -188,7 +188,7 @@ class Table:
             now=lambda: STAMP,
             # Each look is a minute later: here nobody is stopped for saying much, the node has to.
             clock=lambda: 0.0 if stands_still else next(self._minutes) * 60.0,
-            on_opened=self._seat,
+            on_open=self._seat,
             audit=self.gated.rig.audit,
         )
         self.gateway.start()
@@ -236,13 +236,13 @@ class Table:
         guest = Guest(self, id, self._next)
         name = name or id
         shown = f"token-of-{name}" if bearer == "" else bearer
-        guest.member = self.gateway.enter(
+        guest.member = self.gateway.add_member(
             topic,
             ParticipantProfile(id, capabilities),
             guest,
             caller=Caller(name),
             credentials=Credentials("10.0.0.9", bearer=shown),
-            inside=inside,
+            internal=inside,
         )
         return guest
 

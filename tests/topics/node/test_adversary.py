@@ -85,7 +85,7 @@ def shout(table: Table, eve: Guest, number: int, message: tuple[str, str, Any, s
         correlation_id=about,
     )
     # Taken or not: the room may refuse it, and the node has to.
-    table.room.say(eve.member, text)
+    table.room.send(eve.member, text)
 
 
 async def proposed(table: Table, eve: Guest) -> tuple[str, str]:
@@ -247,7 +247,7 @@ def test_a_proposal_whose_kind_lies_is_put_before_nobody(
         other = eve.say(kind, payload, ())
         await eve.answered(eve.request("ping", rpc="last"))
         assert eve.about(other) == []
-        assert eve.member.refused == 1
+        assert eve.member.rejected == 1
         assert table.gated.approvals.pending() == []
         assert table.gated.upstream.started == []
         table.close()

@@ -52,9 +52,9 @@ def test_one_of_each_in_turn_and_each_in_its_order() -> None:
     waiting.add("bob", message("b1", bob))
     taken = []
     while waiting:
-        taken.append(waiting.take().head.id)
+        taken.append(waiting.pop().head.id)
     assert taken == ["a0", "b0", "a1", "b1", "a2", "left"]
-    assert (waiting.bytes, waiting.messages) == (0, 0)
+    assert (waiting.byte_count, waiting.message_count) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 50)), max_size=40),
@@ -69,16 +69,16 @@ def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: l
         held.append(one)
     for deed in deeds:
         if deed == "take" and waiting:
-            held.remove(waiting.take())
+            held.remove(waiting.pop())
         elif deed.startswith("drop"):
             whose = deed[-1]
-            waiting.drop(whose)
+            waiting.remove_messages(whose)
             held = [one for one in held if one.member is not members[whose]]
         mine = [one for one in held if one.member is not None]
-        assert waiting.bytes == sum(one.weight for one in mine)
-        assert waiting.messages == len(mine)
+        assert waiting.byte_count == sum(one.weight for one in mine)
+        assert waiting.message_count == len(mine)
     while waiting:
-        held.remove(waiting.take())
+        held.remove(waiting.pop())
     assert held == []
 
 
@@ -99,9 +99,9 @@ def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
             eve.propose("s.write_file", {"text": LONG}, to=())
             eve.propose("s.write_file", {"text": LONG}, to=("ada",))
         table.room.flush()
-        waiting = table.seat._arrivals
-        assert waiting.messages == 3 * MAX_MESSAGES_PER_TURN
-        assert waiting.bytes < 200_000
+        waiting = table.seat._inbox
+        assert waiting.message_count == 3 * MAX_MESSAGES_PER_TURN
+        assert waiting.byte_count < 200_000
         assert eve.closed is None
         table.close()
 
@@ -137,7 +137,7 @@ def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
         left = [5]
         while left[-1]:
             await turns(1)
-            left.append(table.seat._arrivals.messages)
+            left.append(table.seat._inbox.message_count)
         assert max(before - after for before, after in pairwise(left)) == 1
         table.close()
 
@@ -161,7 +161,7 @@ def test_who_has_the_most_goes_when_all_have_too_much(
         assert ada.closed is None
         assert eve.closed is not None
         assert eve.closed[0] == SLOW_READER_CODE
-        assert table.seat._arrivals.bytes == 0
+        assert table.seat._inbox.byte_count == 0
         table.close()
 
     asyncio.run(run())
@@ -198,7 +198,7 @@ def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path) -> N
         [row] = table.rows("topics/say")
         assert (row["outcome"], row["name"]) == ("malformed_envelope", table.room.name)
         assert "mcp/request:ping" in row["detail"]
-        assert eve.member.refused == 1
+        assert eve.member.rejected == 1
         table.close()
 
     asyncio.run(run())
@@ -242,7 +242,7 @@ def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
         assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
         await ada.chat(proposal)
         assert table.gated.upstream.started == []
-        assert table.seat._coming == {}
+        assert table.seat._unhandled_proposals == {}
         table.close()
 
     asyncio.run(run())
@@ -260,8 +260,8 @@ def test_nothing_is_left_of_who_was_let_go(tmp_path: Path, monkeypatch: pytest.M
             # Another connection takes its place before it is let go.
             table.let_in("eve", PROPOSES)
             await table.quiet()
-        assert table.seat._let_go == set()
-        assert table.seat._coming == {}
+        assert table.seat._disconnecting == set()
+        assert table.seat._unhandled_proposals == {}
         table.close()
 
     asyncio.run(run())

@@ -247,10 +247,10 @@ def test_a_kind_that_lies_about_its_payload_leads_nowhere(
         # That it lied, and no call.
         assert {row["verb"] for row in table.journal.entries} == {"topics/say"}
         assert table.gated.upstream.started == []
-        assert ada.member.refused == 1
+        assert ada.member.rejected == 1
         ada.say(kind, payload, ())
         await ada.answered(ada.request("ping"))
-        assert ada.member.refused == 2
+        assert ada.member.rejected == 2
         table.close()
 
     asyncio.run(run())
@@ -278,7 +278,7 @@ def test_an_id_that_was_there_before_leads_nowhere(tmp_path: Path) -> None:
             eve.call("s.look", id=taken)
             eve.propose("s.write_file", id=taken)
         await eve.answered(eve.request("ping"))
-        assert eve.member.refused == 4
+        assert eve.member.rejected == 4
         assert {row["verb"] for row in table.journal.entries} == {"topics/say"}
         assert len(ada.about("the-one")) == 1
         # It is told, but not by anything that could be taken for an answer to ada.
@@ -325,7 +325,7 @@ def test_nobody_waits_for_a_participant_that_left(tmp_path: Path) -> None:
         assert of_bob.is_open
         table.seat.close()
         assert of_bob.abandoned == ["The node left the topic."]
-        assert table.gateway.member(TOPIC, NODE_ID) is None
+        assert table.gateway.find_member(TOPIC, NODE_ID) is None
         assert table.gated.rig.under_way == 0
         table.close()
 

@@ -73,7 +73,7 @@ def test_who_proposes_much_does_not_have_others_proposals_forgotten(
             await eve.until(
                 lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started)
             )
-        assert table.seat._proposing.made_here.is_open(waits)
+        assert table.seat._proposals.node_proposals.is_open(waits)
         table.close()
 
     asyncio.run(run())
@@ -112,7 +112,9 @@ def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> N
     async def run() -> None:
         table = Table(tmp_path)
         heard: list[tuple[str, str]] = []
-        table.seat.listen(lambda head, _: heard.append((head.sender, head.id)), of={"bob"})
+        table.seat.add_listener(
+            lambda head, _: heard.append((head.sender, head.id)), participants={"bob"}
+        )
         worker, eve = table.let_in("bob"), table.let_in("eve")
         eve.say("chat", {"text": "first"}, id="answer-1")
         eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
@@ -139,7 +141,7 @@ def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
         left = [many]
         while left[-1]:
             await turns(1)
-            left.append(table.seat._arrivals.messages)
+            left.append(table.seat._inbox.message_count)
         assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
         await ada.until(lambda: len(ada.of("chat")) == many)
         table.close()
@@ -168,7 +170,7 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         assert "than it can take" in eve.closed[1]
         # What it had said before is not taken either, but for a few; and it may come back.
         assert len(table.gated.approvals.pending()) <= 50
-        assert table.seat._arrivals.bytes == table.seat._arrivals.messages == 0
+        assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0
         again = table.let_in("eve", PROPOSES)
         assert "waits for a human" in await again.chat(again.propose("s.write_file", {"path": "a"}))
         table.close()

@@ -47,9 +47,9 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fates, "MOST_KNOWN", 10)
     known = ProposalOutcomes()
-    known.remember(proposed("mine"), EXECUTED)
+    known.store(proposed("mine"), EXECUTED)
     for number in range(50):
-        known.remember(proposed(f"e{number}", "eve"), NOT_EXECUTED if number % 2 else RECEIVED)
+        known.store(proposed(f"e{number}", "eve"), NOT_EXECUTED if number % 2 else RECEIVED)
     assert known.get("mine") is not None
     assert len(known) == 10
     # Of eve's those that are over go first, and then the oldest.
@@ -65,17 +65,23 @@ def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
     known = ProposalOutcomes()
     for id, by, what, approval in deeds:
         if what == "forget":
-            known.forget(id)
+            known.remove(id)
         elif what == "became":
-            known.became(approval, EXECUTED)
+            known.set_state(approval, EXECUTED)
         else:
-            known.remember(proposed(id, by), what, approval)
-        assert {one for own in known._ids.values() for one in own} == set(known._fates)
-        assert all(known._fates[one].by == by for by, own in known._ids.items() for one in own)
-        with_approval = {id for id, fate in known._fates.items() if fate.approval}
-        assert {one for some in known._waiting.values() for one in some} == with_approval
-        assert all(known._ids.values())
-        assert all(known._waiting.values())
+            known.store(proposed(id, by), what, approval)
+        assert {one for own in known._ids_by_participant.values() for one in own} == set(
+            known._outcomes
+        )
+        assert all(
+            known._outcomes[one].participant == by
+            for by, own in known._ids_by_participant.items()
+            for one in own
+        )
+        with_approval = {id for id, fate in known._outcomes.items() if fate.approval}
+        assert {one for some in known._by_approval.values() for one in some} == with_approval
+        assert all(known._ids_by_participant.values())
+        assert all(known._by_approval.values())
 
 
 # -- in the room
@@ -247,11 +253,11 @@ def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgotten(
         )
         exchange = await table.gated.reached()
         # As if others had proposed so much meanwhile.
-        table.seat._proposing._fates.forget(again)
+        table.seat._proposals._outcomes.remove(again)
         exchange.answer(**SEEN)
         await confirming
         await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
-        assert table.seat._proposing._beside == {}
+        assert table.seat._proposals._identical_proposals == {}
         table.close()
 
     asyncio.run(run())
@@ -283,7 +289,7 @@ def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path:
             ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
             assert len([one for one in ended if one]) == 2
             assert table.gated.upstream.started == []
-        assert table.seat._proposing._beside == {}
+        assert table.seat._proposals._identical_proposals == {}
         table.close()
 
     asyncio.run(run())

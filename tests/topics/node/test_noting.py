@@ -90,10 +90,12 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     noting = ProposalJournal(Audit(journal), lambda: now[0])
     ada = Caller("ada")
     for number in range(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + 7):
-        noting.in_vain(ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
+        noting.note_unsuccessful(
+            ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000
+        )
     assert len(journal.entries) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE
     now[0] = 60.0
-    noting.in_vain(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
+    noting.note_unsuccessful(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
     assert journal.entries[-1]["detail"].endswith("(and 7 more in vain before it)")
     assert len(journal.entries[-1]["detail"]) <= 500
 
@@ -101,8 +103,10 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
 def test_participants_that_are_counted_are_bounded() -> None:
     noting = ProposalJournal(Audit(KeptJournal()), lambda: 0.0)
     for number in range(MAX_PARTICIPANTS + 10):
-        noting.in_vain(ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
-    assert len(noting._in_vain) == MAX_PARTICIPANTS
+        noting.note_unsuccessful(
+            ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", ""
+        )
+    assert len(noting._samplers) == MAX_PARTICIPANTS
 
 
 def test_ids_are_cut_and_secrets_masked() -> None:
@@ -120,4 +124,4 @@ def test_ids_are_cut_and_secrets_masked() -> None:
 def test_without_a_journal_nothing_is_written() -> None:
     noting = ProposalJournal(None)
     noting.note(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
-    noting.in_vain(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")
+    noting.note_unsuccessful(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")

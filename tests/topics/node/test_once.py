@@ -233,7 +233,7 @@ def test_an_id_that_is_under_way_is_not_free_however_much_is_said(tmp_path: Path
             guest.call("s.look", id=asked, rpc="second")
             guest.propose("s.write_file", {"path": "c.txt"}, id=proposal)
             await guest.answered(guest.request("ping"))
-            assert guest.member.refused == 2
+            assert guest.member.rejected == 2
         assert table.gated.upstream.started == [exchange]
         # Who leaves has what it asked for cancelled: it was not forgotten.
         table.gateway.leave(ada.member)
@@ -259,7 +259,7 @@ def test_a_context_that_may_not_be_named_cannot_be_left_out(what: str, tmp_path:
         else:
             text = await eve.chat(eve.propose("s.look", kind="mcp/proposal:tools/call"))
         assert "leaves out 's.look'" in text
-        assert eve.member.refused == 1
+        assert eve.member.rejected == 1
         assert table.gated.upstream.started == []
         assert table.gated.approvals.pending() == []
         # Who may name every context may leave it out, as the draft's first sample does.

@@ -44,7 +44,7 @@ class Recorded:
         self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
         self.journal = KeptJournal()
         self.seat = add_recorder(
-            self.table.gateway, self.table.room, self.journal, lambda: 17, whole=whole
+            self.table.gateway, self.table.room, self.journal, lambda: 17, with_payloads=whole
         )
 
     async def rows(self) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: b
     source = json.dumps(value, indent=indent, ensure_ascii=ascii)
     beginning = _PayloadExcerpt(source, MAX_RECORDED_CHARACTERS)
     assert beginning.read() == value
-    assert not beginning.cut
+    assert not beginning.is_cut
 
 
 @pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
@@ -247,7 +247,7 @@ def test_no_more_is_read_than_is_kept(one: str) -> None:
     )
     beginning = _PayloadExcerpt(source, MAX_STRING_CHARACTERS)
     assert beginning.read()["text"] == "the plan"
-    assert beginning.cut
+    assert beginning.is_cut
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
         await recorded.table.quiet()
         [welcome] = ada.of("system/welcome")
         assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
-        member = recorded.table.gateway.member(TOPIC, RECORDER)
+        member = recorded.table.gateway.find_member(TOPIC, RECORDER)
         assert member is not None
         with pytest.raises(InterlockError) as refused:
             recorded.table.gated.pipeline.admission.authenticate(member.credentials)
@@ -313,7 +313,7 @@ def test_a_journal_that_fails_does_not_stop_the_room(
         def record_durably(self, entry: JournalEntry, then: Any) -> None:
             raise OSError("full")
 
-    seat = TopicRecorder(Full(), lambda: 0, topic=TOPIC, whole=False, rate=10)
+    seat = TopicRecorder(Full(), lambda: 0, topic=TOPIC, with_payloads=False, rate=10)
     seat.deliver(
         Batch(
             b"",
@@ -357,7 +357,12 @@ class Talk:
         self.journal = KeptJournal()
         self.time = 0.0
         self.seat = TopicRecorder(
-            self.journal, lambda: 17, topic=TOPIC, whole=False, rate=rate, clock=lambda: self.time
+            self.journal,
+            lambda: 17,
+            topic=TOPIC,
+            with_payloads=False,
+            rate=rate,
+            clock=lambda: self.time,
         )
 
     def say(self, sender: str, times: int, kind: str = "chat") -> None:
@@ -413,6 +418,6 @@ def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     talk = Talk(rate=1)
     for number in range(10):
         talk.say(f"guest-{number}", BURST_SECONDS + 1)
-    assert len(talk.seat._each) == len(talk.seat._left_out) == 3
+    assert len(talk.seat._participant_limits) == len(talk.seat._omitted) == 3
     # Those who are forgotten were told of.
     assert [who for who, _ in talk.left_out] == [f"guest-{number}" for number in range(7)]

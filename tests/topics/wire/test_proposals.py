@@ -58,7 +58,7 @@ def fulfil(
     params: Raw = PARAMS,
 ) -> TrackedProposal | None:
     head = EnvelopeHeader(id, "mcp/request:tools/call:" + context, by, to, "p")
-    return kept.fulfilled(head, Request(Raw(b"44"), "tools/call", context, params))
+    return kept.add_fulfilment(head, Request(Raw(b"44"), "tools/call", context, params))
 
 
 @pytest.mark.spec("MX-10.2-1", "MX-10.2-2")
@@ -101,7 +101,7 @@ def test_the_table_of_states() -> None:
         elif move == "reject":
             kept.reject("p", "no")
         elif move == "withdraw":
-            kept.withdrawn("p", "f0")
+            kept.withdraw_fulfilment("p", "f0")
         else:
             kept.expire(1_000.0)
 
@@ -153,12 +153,12 @@ def test_what_was_not_made_after_all_waits_again() -> None:
     propose(kept)
     fulfil(kept, "first", id="f1")
     fulfil(kept, "second", id="f2", params=Raw(b'{"name":"write","arguments":{}}'))
-    kept.withdrawn("p", "other")
-    kept.withdrawn("nothing", "f1")
+    kept.withdraw_fulfilment("p", "other")
+    kept.withdraw_fulfilment("nothing", "f1")
     assert kept.all["p"].fulfilments == ("f1", "f2")
-    kept.withdrawn("p", "f2")
-    assert (kept.all["p"].status, kept.all["p"].changed) == ("fulfilled", ())
-    kept.withdrawn("p", "f1")
+    kept.withdraw_fulfilment("p", "f2")
+    assert (kept.all["p"].status, kept.all["p"].changed_fulfilments) == ("fulfilled", ())
+    kept.withdraw_fulfilment("p", "f1")
     again = kept.all["p"]
     assert (again.status, again.fulfilled_by, again.fulfilments) == ("pending", "", ())
 
@@ -170,10 +170,10 @@ def test_other_arguments_are_noted() -> None:
     assert changed is not None
     assert changed.status == "fulfilled"
     assert "human changed the arguments" in changed.note
-    assert changed.changed == ("f",)
+    assert changed.changed_fulfilments == ("f",)
     again = fulfil(kept, id="f2")
     assert again is not None
-    assert (again.fulfilments, again.changed) == (("f", "f2"), ("f",))
+    assert (again.fulfilments, again.changed_fulfilments) == (("f", "f2"), ("f",))
 
 
 def test_the_same_arguments_in_other_words_are_the_same() -> None:
@@ -245,14 +245,14 @@ def test_unknown_proposals() -> None:
     assert kept.get(None) is None
     assert kept.reject("nothing") is None
     assert fulfil(kept) is None
-    kept.remark("nothing", "words")
+    kept.add_note("nothing", "words")
     assert not kept.all
 
 
 def test_words_about_a_proposal() -> None:
     kept = proposals()
     propose(kept)
-    kept.remark("p", "node: refused")
+    kept.add_note("p", "node: refused")
     assert kept.all["p"].note == "node: refused"
     assert kept.all["p"].status == "pending"
 
@@ -290,7 +290,7 @@ def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> No
         weights = Counter[str]()
         for one in kept.all.values():
             weights[one.proposer] += _estimate_bytes(one)
-        assert kept._weights == weights
+        assert kept._bytes_by_proposer == weights
 
 
 def test_what_was_wrong_with_a_fulfilment_is_not_talked_away() -> None:
@@ -298,7 +298,7 @@ def test_what_was_wrong_with_a_fulfilment_is_not_talked_away() -> None:
     propose(kept)
     fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
     assert "changed the arguments" in kept.all["p"].note
-    kept.remark("p", "b: all is well")
+    kept.add_note("p", "b: all is well")
     assert "changed the arguments" in kept.all["p"].note
 
 

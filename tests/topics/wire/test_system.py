@@ -57,7 +57,7 @@ def test_presence() -> None:
 
 @pytest.mark.spec("MX-3.5.2-1")
 def test_error() -> None:
-    text = system.error(
+    text = system.write_error(
         "e-1", TS, ("violator",), "capability_violation", "You lack it", "env-bad-call",
         attempted_kind="mcp/request:tools/call", your_capabilities=NEW.capabilities,
     )  # fmt: skip
@@ -74,4 +74,4 @@ def test_error() -> None:
             "your_capabilities": ["mcp/proposal:*", "chat"],
         },
     }
-    assert "correlation_id" not in json.loads(system.error("e-2", TS, ("x",), "x", "y", None))
+    assert "correlation_id" not in json.loads(system.write_error("e-2", TS, ("x",), "x", "y", None))

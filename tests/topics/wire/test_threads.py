@@ -53,7 +53,7 @@ def response(id: bytes = b"42", method: str = "tools/call", context: str = "writ
 def test_a_response_to_what_was_asked() -> None:
     threads = MessageThreads()
     asked(threads)
-    assert threads.fits(head("r", ANSWER, "b", correlation_id="ask"), response()) is True
+    assert threads.matches_request(head("r", ANSWER, "b", correlation_id="ask"), response()) is True
 
 
 @pytest.mark.spec("MX-3.1.2-5")
@@ -72,27 +72,29 @@ def test_a_response_to_what_was_asked() -> None:
 def test_a_response_that_is_not_one(sender: str, answer: Response) -> None:
     threads = MessageThreads()
     asked(threads)
-    assert threads.fits(head("r", ANSWER, sender, correlation_id="ask"), answer) is False
+    assert threads.matches_request(head("r", ANSWER, sender, correlation_id="ask"), answer) is False
 
 
 @pytest.mark.spec("MX-3.1.2-5", "MX-4.3-6")
 def test_a_response_to_what_was_never_seen() -> None:
     threads = MessageThreads()
-    assert threads.fits(head("r", ANSWER, "b", correlation_id="ask"), response()) is None
+    assert threads.matches_request(head("r", ANSWER, "b", correlation_id="ask"), response()) is None
 
 
 def test_a_response_to_no_request() -> None:
     threads = MessageThreads()
     saw(threads, head("words"), Chat("hello"))
-    assert threads.fits(head("r", ANSWER, "b", correlation_id="words"), response()) is False
-    assert threads.fits(head("r", ANSWER, "b"), response()) is False
+    assert (
+        threads.matches_request(head("r", ANSWER, "b", correlation_id="words"), response()) is False
+    )
+    assert threads.matches_request(head("r", ANSWER, "b"), response()) is False
 
 
 def test_everybody_may_answer_what_everybody_was_asked() -> None:
     threads = MessageThreads()
     asked(threads, to=())
     for sender in ("b", "c"):
-        assert threads.fits(head("r", ANSWER, sender, correlation_id="ask"), response())
+        assert threads.matches_request(head("r", ANSWER, sender, correlation_id="ask"), response())
 
 
 def test_a_request_without_context_may_be_answered_without() -> None:
@@ -100,8 +102,10 @@ def test_a_request_without_context_may_be_answered_without() -> None:
     saw(threads, head("ask", "mcp/request:tools/call"), Request(Raw(b"42"), "tools/call", "write"))
     for context in ("", "write"):
         answer = response(context=context)
-        assert threads.fits(head("r", ANSWER, "b", correlation_id="ask"), answer)
-    assert not threads.fits(head("r", ANSWER, "b", correlation_id="ask"), response(context="x"))
+        assert threads.matches_request(head("r", ANSWER, "b", correlation_id="ask"), answer)
+    assert not threads.matches_request(
+        head("r", ANSWER, "b", correlation_id="ask"), response(context="x")
+    )
 
 
 def test_ids_are_compared_by_what_they_mean() -> None:
@@ -116,7 +120,7 @@ def test_an_id_is_used_once() -> None:
     why = saw(threads, head("ask", sender="thief"), Chat("mine now"))
     assert "used before" in why
     assert "'a'" in why
-    assert threads.request("ask") is not None
+    assert threads.find_request("ask") is not None
     # A gateway is not accused of anything.
     assert not saw(threads, head("ask", "system/error", GATEWAY), Problem("x"))
 
@@ -140,14 +144,14 @@ def test_the_chain_of_a_proposal() -> None:
     saw(threads, head("thanks", "chat", "a", (), "response"), Chat("Thanks."))
     whole = ("proposal", "fulfilment", "error", "response", "thanks")
     for one in whole:
-        assert threads.chain(one) == whole
-    assert threads.chain("other") == ("other",)
-    assert threads.chain("never") == ()
-    found = threads.proposal("proposal")
+        assert threads.find_thread(one) == whole
+    assert threads.find_thread("other") == ("other",)
+    assert threads.find_thread("never") == ()
+    found = threads.find_proposal("proposal")
     assert found is not None
     assert found.head.sender == "a"
-    assert threads.proposal("fulfilment") is None
-    assert threads.request("proposal") is None
+    assert threads.find_proposal("fulfilment") is None
+    assert threads.find_request("proposal") is None
 
 
 def test_messages_that_name_each_other_end_nothing() -> None:
@@ -155,13 +159,13 @@ def test_messages_that_name_each_other_end_nothing() -> None:
     saw(threads, head("one", correlation_id="two"), Chat("?"))
     saw(threads, head("two", correlation_id="one"), Chat("!"))
     saw(threads, head("self", correlation_id="self"), Chat("I"))
-    assert set(threads.chain("one")) == {"one", "two"}
-    assert threads.chain("self") == ("self",)
+    assert set(threads.find_thread("one")) == {"one", "two"}
+    assert threads.find_thread("self") == ("self",)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 400)), max_size=80))
 def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
-    threads = MessageThreads(most=10, most_bytes=5_000)
+    threads = MessageThreads(max_messages=10, max_bytes=5_000)
     kept: list[str] = []
     for number, size in messages:
         one = head(f"e{number}", to=("x" * size,))
@@ -169,7 +173,7 @@ def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
         assert bool(why) == (one.id in kept)
         if not why:
             kept.append(one.id)
-        kept = [id for id in kept if threads.chain(id)]
+        kept = [id for id in kept if threads.find_thread(id)]
         assert len(threads) == len(kept) <= 10
         if not why:
             # What came last stays, and everything that is gone is older than what is left.
@@ -190,7 +194,7 @@ def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
     ids=["kind", "sender", "to", "correlation", "request id", "context", "proposed context"],
 )
 def test_long_messages_are_forgotten_sooner(long: tuple[EnvelopeHeader, Content]) -> None:
-    threads = MessageThreads(most=1_000, most_bytes=20_000)
+    threads = MessageThreads(max_messages=1_000, max_bytes=20_000)
     named, content = long
     for number in range(200):
         assert not saw(threads, replace(named, id=f"{number}"), content)

@@ -33,6 +33,7 @@ _MEANT: Final = {
     "startup_timeout_sec": "start_timeout", "tool_timeout_sec": "timeout", "auth": "tokens",
     "enabled_tools": "allow", "disabled_tools": "deny", "http_headers": "headers",
     "oauth2": "oauth", "client_key": "private_key",
+    "seats": "participants", "most": "max_participants", "guests": "max_guests",
     "include": "allow", "exclude": "deny", "hosts": "allowed_hosts", "origins": "allowed_origins",
 }  # fmt: skip
 

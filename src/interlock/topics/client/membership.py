@@ -158,7 +158,7 @@ class Membership:
             raise SendError(lie.message, INVALID_REQUEST) from None
         payload = jsonrpc.request(next(self._numbers), method, params)
         id = self.say(kind, payload, to, correlation_id)
-        seen = self.threads.request(id)
+        seen = self.threads.find_request(id)
         assert seen is not None
         return self.pending.expect(seen, to or self.participants, all=all)
 
@@ -280,7 +280,7 @@ class Membership:
         shown: object = content
         match content:
             case Response():
-                verified = self.threads.fits(head, content)
+                verified = self.threads.matches_request(head, content)
                 if verified is False:
                     self._drop(head.sender, "It does not match the request that it names.")
                     return

@@ -126,7 +126,7 @@ class Orchestrator:
         status = "unknown" if tracked is None else tracked.status
         if tracked is None or status != "fulfilled":
             raise ValueError(f"The proposal is {status}. Only fulfilled proposals can be learned.")
-        if tracked.changed:
+        if tracked.changed_fulfilments:
             raise ValueError("The proposal was fulfilled with other arguments.")
         if id in self._taken:
             raise ValueError("The proposal was fulfilled by a rule, not by a person.")

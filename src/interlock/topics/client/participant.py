@@ -269,9 +269,9 @@ class Participant:
             under_way=len(place.answering),
         )
 
-    def chain(self, id: str) -> tuple[str, ...]:
+    def find_thread(self, id: str) -> tuple[str, ...]:
         """Return the ids of the thread of a message: proposal, fulfilment, response."""
-        return self._place.threads.chain(id)
+        return self._place.threads.find_thread(id)
 
     # -- messages
 

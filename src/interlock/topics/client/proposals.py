@@ -216,7 +216,7 @@ class ProposalTracker:
         fulfils."""
         if head.correlation_id is None:
             return None
-        tracked = self._proposals.fulfilled(head, request)
+        tracked = self._proposals.add_fulfilment(head, request)
         if tracked is not None:
             changed = not is_same_call(tracked.params, request.params)
             seen = summarize_message(head, request)
@@ -242,7 +242,7 @@ class ProposalTracker:
             found.held.add(head.sender)
             # Any of several recipients might make the call. A completed fulfilment stays completed.
             if not found.answered and asked.to and found.held.issuperset(asked.to):
-                self._proposals.withdrawn(found.proposal, asked.id)
+                self._proposals.withdraw_fulfilment(found.proposal, asked.id)
             return
         found.answered = True
         proposal = self._known.get(found.proposal)
@@ -260,18 +260,18 @@ class ProposalTracker:
         if id is None or tracked is None:
             return
         note = f"{head.sender}: {chat.text[:_MAX_SHOWN]}"
-        if not chat.ended or tracked.to != (head.sender,) or tracked.proposer not in head.to:
-            self._proposals.remark(id, note)
+        if not chat.end_reason or tracked.to != (head.sender,) or tracked.proposer not in head.to:
+            self._proposals.add_note(id, note)
             return
         self._proposals.reject(id, note)
         proposal = self._known.get(id)
         if proposal is not None:
             data = {
                 "participant": head.sender,
-                "ended": chat.ended[:_MAX_SHOWN],
+                "ended": chat.end_reason[:_MAX_SHOWN],
                 "sent": False,
             }
-            proposal.settle(InterlockError(_find_failure(chat.ended), chat.text, data))
+            proposal.settle(InterlockError(_find_failure(chat.end_reason), chat.text, data))
 
     def refused(self, id: str | None, error: InterlockError) -> None:
         """Fail a proposal that the gateway did not forward."""

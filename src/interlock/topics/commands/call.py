@@ -69,12 +69,12 @@ async def _propose_call(
         head, chat = event.envelope.head, event.content
         if not id or head.correlation_id != id or not isinstance(chat, Chat):
             return
-        if chat.ended and head.sender == to:
+        if chat.end_reason and head.sender == to:
             # The proposal has ended: its error reports that.
             return
         words = put_on_one_line(f"{head.sender}: {chat.text}", _MAX_REMARK_LENGTH)
         output.print_note(wrap_for_terminal(words, sys.stderr))
-        if chat.ended:
+        if chat.end_reason:
             output.print_note("Others may still fulfil it. Ctrl-C stops waiting.")
 
     participant.on(Chat, heard)

@@ -53,8 +53,10 @@ def check_topics(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
     yield from _check_callers(("topics", "admins"), config.section(TopicsConfig).admins, callers)
     for name, topic in config.section(TopicsConfig).rooms.items():
         at = ("topics", "rooms", name)
-        for number, seat in enumerate(topic.seats):
-            yield from _check_callers((*at, "seats", number, "callers"), seat.callers, callers)
+        for number, seat in enumerate(topic.participants):
+            yield from _check_callers(
+                (*at, "participants", number, "callers"), seat.callers, callers
+            )
         if (
             topic.node is not None
             and topic.node in callers
@@ -62,7 +64,7 @@ def check_topics(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
         ):
             what = f"the caller {topic.node} has the same name and cannot join under it"
             yield (*at, "node"), what, "set another id for the caller or for the node"
-        ids = callers | {seat.id for seat in topic.seats if seat.id is not None}
+        ids = callers | {seat.id for seat in topic.participants if seat.id is not None}
         for id in topic.upstreams:
             if id not in ids:
                 what = f"no token and no participant of the topic has the name {id}"
@@ -95,18 +97,21 @@ def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:
 
 
 def _check_access(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
-    if topic.access == RESTRICTED and not topic.seats:
+    if topic.access == RESTRICTED and not topic.participants:
         what = "the topic is restricted and has no participants, so nobody can join"
         hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
         yield ("topics", "rooms", name), what, hint
 
 
 def _check_capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
-    for number, seat in enumerate(topic.seats):
+    for number, seat in enumerate(topic.participants):
         for index, pattern in enumerate(seat.capabilities):
             doubt = check_pattern(pattern)
             if doubt is not None:
-                yield ("topics", "rooms", name, "seats", number, "capabilities", index), *doubt
+                yield (
+                    ("topics", "rooms", name, "participants", number, "capabilities", index),
+                    *doubt,
+                )
 
 
 def check_pattern(pattern: str) -> tuple[str, str] | None:
@@ -171,7 +176,7 @@ def _find_participant(caller: str, topic: TopicConfig) -> ParticipantConfig | No
 
 def _find_entry(caller: str, roles: Iterable[str], topic: TopicConfig) -> ParticipantConfig | None:
     """Return the entry that matches the name or one of the roles."""
-    for seat in topic.seats:
+    for seat in topic.participants:
         named = any(fnmatchcase(caller, glob) for glob in seat.callers)
         if named or not set(seat.roles).isdisjoint(roles):
             return seat
@@ -181,7 +186,7 @@ def _find_entry(caller: str, roles: Iterable[str], topic: TopicConfig) -> Partic
 def _check_upstreams(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     """Yield upstreams that may not send responses."""
     for id in topic.upstreams:
-        named = next((seat for seat in topic.seats if seat.id == id), None)
+        named = next((seat for seat in topic.participants if seat.id == id), None)
         seat = named or _find_participant(id, topic)
         if seat is None or (named is None and seat.id is not None):
             continue

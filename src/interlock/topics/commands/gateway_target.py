@@ -339,7 +339,7 @@ def _find_topics_url(meant: TargetNode, *, named: bool) -> _TopicsUrl:
             if hint:
                 output.print_note(f"Note: {hint}")
             raise meant.config_error
-        node_discovery.print_earlier_config_note(meant)
+        node_discovery.print_earlier_config_note(meant.config_error)
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
         told = urlsplit(now.topics_url)

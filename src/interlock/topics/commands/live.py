@@ -59,7 +59,7 @@ _SCREEN_END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
 """Line wrapping is off while the screen is shown. Terminals differ in character widths, and a text
 with wide characters must not begin a line of its own."""
 _CURSOR_HOME: Final = "\x1b[H"
-_REJECTION_CHAT: Final = write_chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
+_REJECTION_CHAT: Final = write_chat_payload("It was rejected.", end_reason=APPROVAL_REFUSED.name)
 _CALL_TIMEOUT_SECONDS: Final = 300.0
 """The timeout of a fulfilled call in seconds."""
 _MAX_SINGLE_REJECTIONS: Final = 20

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PROTOCOL_MISMATCH, Failure, ProtocolError
-from interlock.protocol import lookalike_members as twins
+from interlock.protocol import lookalike_members as lookalikes
 from interlock.protocol.kinds import MAX_KIND_LENGTH as LONGEST_KIND
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES, PROTOCOL
 
@@ -35,7 +35,7 @@ _MEMBER_NAMES: Final = (
 )  # fmt: skip
 _MEMBER_NAME_SET: Final = frozenset(_MEMBER_NAMES)
 _MEMBER_NAME_PATTERN: Final = re.compile(f'"(?:{"|".join(_MEMBER_NAMES)})"'.encode())
-_KNOWN_MEMBERS: Final = twins.KnownMembers(*_MEMBER_NAMES)
+_KNOWN_MEMBERS: Final = lookalikes.KnownMembers(*_MEMBER_NAMES)
 
 
 class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):
@@ -129,11 +129,11 @@ def read_payload(text: bytes) -> Raw:
     return _parse(text).payload
 
 
-def read_envelope(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> Envelope:
+def read_envelope(text: bytes, max_bytes: int = MAX_ENVELOPE_BYTES) -> Envelope:
     """Parse a whole envelope. Raises EnvelopeError, also for an invalid timestamp."""
-    wire = _parse(text, longest)
-    stamp = "" if isinstance(wire.ts, UnsetType) else _read_timestamp(wire, wire.ts)
-    return Envelope(_make_head(wire), wire.payload, stamp, text)
+    shape = _parse(text, max_bytes)
+    timestamp = "" if isinstance(shape.ts, UnsetType) else _read_timestamp(shape, shape.ts)
+    return Envelope(_make_head(shape), shape.payload, timestamp, text)
 
 
 def write_envelope(
@@ -166,25 +166,25 @@ def write_envelope(
 # -- reading
 
 
-def _make_head(wire: _EnvelopeShape) -> EnvelopeHeader:
-    return EnvelopeHeader(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
+def _make_head(shape: _EnvelopeShape) -> EnvelopeHeader:
+    return EnvelopeHeader(shape.id, shape.kind, shape.sender, shape.to or (), shape.correlation_id)
 
 
-def _parse(text: bytes, longest: int = MAX_ENVELOPE_BYTES) -> _EnvelopeShape:
-    if len(text) <= longest:
+def _parse(text: bytes, max_bytes: int = MAX_ENVELOPE_BYTES) -> _EnvelopeShape:
+    if len(text) <= max_bytes:
         try:
-            wire = _decode_shape(text)
+            shape = _decode_shape(text)
         except _UNREADABLE:
-            return _parse_strictly(text, longest)
+            return _parse_strictly(text, max_bytes)
         # Most senders write compact JSON. Equal length then proves that no member occurs twice.
         if (
-            (len(_encode(wire)) == len(text) or _has_unique_members(text, wire.payload))
-            and wire.protocol == PROTOCOL
-            and memoryview(wire.payload)[0] == _BRACE
+            (len(_encode(shape)) == len(text) or _has_unique_members(text, shape.payload))
+            and shape.protocol == PROTOCOL
+            and memoryview(shape.payload)[0] == _BRACE
             and (text.isascii() or _is_utf8(text))
         ):
-            return wire
-    return _parse_strictly(text, longest)
+            return shape
+    return _parse_strictly(text, max_bytes)
 
 
 def _has_unique_members(text: bytes, payload: Raw) -> bool:
@@ -192,10 +192,10 @@ def _has_unique_members(text: bytes, payload: Raw) -> bool:
 
     Needed for senders that write whitespace.
     """
-    outside = text.replace(bytes(payload), b"", 1)
-    if b"\\" in outside:
+    outer_text = text.replace(bytes(payload), b"", 1)
+    if b"\\" in outer_text:
         return _find_duplicate(text, _decode_members(text)) is None
-    names = _MEMBER_NAME_PATTERN.findall(outside)
+    names = _MEMBER_NAME_PATTERN.findall(outer_text)
     return len(names) == len(set(names))
 
 
@@ -208,45 +208,45 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _parse_strictly(text: bytes, longest: int) -> _EnvelopeShape:
+def _parse_strictly(text: bytes, max_bytes: int) -> _EnvelopeShape:
     """Parse an envelope that has unknown members, or raise EnvelopeError with the reason."""
-    if len(text) > longest:
-        raise EnvelopeError(f"The envelope is longer than {longest} bytes.", INVALID_REQUEST)
+    if len(text) > max_bytes:
+        raise EnvelopeError(f"The envelope is longer than {max_bytes} bytes.", INVALID_REQUEST)
     members = _parse_members(text)
     id, kind = (
         _read_text(members, "id", MAX_MESSAGE_ID_LENGTH),
         _read_text(members, "kind", LONGEST_KIND),
     )
 
-    def refuse(why: str, failure: Failure = INVALID_REQUEST) -> NoReturn:
-        raise EnvelopeError(why, failure, id, kind)
+    def reject(reason: str, failure: Failure = INVALID_REQUEST) -> NoReturn:
+        raise EnvelopeError(reason, failure, id, kind)
 
-    if (doubled := _find_duplicate(text, members)) is not None:
-        if doubled == "id":
+    if (duplicate := _find_duplicate(text, members)) is not None:
+        if duplicate == "id":
             id = ""
-        refuse(f"The member {doubled[:_MAX_SHOWN]!r} occurs twice in the envelope: send it once.")
-    if (twin := _KNOWN_MEMBERS.find_lookalike(members.keys() - _MEMBER_NAME_SET)) is not None:
-        refuse(twins.describe_lookalike("The envelope", *twin))
+        reject(f"The member {duplicate[:_MAX_SHOWN]!r} occurs twice in the envelope: send it once.")
+    if (lookalike := _KNOWN_MEMBERS.find_lookalike(members.keys() - _MEMBER_NAME_SET)) is not None:
+        reject(lookalikes.describe_lookalike("The envelope", *lookalike))
     for name in _REQUIRED:
         if name not in members:
-            refuse(f"The envelope has no member `{name}`.")
-    for name, (decoder, meant) in _CHECKS.items():
+            reject(f"The envelope has no member `{name}`.")
+    for name, (decoder, expected) in _CHECKS.items():
         if name in members:
             try:
                 decoder.decode(members[name])
             except _UNREADABLE:
-                refuse(f"The member `{name}` of the envelope must be {meant}.")
+                reject(f"The member `{name}` of the envelope must be {expected}.")
     if memoryview(members["payload"])[0] != _BRACE:
-        refuse("The member `payload` of the envelope must be an object.")
-    known = {name: members[name] for name in _MEMBER_NAMES if name in members}
-    wire = _decode_shape(_encode(known))
-    if wire.protocol != PROTOCOL:
-        refuse(
+        reject("The member `payload` of the envelope must be an object.")
+    known_members = {name: members[name] for name in _MEMBER_NAMES if name in members}
+    shape = _decode_shape(_encode(known_members))
+    if shape.protocol != PROTOCOL:
+        reject(
             f'This gateway supports "{PROTOCOL}". The envelope has protocol '
-            f'{wire.protocol[:_MAX_SHOWN]!r}: use a client for "{PROTOCOL}".',
+            f'{shape.protocol[:_MAX_SHOWN]!r}: use a client for "{PROTOCOL}".',
             PROTOCOL_MISMATCH,
         )
-    return wire
+    return shape
 
 
 def _parse_members(text: bytes) -> _Members:
@@ -254,11 +254,11 @@ def _parse_members(text: bytes) -> _Members:
         text.decode()
         members = _decode_members(text)
     except msgspec.ValidationError:
-        why = "A message must be one JSON object: the envelope."
-        raise EnvelopeError(why, INVALID_REQUEST) from None
+        reason = "A message must be one JSON object: the envelope."
+        raise EnvelopeError(reason, INVALID_REQUEST) from None
     except RecursionError:
-        why = "The envelope is nested too deeply."
-        raise EnvelopeError(why, INVALID_REQUEST) from None
+        reason = "The envelope is nested too deeply."
+        raise EnvelopeError(reason, INVALID_REQUEST) from None
     except _UNREADABLE as error:
         raise EnvelopeError(f"The message is not JSON: {error}.", PARSE_ERROR) from None
     if len(members) > MAX_MEMBERS:
@@ -280,31 +280,31 @@ def _find_duplicate(text: bytes, members: _Members) -> str | None:
     `members` has the last value of each name. A name whose value differs at its position, or that
     occurs again, is a duplicate. So no value has to be parsed to find its end.
     """
-    begin = _OBJECT_START.match(text)
+    start = _OBJECT_START.match(text)
     seen: set[str] = set()
-    at = begin.end() if begin is not None else len(text)
-    while (name := _MEMBER_START.match(text, at)) is not None:
-        written = name[1]
-        member = _decode_text(written) if b"\\" in written else written[1:-1].decode()
+    position = start.end() if start is not None else len(text)
+    while (name := _MEMBER_START.match(text, position)) is not None:
+        raw_name = name[1]
+        member = _decode_text(raw_name) if b"\\" in raw_name else raw_name[1:-1].decode()
         value = bytes(members[member])
-        at = name.end() + len(value)
-        follows = _MEMBER_END.match(text, at)
-        if member in seen or not text.startswith(value, name.end()) or follows is None:
+        position = name.end() + len(value)
+        end = _MEMBER_END.match(text, position)
+        if member in seen or not text.startswith(value, name.end()) or end is None:
             return member
         seen.add(member)
-        at = follows.end()
+        position = end.end()
     return None
 
 
-def _read_text(members: _Members, name: str, longest: int) -> str:
+def _read_text(members: _Members, name: str, max_length: int) -> str:
     """Return the text value of a member. Empty if the member is absent, no text, or too long."""
     if name in members:
         try:
-            found = _decode_text(members[name])
+            value = _decode_text(members[name])
         except _UNREADABLE:
             return ""
-        if len(found) <= longest:
-            return found
+        if len(value) <= max_length:
+            return value
     return ""
 
 
@@ -317,10 +317,10 @@ _TIMESTAMP: Final = re.compile(
 
 def is_timestamp(text: str) -> bool:
     """Return whether the text is an RFC 3339 timestamp. Leap seconds are allowed."""
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         return False
-    year, month, day, hour, minute, second, *offset = (int(part or 0) for part in found.groups())
+    year, month, day, hour, minute, second, *offset = (int(part or 0) for part in match.groups())
     return (
         1 <= month <= 12
         and 1 <= day <= monthrange(year or 2000, month)[1]
@@ -332,13 +332,15 @@ def is_timestamp(text: str) -> bool:
     )
 
 
-def _read_timestamp(wire: _EnvelopeShape, ts: Raw) -> str:
+def _read_timestamp(shape: _EnvelopeShape, ts: Raw) -> str:
     """Return the timestamp. Empty if `ts` is null or empty."""
     try:
-        stamp = _decode_timestamp(ts)
+        timestamp = _decode_timestamp(ts)
     except _UNREADABLE:
-        stamp = "unreadable"
-    if stamp and not is_timestamp(stamp):
-        why = "The member `ts` of the envelope must be a time like 2025-08-26T14:00:00Z (RFC 3339)."
-        raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind, wire.sender)
-    return stamp or ""
+        timestamp = "unreadable"
+    if timestamp and not is_timestamp(timestamp):
+        reason = (
+            "The member `ts` of the envelope must be a time like 2025-08-26T14:00:00Z (RFC 3339)."
+        )
+        raise EnvelopeError(reason, INVALID_REQUEST, shape.id, shape.kind, shape.sender)
+    return timestamp or ""

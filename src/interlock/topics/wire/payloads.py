@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.protocol import jsonrpc
-from interlock.protocol import lookalike_members as twins
+from interlock.protocol import lookalike_members as lookalikes
 from interlock.protocol.kinds import (
     CHAT,
     CONTEXT_MEMBER,
@@ -42,10 +42,12 @@ _EMPTY_OBJECT: Final = Raw(b"{}")
 _MAX_SHOWN: Final = 100
 _BRACE: Final = ord("{")
 _NOTIFICATION_PREFIX: Final = "notifications/"
-_MESSAGE_MEMBERS: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
+_MESSAGE_MEMBERS: Final = lookalikes.KnownMembers(
+    "jsonrpc", "id", "method", "params", "result", "error"
+)
 _PROPOSAL_MEMBERS: Final = frozenset({"method", "params"})
 _PARAMS_MEMBERS: Final = {
-    method: twins.KnownMembers(member, "_meta", *(("arguments",) if member == "name" else ()))
+    method: lookalikes.KnownMembers(member, "_meta", *(("arguments",) if member == "name" else ()))
     for method, member in CONTEXT_MEMBER.items()
 }
 END_REASON_MEMBER: Final = "interlock/ended"
@@ -100,7 +102,7 @@ class Chat(msgspec.Struct, frozen=True):
 
     text: str
     format: Format = "plain"
-    ended: str = msgspec.field(name=END_REASON_MEMBER, default="")
+    end_reason: str = msgspec.field(name=END_REASON_MEMBER, default="")
     """The name of the error with which a proposal ended, if the message reports that.
 
     MCPx has no member for this. It is an extra member of the payload, which other clients ignore.
@@ -202,8 +204,8 @@ def read_context(method: str, params: bytes | Raw) -> str:
     members = _read_members(params, "`params`")
     if len(members) > MAX_PARAMS:
         raise PayloadError(f"`params` of {method} has more than {MAX_PARAMS} members.")
-    if (twin := _PARAMS_MEMBERS[method].find_lookalike(members)) is not None:
-        raise PayloadError(twins.describe_lookalike("`params`", *twin))
+    if (lookalike := _PARAMS_MEMBERS[method].find_lookalike(members)) is not None:
+        raise PayloadError(lookalikes.describe_lookalike("`params`", *lookalike))
     raw = members.get(member)
     try:
         context = "" if raw is None else _decode_text(raw)
@@ -220,14 +222,16 @@ def write_proposal_payload(method: str, params: bytes | Raw) -> bytes:
     return b"".join((b'{"method":', jsonrpc.encode_value(method), b',"params":', params, b"}"))
 
 
-def write_chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> bytes:
+def write_chat_payload(text: str, format: Format = "plain", *, end_reason: str = "") -> bytes:
     """Encode the payload of a chat message.
 
     Args:
         ended: the name of the error with which the proposal ended that the message is about.
     """
-    said = {"text": text, "format": format}
-    return jsonrpc.encode_value({**said, END_REASON_MEMBER: ended} if ended else said)
+    members = {"text": text, "format": format}
+    return jsonrpc.encode_value(
+        {**members, END_REASON_MEMBER: end_reason} if end_reason else members
+    )
 
 
 # -- reading
@@ -264,9 +268,9 @@ def _read_response(kind: MessageKind, payload: Raw) -> Response:
 def _read_proposal(kind: MessageKind, payload: Raw) -> ProposalPayload:
     _check_unique_members(payload, deep=True)
     members = _read_members(payload, "The payload")
-    unknown = members.keys() - _PROPOSAL_MEMBERS
-    if unknown:
-        first = min(unknown)[:_MAX_SHOWN]
+    unknown_members = members.keys() - _PROPOSAL_MEMBERS
+    if unknown_members:
+        first = min(unknown_members)[:_MAX_SHOWN]
         raise PayloadError(
             f"A proposal has only `method` and `params`. This one also has {first!r}."
         )
@@ -296,10 +300,10 @@ def _read_system(envelope: Envelope) -> Content:
     if decoder is None:
         return UnknownPayload(envelope.payload)
     try:
-        said: Welcome | Presence | Problem = decoder.decode(envelope.payload)
+        content: Welcome | Presence | Problem = decoder.decode(envelope.payload)
     except _UNREADABLE as error:
         raise PayloadError(f"The payload of {head.kind} is invalid: {error}.") from None
-    return said
+    return content
 
 
 def _match_context(kind: MessageKind, method: str, params: Raw) -> str:
@@ -324,11 +328,11 @@ def _match_context(kind: MessageKind, method: str, params: Raw) -> str:
 def _decode_message(payload: Raw) -> jsonrpc.Message:
     try:
         message = jsonrpc.decode_single(bytes(payload))
-        twin = _MESSAGE_MEMBERS.find_lookalike(jsonrpc.decode_members(payload))
+        lookalike = _MESSAGE_MEMBERS.find_lookalike(jsonrpc.decode_members(payload))
     except ProtocolError as error:
         raise PayloadError(f"The payload is not an MCP message. {error.message}") from None
-    if twin is not None:
-        raise PayloadError(twins.describe_lookalike("The payload", *twin))
+    if lookalike is not None:
+        raise PayloadError(lookalikes.describe_lookalike("The payload", *lookalike))
     return message
 
 
@@ -370,30 +374,30 @@ def _check_unique_members(payload: Raw, *, deep: bool) -> None:
     Args:
         deep: also check nested objects.
     """
-    twice: list[str] = []
+    duplicates: list[str] = []
 
-    def members(pairs: list[tuple[str, Any]]) -> None:
+    def check_object(pairs: list[tuple[str, Any]]) -> None:
         # The hook is called for inner objects first, so the last call is for the payload itself.
         if not deep:
-            twice.clear()
+            duplicates.clear()
         if len({name for name, _ in pairs}) != len(pairs):
-            twice.append(_find_duplicate(pairs))
+            duplicates.append(_find_duplicate(pairs))
             if deep:
                 raise _DuplicateMemberError
 
     try:
         text = bytes(payload).decode()
         # Keep numbers as text: their size does not matter here.
-        json.loads(text, object_pairs_hook=members, parse_int=str, parse_float=str)
+        json.loads(text, object_pairs_hook=check_object, parse_int=str, parse_float=str)
     except _DuplicateMemberError:
         pass
     except UnicodeDecodeError:
         raise PayloadError("The payload is not UTF-8.") from None
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"The payload is invalid: {error}.") from None
-    if twice:
+    if duplicates:
         raise PayloadError(
-            f"The member {twice[-1][:_MAX_SHOWN]!r} occurs twice in the payload: send it once."
+            f"The member {duplicates[-1][:_MAX_SHOWN]!r} occurs twice in the payload: send it once."
         )
 
 

@@ -64,7 +64,7 @@ class TrackedProposal(msgspec.Struct, frozen=True):
     fulfilled_by: str = ""
     fulfilments: tuple[str, ...] = ()
     """The ids of the requests that fulfilled it, in order."""
-    changed: tuple[str, ...] = ()
+    changed_fulfilments: tuple[str, ...] = ()
     """The ids of those requests that had other arguments."""
     note: str = ""
     """A remark for readers: a second fulfilment, other arguments, the reason of a rejection."""
@@ -78,8 +78,8 @@ class Proposals:
         seconds: float = LIFETIME_SECONDS,
         *,
         stamp: Callable[[float], str],
-        most: int = MAX_PROPOSALS,
-        most_bytes: int = MAX_BYTES,
+        max_proposals: int = MAX_PROPOSALS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         """
         Args:
@@ -87,51 +87,52 @@ class Proposals:
         """
         self._seconds = seconds
         self._stamp = stamp
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: dict[str, TrackedProposal] = {}
-        self._weights: Counter[str] = Counter()
+        self._max_proposals = max_proposals
+        self._max_bytes = max_bytes
+        self._proposals: dict[str, TrackedProposal] = {}
+        self._bytes_by_proposer: Counter[str] = Counter()
         """Estimated bytes, by proposer."""
 
     @property
     def all(self) -> Mapping[str, TrackedProposal]:
         """The proposals by id. The mapping changes as they do."""
-        return self._kept
+        return self._proposals
 
     def get(self, id: str | None) -> TrackedProposal | None:
-        return self._kept.get(id) if id is not None else None
+        return self._proposals.get(id) if id is not None else None
 
-    def record(
-        self, head: EnvelopeHeader, proposal: ProposalPayload, now: float
-    ) -> TrackedProposal:
+    def record(self, head: EnvelopeHeader, payload: ProposalPayload, now: float) -> TrackedProposal:
         """Track a proposal that was received or sent.
 
         It replaces an earlier one with the same id. The caller must make sure that the earlier one
         is not another participant's.
         """
-        older = self._kept.pop(head.id, None)
+        older = self._proposals.pop(head.id, None)
         if older is not None:
-            self._lighten(older)
+            self._subtract_bytes(older)
         tracked = TrackedProposal(
             proposalId=head.id,
             proposer=head.sender,
             target=head.to[0] if head.to else "",
-            method=proposal.method,
-            params=Raw(bytes(proposal.params)),
+            method=payload.method,
+            params=Raw(bytes(payload.params)),
             status="pending",
             createdAt=self._stamp(now),
             expiresAt=self._stamp(now + self._seconds),
             to=head.to,
-            context=proposal.context,
+            context=payload.context,
             expires=now + self._seconds,
         )
-        self._kept[head.id] = tracked
-        self._weights[head.sender] += _estimate_bytes(tracked)
-        while len(self._kept) > self._most or self._weights.total() > self._most_bytes:
-            self._forget_one()
+        self._proposals[head.id] = tracked
+        self._bytes_by_proposer[head.sender] += _estimate_bytes(tracked)
+        while (
+            len(self._proposals) > self._max_proposals
+            or self._bytes_by_proposer.total() > self._max_bytes
+        ):
+            self._evict_one()
         return tracked
 
-    def fulfilled(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
+    def add_fulfilment(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
         """Record a request that names a proposal, received or about to be sent.
 
         Returns the proposal if the request fulfils it, else None.
@@ -139,13 +140,13 @@ class Proposals:
         tracked = self.get(head.correlation_id)
         if tracked is None:
             return None
-        why_not = _find_mismatch(tracked, head, request)
-        if why_not:
-            self._change(tracked, note=why_not)
+        mismatch = _find_mismatch(tracked, head, request)
+        if mismatch:
+            self._change(tracked, note=mismatch)
             return None
         # Notes from the pending state no longer matter. Notes about a fulfilment stay.
         notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
-        changed = tracked.changed
+        changed = tracked.changed_fulfilments
         if not is_same_call(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
             changed = (*changed, head.id)[:100]
@@ -158,24 +159,33 @@ class Proposals:
             status=TRANSITIONS[tracked.status, "fulfil"],
             fulfilled_by=tracked.fulfilled_by or head.sender,
             fulfilments=(*tracked.fulfilments, head.id)[:100],
-            changed=changed,
+            changed_fulfilments=changed,
             note="; ".join(notes)[:_MAX_NOTE_LENGTH],
         )
 
-    def withdrawn(self, id: str, fulfilment: str) -> None:
+    def withdraw_fulfilment(self, id: str, fulfilment: str) -> None:
         """Undo a fulfilment: its response said that the call was not made because a person decides
         elsewhere. The proposal is pending again if it has no other fulfilment."""
         tracked = self.get(id)
         if tracked is None or fulfilment not in tracked.fulfilments:
             return
-        left = tuple(one for one in tracked.fulfilments if one != fulfilment)
-        changed = tuple(one for one in tracked.changed if one != fulfilment)
-        if left:
-            self._change(tracked, fulfilments=left, changed=changed)
+        remaining = tuple(
+            request_id for request_id in tracked.fulfilments if request_id != fulfilment
+        )
+        changed = tuple(
+            request_id for request_id in tracked.changed_fulfilments if request_id != fulfilment
+        )
+        if remaining:
+            self._change(tracked, fulfilments=remaining, changed_fulfilments=changed)
         else:
             status = TRANSITIONS[tracked.status, "withdraw"]
             self._change(
-                tracked, status=status, fulfilled_by="", fulfilments=(), changed=(), note=""
+                tracked,
+                status=status,
+                fulfilled_by="",
+                fulfilments=(),
+                changed_fulfilments=(),
+                note="",
             )
 
     def reject(self, id: str, reason: str = "") -> TrackedProposal | None:
@@ -186,7 +196,7 @@ class Proposals:
             return None
         return self._change(tracked, status=status, note=reason)
 
-    def remark(self, id: str, note: str) -> None:
+    def add_note(self, id: str, note: str) -> None:
         """Add a note about a proposal. Notes about problems of a fulfilment stay."""
         tracked = self.get(id)
         if tracked is not None and not (tracked.status == "fulfilled" and tracked.note):
@@ -194,71 +204,71 @@ class Proposals:
 
     def expire(self, now: float) -> list[TrackedProposal]:
         """Expire the proposals that are due, and return them."""
-        due = [one for one in self._kept.values() if one.expires <= now]
+        due = [proposal for proposal in self._proposals.values() if proposal.expires <= now]
         return [
-            self._change(one, status=status)
-            for one in due
-            if (status := TRANSITIONS.get((one.status, "expire"))) is not None
+            self._change(proposal, status=status)
+            for proposal in due
+            if (status := TRANSITIONS.get((proposal.status, "expire"))) is not None
         ]
 
     def _change(self, tracked: TrackedProposal, **members: object) -> TrackedProposal:
-        changed: TrackedProposal = msgspec.structs.replace(tracked, **members)
-        self._kept[tracked.proposalId] = changed
-        return changed
+        updated: TrackedProposal = msgspec.structs.replace(tracked, **members)
+        self._proposals[tracked.proposalId] = updated
+        return updated
 
-    def _forget_one(self) -> None:
+    def _evict_one(self) -> None:
         """Remove the oldest proposal of the proposer that uses the most memory."""
-        heaviest = max(self._weights, key=self._weights.__getitem__)
-        oldest = next(self._of(heaviest))
-        del self._kept[oldest.proposalId]
-        self._lighten(oldest)
+        largest_proposer = max(self._bytes_by_proposer, key=self._bytes_by_proposer.__getitem__)
+        oldest = next(self._by_proposer(largest_proposer))
+        del self._proposals[oldest.proposalId]
+        self._subtract_bytes(oldest)
 
-    def _lighten(self, gone: TrackedProposal) -> None:
-        self._weights[gone.proposer] -= _estimate_bytes(gone)
-        if self._weights[gone.proposer] <= 0:
-            del self._weights[gone.proposer]
+    def _subtract_bytes(self, removed: TrackedProposal) -> None:
+        self._bytes_by_proposer[removed.proposer] -= _estimate_bytes(removed)
+        if self._bytes_by_proposer[removed.proposer] <= 0:
+            del self._bytes_by_proposer[removed.proposer]
 
-    def _of(self, proposer: str) -> Iterator[TrackedProposal]:
-        return (one for one in self._kept.values() if one.proposer == proposer)
+    def _by_proposer(self, proposer: str) -> Iterator[TrackedProposal]:
+        return (proposal for proposal in self._proposals.values() if proposal.proposer == proposer)
 
 
-def is_same_call(one: Raw | bytes, other: Raw | bytes) -> bool:
+def is_same_call(first: Raw | bytes, second: Raw | bytes) -> bool:
     """Return whether two params describe the same call. `_meta` belongs to the message and is
     ignored."""
-    if bytes(one) == bytes(other):
+    if bytes(first) == bytes(second):
         return True
     try:
-        ours, theirs = decode_value(one), decode_value(other)
+        first_params, second_params = decode_value(first), decode_value(second)
     except ProtocolError:
         return False
-    for params in (ours, theirs):
+    for params in (first_params, second_params):
         if isinstance(params, dict):
             params.pop("_meta", None)
-    return _is_equal_json(ours, theirs)
+    return _is_equal_json(first_params, second_params)
 
 
-def _is_equal_json(one: object, other: object) -> bool:
+def _is_equal_json(first: object, second: object) -> bool:
     """Return whether two values are equal as JSON. For Python 1, 1.0 and True are equal.
 
     Iterative, because the values may be nested deeply.
     """
-    pairs = [(one, other)]
+    pairs = [(first, second)]
     while pairs:
-        one, other = pairs.pop()
-        if isinstance(one, dict) and isinstance(other, dict):
-            if one.keys() != other.keys():
+        first, second = pairs.pop()
+        if isinstance(first, dict) and isinstance(second, dict):
+            if first.keys() != second.keys():
                 return False
-            pairs.extend((one[name], other[name]) for name in one)
-        elif isinstance(one, list) and isinstance(other, list):
-            if len(one) != len(other):
+            pairs.extend((first[name], second[name]) for name in first)
+        elif isinstance(first, list) and isinstance(second, list):
+            if len(first) != len(second):
                 return False
-            pairs.extend(zip(one, other, strict=True))
-        elif type(one) is not type(other) or one != other:
+            pairs.extend(zip(first, second, strict=True))
+        elif type(first) is not type(second) or first != second:
             return False
     return True
 
 
-def is_proposal_outcome(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
+def is_proposal_outcome(to: tuple[str, ...], requester: str, responder: str) -> bool:
     """Return whether the response to a fulfilment is the outcome of the proposal.
 
     It is if a recipient of the proposal sent the response or the request. Otherwise any participant
@@ -267,14 +277,14 @@ def is_proposal_outcome(to: tuple[str, ...], asked_by: str, answered_by: str) ->
     Args:
         to: the recipients of the proposal; empty: everybody.
     """
-    return not to or answered_by in to or asked_by in to
+    return not to or responder in to or requester in to
 
 
 def _find_mismatch(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -> str:
     if (request.method, request.context) != (tracked.method, tracked.context):
         return f"{head.sender} named it in a request for another call"
-    elsewhere = not set(head.to) & set(tracked.to)
-    if tracked.to and elsewhere and head.sender not in tracked.to:
+    is_other_recipient = not set(head.to) & set(tracked.to)
+    if tracked.to and is_other_recipient and head.sender not in tracked.to:
         return f"{head.sender} sent the request to a participant that is not a recipient"
     return ""
 

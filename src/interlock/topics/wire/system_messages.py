@@ -51,17 +51,17 @@ def write_presence(
     return write_envelope(id=id, ts=ts, sender=GATEWAY, kind=PRESENCE, payload=payload)
 
 
-def error(
+def write_error(
     id: str,
     ts: str,
     to: Sequence[str],
     error: str,
     message: str,
     correlation_id: str | None,
-    **more: Any,
+    **members: Any,
 ) -> bytes:
     """Encode an error message: a code for programs, a sentence for people, and further members."""
-    payload = _encode({"error": error, "message": message, **more})
+    payload = _encode({"error": error, "message": message, **members})
     return write_envelope(
         id=id,
         ts=ts,

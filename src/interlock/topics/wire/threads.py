@@ -34,92 +34,94 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     context: str = ""
     request_id: str | bytes | None = None
     """The JSON-RPC id of a request: see `decode_id`."""
-    proposal: bool = False
+    is_proposal: bool = False
     weight: int = 0
 
     @property
-    def asked(self) -> bool:
+    def is_request(self) -> bool:
         return self.request_id is not None
 
 
 class MessageThreads:
     """The recent messages of one topic, of all participants."""
 
-    def __init__(self, most: int = MAX_MESSAGES, most_bytes: int = MAX_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._seen: dict[str, ThreadMessage] = {}
+    def __init__(self, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._messages: dict[str, ThreadMessage] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._messages)
 
     def record(self, envelope: Envelope, content: Content) -> str:
         """Record a message. Returns an error text if its id was used before, else an empty text."""
         head = envelope.head
-        before = self._seen.get(head.id)
-        if before is not None:
+        earlier = self._messages.get(head.id)
+        if earlier is not None:
             if head.sender == GATEWAY:
                 return ""
-            return f"The id {head.id[:60]!r} was used before, by {before.head.sender[:60]!r}."
-        seen = summarize_message(head, content)
-        self._seen[head.id] = seen
-        self._bytes += seen.weight
-        while len(self._seen) > self._most or self._bytes > self._most_bytes:
-            oldest = next(iter(self._seen))
-            self._bytes -= self._seen.pop(oldest).weight
+            return f"The id {head.id[:60]!r} was used before, by {earlier.head.sender[:60]!r}."
+        message = summarize_message(head, content)
+        self._messages[head.id] = message
+        self._bytes += message.weight
+        while len(self._messages) > self._max_messages or self._bytes > self._max_bytes:
+            oldest = next(iter(self._messages))
+            self._bytes -= self._messages.pop(oldest).weight
         return ""
 
-    def proposal(self, id: str | None) -> ThreadMessage | None:
+    def find_proposal(self, id: str | None) -> ThreadMessage | None:
         """Return the proposal with this id, if it was seen."""
-        seen = self._seen.get(id) if id is not None else None
-        return seen if seen is not None and seen.proposal else None
+        message = self._messages.get(id) if id is not None else None
+        return message if message is not None and message.is_proposal else None
 
-    def request(self, id: str | None) -> ThreadMessage | None:
+    def find_request(self, id: str | None) -> ThreadMessage | None:
         """Return the request with this id, if it was seen."""
-        seen = self._seen.get(id) if id is not None else None
-        return seen if seen is not None and seen.asked else None
+        message = self._messages.get(id) if id is not None else None
+        return message if message is not None and message.is_request else None
 
-    def fits(self, head: EnvelopeHeader, response: Response) -> bool | None:
+    def matches_request(self, head: EnvelopeHeader, response: Response) -> bool | None:
         """Return whether a response matches the request that it names. None if the request was not
         seen."""
         if head.correlation_id is None:
             return False
-        if head.correlation_id not in self._seen:
+        if head.correlation_id not in self._messages:
             return None
-        asked = self.request(head.correlation_id)
-        return asked is not None and is_response_to(asked, head, response)
+        request = self.find_request(head.correlation_id)
+        return request is not None and is_response_to(request, head, response)
 
-    def chain(self, id: str) -> tuple[str, ...]:
+    def find_thread(self, id: str) -> tuple[str, ...]:
         """Return the ids of the whole thread of a message, in order of arrival: the proposal, its
         fulfilments, responses and errors. Empty if the message was not seen."""
-        if id not in self._seen:
+        if id not in self._messages:
             return ()
-        root, up = id, {id}
-        while (above := self._seen[root].head.correlation_id) in self._seen and above not in up:
-            assert above is not None
-            root = above
-            up.add(root)
-        found = {root} | up
-        for one, seen in self._seen.items():
-            if seen.head.correlation_id in found:
-                found.add(one)
-        return tuple(one for one in self._seen if one in found)
+        root, ancestors = id, {id}
+        while (
+            parent := self._messages[root].head.correlation_id
+        ) in self._messages and parent not in ancestors:
+            assert parent is not None
+            root = parent
+            ancestors.add(root)
+        thread_ids = {root} | ancestors
+        for message_id, message in self._messages.items():
+            if message.head.correlation_id in thread_ids:
+                thread_ids.add(message_id)
+        return tuple(message_id for message_id in self._messages if message_id in thread_ids)
 
 
-def is_response_to(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
+def is_response_to(request: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
     """Return whether a response belongs to this request.
 
     The method, the context and the JSON-RPC id must be the same, and the sender must be a recipient
     of the request.
     """
-    if asked.head.to and head.sender not in asked.head.to:
+    if request.head.to and head.sender not in request.head.to:
         return False
     return (
-        decode_id(response.id) == asked.request_id
-        and response.method == asked.method
+        decode_id(response.id) == request.request_id
+        and response.method == request.method
         # A response may leave the context out of its kind if the request did.
-        and response.context in (asked.context, read_kind(asked.head.kind).context)
+        and response.context in (request.context, read_kind(request.head.kind).context)
     )
 
 
@@ -145,5 +147,5 @@ def summarize_message(head: EnvelopeHeader, content: Content) -> ThreadMessage:
         return ThreadMessage(head, content.method, content.context, request_id, weight=weight)
     if isinstance(content, ProposalPayload):
         weight += len(content.context)
-        return ThreadMessage(head, content.method, content.context, proposal=True, weight=weight)
+        return ThreadMessage(head, content.method, content.context, is_proposal=True, weight=weight)
     return ThreadMessage(head, weight=weight)
