@@ -175,7 +175,7 @@ class Topics(FeatureComponent):
     async def _retry_authenticate(self, member: Member, pending_identity: PendingIdentity) -> None:
         """Authenticate a member again after its issuer has responded."""
         try:
-            await pending_identity.()
+            await pending_identity.resolve()
             self._authenticate(member)
         except InterlockError as error:
             # The identity cannot be verified: treated like a new connection.

@@ -200,7 +200,7 @@ class TopicsEndpoint:
         """Reject the client with "retry" while its issuer is asked. The next attempt finds the
         result."""
         if len(self._identity_tasks) < MAX_PENDING_IDENTITIES:
-            task = asyncio.ensure_future(pending_identity.())
+            task = asyncio.ensure_future(pending_identity.resolve())
             self._identity_tasks.add(task)
             task.add_done_callback(self._identity_tasks.discard)
         upgrade.refuse(503, pending_identity.message, _RETRY_AFTER)

@@ -247,7 +247,7 @@ class NodeRequestHandler:
     async def _retry_initialize(
         self, pending_identity: PendingIdentity, member: Member, room_request: RoomRequest
     ) -> None:
-        await pending_identity.()
+        await pending_identity.resolve()
         if self._is_pending(room_request):
             try:
                 self._initialize(member, room_request, is_retry=True)
