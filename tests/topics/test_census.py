@@ -26,13 +26,13 @@ def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
     members = [
         house.come("eve", f"team-{number}")[0] for number in range(MAX_CONNECTIONS_PER_CALLER)
     ]
-    assert "leave one of them" in refusal(house, "team-more", "eve")
+    assert "Leave one of them" in refusal(house, "team-more", "eve")
     # Another connection to where it is already takes the place of the older one.
     again, _ = house.come("eve", "team-0")
     assert len(house.gateway._connections) == MAX_CONNECTIONS_PER_CALLER
     house.come("ada", "team-more")
     house.gateway.leave(members[0])
-    assert "leave one of them" in refusal(house, "team-more", "eve")
+    assert "Leave one of them" in refusal(house, "team-more", "eve")
     house.gateway.leave(again)
     house.come("eve", "team-more")
 
@@ -42,7 +42,7 @@ def test_guests_do_not_take_all_there_is() -> None:
     house.gateway.configure(TopicsConfig(rooms=ROOMS, max_connections=10))
     for number in range(5):
         house.come(None, f"open-{number}")
-    assert "Come with a token" in refusal(house, "open-more", None)
+    assert "Join with a token" in refusal(house, "open-more", None)
     for number in range(5):
         house.come(f"a{number}", "team-x")
     assert "as many as it may" in refusal(house, "team-x", "one-more")

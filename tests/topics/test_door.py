@@ -274,7 +274,7 @@ def test_a_token_that_runs_out() -> None:
         async with rooms.join("human", "brief") as (human, brief):
             code, reason = await brief.closed()
             assert code == 4003
-            assert "fresh" in reason
+            assert "expired" in reason
             left = await human.until(lambda one: one["payload"].get("event") == "leave")
             assert left["payload"]["participant"]["id"] == "brief"
             assert rooms.present == ["human"]

@@ -237,7 +237,7 @@ def test_what_is_known_of_a_connection() -> None:
     # And nothing else is kept: no message, no history.
     assert house.gateway.rooms["ops"]._messages == []
     assert {name for name, value in vars(house.gateway).items() if isinstance(value, dict)} == {
-        "rooms", "_changed",
+        "rooms", "_capability_changes",
     }  # fmt: skip
 
 

@@ -51,10 +51,10 @@ class InRoom(Kept):
         self.upstreams = RoomUpstreams(
             "ops",
             {"worker": settings, "other": ParticipantUpstream(enabled=False)},
-            node_info=OWN_INFO,
-            say=self.room.say,
-            begin=self._begin,
-            end=self.ended.append,
+            own_info=OWN_INFO,
+            send_message=self.room.say,
+            start_upstream=self._begin,
+            remove_upstream=self.ended.append,
             call_later=self._later,
             sleep=self.rest,
             **more,
@@ -121,7 +121,7 @@ def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
 @pytest.mark.parametrize("capabilities", [["mcp/response:*"], ["mcp/response:tools/*", "chat"]])
 def test_no_handshake_is_needed(capabilities: list[str]) -> None:
     async def body() -> None:
-        kept = InRoom(opening=0.01)
+        kept = InRoom(initialize_timeout=0.01)
         kept.worker.info = None
         kept.room.joins("worker", *capabilities)
         await kept.ready()
@@ -145,7 +145,7 @@ def test_who_may_not_answer_is_not_asked_until_it_may() -> None:
         kept.room.joins("worker", "mcp/proposal:*", "chat")
         await kept.tried()
         assert kept.supervisor.state is State.FAILED
-        assert "may not answer in the room" in (kept.supervisor.problem or "")
+        assert "may not send responses" in (kept.supervisor.problem or "")
         assert kept.room.said == []
         # Promoted: tried at once.
         kept.room.joins("worker", "mcp/proposal:*", "mcp/response:*", "chat")
@@ -229,7 +229,7 @@ def test_back_within_the_grace_nothing_is_withdrawn() -> None:
 
 def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
     async def body() -> None:
-        kept = InRoom(opening=0.01)
+        kept = InRoom(initialize_timeout=0.01)
         kept.rest.hold()
         hears, kept.room.on_notification = kept.room.on_notification, None
         broken = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "Not today."}}
@@ -266,7 +266,7 @@ def test_another_node_is_refused_unless_the_config_names_what_is_wanted(allow: l
             await kept.ready()
         else:
             await kept.tried()
-            assert "is a node itself" in (kept.supervisor.problem or "")
+            assert "is a node" in (kept.supervisor.problem or "")
             assert kept.listed == []
         await kept.supervisor.end()
 
@@ -281,7 +281,7 @@ def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
         # It may not even answer `initialize`.
         kept.room.joins("worker", "mcp/response:tools/*")
         await kept.tried()
-        assert "is a node itself" in (kept.supervisor.problem or "")
+        assert "is a node" in (kept.supervisor.problem or "")
         assert kept.listed == []
         await kept.supervisor.end()
 

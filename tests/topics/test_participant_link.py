@@ -145,9 +145,9 @@ def test_what_others_say_is_no_answer(fixture: Fixture) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"kind": "mcp/response:tools/call:read_file"}, "named the answer"),
-        ({"kind": "mcp/response:tools/call"}, "named the answer"),
-        ({"kind": "mcp/response:tools/list"}, "named the answer"),
+        ({"kind": "mcp/response:tools/call:read_file"}, "the response has the kind"),
+        ({"kind": "mcp/response:tools/call"}, "the response has the kind"),
+        ({"kind": "mcp/response:tools/list"}, "the response has the kind"),
         ({"payload": {"jsonrpc": "2.0", "id": 8, "result": RESULT}}, "JSON-RPC id"),
         ({"payload": {"jsonrpc": "2.0", "id": "7", "result": RESULT}}, "JSON-RPC id"),
         ({"payload": {"jsonrpc": "2.0", "id": None, "error": {}}}, "JSON-RPC id"),

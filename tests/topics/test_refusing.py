@@ -221,7 +221,7 @@ def test_the_sentence_of_a_refusal_after_the_upgrade(monkeypatch: pytest.MonkeyP
         async with connect(rooms.url(), additional_headers=headers, proxy=None) as client:
             assert await Peer(client).closed() == (4003, "There is no topic room any more.")
 
-    monkeypatch.setattr(Gateway, "enter", enter)
+    monkeypatch.setattr(Gateway, "add_member", enter)
     run(test)
 
 

@@ -350,7 +350,7 @@ def test_what_an_outlet_says_while_it_is_told_comes_in_the_next_turn() -> None:
                     here.room.send(b, said("b", id=f"re-{head.id}"))
                     here.room.flush()
 
-    b.outlet = Answering()
+    b.sink = Answering()
     to_c = here.join("c")[1]
     here.turns.take()
     here.room.send(a, said("a", id="q"))
@@ -366,7 +366,7 @@ def test_one_who_goes_while_others_are_told_disturbs_nobody() -> None:
         def deliver(self, batch: Batch) -> None:
             here.room.leave(b)
 
-    b.outlet = Leaving()
+    b.sink = Leaving()
     to_c = here.join("c")[1]
     here.turns.take()
     to_c.forget()
@@ -444,7 +444,7 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     here.room.leave(here.join("guest-1", PROPOSER, kind=GUEST)[0])
     here.turns.take()
     assert [*here.room.members] == ["a", "b"]
-    assert a.refused == 0
+    assert a.rejected == 0
     state = [one for one in vars(here.room).values() if isinstance(one, dict | list)]
     assert [len(one) for one in state if one is not here.room.members] == [0] * (len(state) - 1)
     assert len(here.room._rate_limits) == 0

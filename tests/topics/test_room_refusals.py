@@ -33,7 +33,7 @@ def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
     }
     assert to_b.texts == []
     assert here.violations == [("a", "capability_violation", "mcp/request:tools/call")]
-    assert a.refused == 1
+    assert a.rejected == 1
     # It stays, and what it may say it may still say, once.
     assert here.room.send(a, said("a", "mcp/proposal:tools/call:x", id="good")) is not None
     here.turns.take()
@@ -245,7 +245,7 @@ def test_what_is_refused_counts_as_well(text: bytes) -> None:
     told = [message["payload"]["error"] for message in to_a.heard]
     # It hears so often that this is too much; the rest is dropped, and counted all the same.
     assert (len(told), told.count("rate_limited")) == (15, 10)
-    assert a.refused == len(here.violations) == 106
+    assert a.rejected == len(here.violations) == 106
     assert to_a.closed is None
     here.time = 1.0
     assert here.room.send(a, said("a")) is not None
@@ -267,7 +267,7 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
     here.turns.take()
     assert to_a.closed is not None
     assert to_a.closed[0] == SLOW_READER_CODE
-    assert a.refused < 1_300
+    assert a.rejected < 1_300
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
     # It may come back, and goes on where it was: the next one too many, and it is gone again.
     hasty, to_hasty = here.join("a", PROPOSER)

@@ -189,7 +189,7 @@ def test_the_other_side_leaves() -> None:
     one = Socket()
     one.send(text(b"last"), close_frame(4321, "had enough", MASK), text(b"behind it"))
     assert one.heard == [b"last"]
-    assert one.gone == ["it left: had enough"]
+    assert one.gone == ["the client left: had enough"]
     assert one.closed_with == 4321
     assert one.wire.closing
     one.socket.connection_lost(None)
@@ -237,7 +237,7 @@ def test_the_end_of_its_bytes() -> None:
     one = Socket()
     one.socket.eof_received()
     one.socket.connection_lost(None)
-    assert one.gone == ["it closed the connection"]
+    assert one.gone == ["the client closed the connection"]
 
 
 # -- who does not read
@@ -333,7 +333,7 @@ def test_closed_when_the_queue_is_full_where_that_is_wanted() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-@pytest.mark.parametrize("overflow", ["tell", "close"])
+@pytest.mark.parametrize("overflow", ["report", "close"])
 def test_who_reads_nothing_for_long_is_closed(overflow: str) -> None:
     one = Socket(stalled=30.0, ping=1000.0, overflow=overflow)
     one.fill()
@@ -341,7 +341,7 @@ def test_who_reads_nothing_for_long_is_closed(overflow: str) -> None:
     assert one.is_open()
     one.timers.pass_by(0.1)
     assert not one.is_open()
-    assert one.gone == ["it was closed: You read nothing for 30 seconds."]
+    assert one.gone == ["disconnected: You read nothing for 30 seconds."]
     one.wire.reads = True
     one.wire.read()
     assert one.closed_with == 1013
@@ -457,7 +457,7 @@ def test_a_silent_side_is_pinged_and_let_go() -> None:
     assert one.wire.seen == [Ping(b"")]
     one.timers.pass_by(30.0)
     assert one.closed_with == 1011
-    assert one.gone == ["it was closed: You answered no ping."]
+    assert one.gone == ["disconnected: You answered no ping."]
     one.timers.pass_by(CLOSING)
     assert one.wire.aborted
 

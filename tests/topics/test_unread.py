@@ -18,7 +18,9 @@ MOST = 40 * (BIG + 200)
 class Full(Socket):
     """One that does not read, in a room that keeps 40 messages of this size for all."""
 
-    def __init__(self, shared: RoomBacklog, *, guest: bool = False, overflow: str = "tell") -> None:
+    def __init__(
+        self, shared: RoomBacklog, *, guest: bool = False, overflow: str = "report"
+    ) -> None:
         super().__init__(
             shared=shared, guest=guest, overflow=overflow, unread=MOST, queue_bytes=1000 * BIG
         )
@@ -53,7 +55,7 @@ def test_all_of_a_room_share_one_limit() -> None:
     assert shared.bytes == 0
 
 
-@pytest.mark.parametrize("overflow", ["tell", "close"])
+@pytest.mark.parametrize("overflow", ["report", "close"])
 def test_who_leaves_gives_back_what_was_kept(overflow: str) -> None:
     shared = RoomBacklog()
     one = Full(shared, overflow=overflow)

@@ -240,7 +240,7 @@ def test_a_result_that_is_too_long_is_an_error() -> None:
 
     run(main)
     (said,) = alone.said
-    assert "at most 1048576 bytes" in said["payload"]["error"]["message"]
+    assert "The limit is 1048576" in said["payload"]["error"]["message"]
 
 
 def test_errors_of_another_server_go_out_as_they_are() -> None:
@@ -351,7 +351,7 @@ def test_two_fulfilments_are_both_done() -> None:
             params = {"name": "add", "arguments": {"one": 1}}
             alone.request(sender, "tools/call", params, correlation_id=id)
         await settle(alone)
-        assert "once more" in alone.place.fulfilling.tracked[id].note
+        assert "again" in alone.place.fulfilling.tracked[id].note
 
     run(main)
     assert [said["to"] for said in alone.said] == [["a", "c"], ["b", "c"]]
@@ -454,7 +454,7 @@ def test_names_that_cannot_be() -> None:
     alone = furnished()
     with pytest.raises(ValueError, match="already"):
         alone.tools.add_tool(lambda: 1, "add", None, None, {})
-    with pytest.raises(ValueError, match="use 1 to 128"):
+    with pytest.raises(ValueError, match="Use 1 to 128"):
         alone.tools.add_tool(lambda: 1, "a b", None, None, {})
     with pytest.raises(ValueError, match="already"):
         alone.tools.add_resource(lambda: 1, "note://one", "x", "", "text/plain")

@@ -162,7 +162,7 @@ def test_it_is_not_waited_for_for_ever() -> None:
             with pytest.raises(InterlockError) as late:
                 await bridge.answer(call("wait_for_ever"))
             assert late.value.failure is DEADLINE_EXCEEDED
-            assert "slow did not answer" in late.value.message
+            assert "slow did not respond" in late.value.message
 
     run(body)
 

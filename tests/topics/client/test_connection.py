@@ -233,7 +233,7 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
             await made.heard("chat")
 
     run(test)
-    assert "in the topic room again as agent" in caplog.text
+    assert "topic room: joined again as agent" in caplog.text
     assert "Trying again." in caplog.text
 
 

@@ -220,7 +220,7 @@ def test_waiting_ends_with_the_proposal() -> None:
         proposal = propose(alone, "b")
         fulfil(alone, proposal.id)
         alone.time += 1_000
-        with pytest.raises(InterlockError, match="fulfilled, and not answered"):
+        with pytest.raises(InterlockError, match="fulfilled but got no response"):
             await proposal.outcome()
 
     run(main)

@@ -59,7 +59,7 @@ def test_what_is_fulfilled_is_what_was_looked_at() -> None:
     other = fulfilling.tracked["p-2"]
     fulfilling._proposals._proposals[id] = replace(other, proposalId=id)
     for looked_at in (shown, before):
-        with pytest.raises(SendError, match="another one by now"):
+        with pytest.raises(SendError, match="has changed"):
             fulfilling.to_fulfil(id, "me", force=False, shown=looked_at)
     assert fulfilling.to_fulfil("p-2", "me", force=False, shown=other) is other
 

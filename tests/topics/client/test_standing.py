@@ -19,10 +19,10 @@ def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptu
     standing.welcomed("worker", "ws://127.0.0.1:1/ws")
     standing.lost("it went.")
     assert caplog.messages == [
-        "not in the topic ops: it went. Trying again.",
-        "still not in the topic ops: nobody answers. Trying again.",
-        "in the topic ops as worker, at ws://127.0.0.1:1/ws",
-        "not in the topic ops: it went. Trying again.",
+        "topic ops: not connected: it went. Retrying.",
+        "topic ops: still not connected: nobody answers. Retrying.",
+        "topic ops: joined as worker at ws://127.0.0.1:1/ws",
+        "topic ops: not connected: it went. Retrying.",
     ]
 
 
@@ -35,7 +35,7 @@ def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
     assert caplog.messages == []
     standing.lost("it went.")
     standing.welcomed("worker", "ws://127.0.0.1:1/ws")
-    assert caplog.messages[-1] == "in the topic ops again as worker, at ws://127.0.0.1:1/ws"
+    assert caplog.messages[-1] == "topic ops: joined again as worker at ws://127.0.0.1:1/ws"
 
 
 async def work(standing: MembershipState, inside: asyncio.Event) -> None:

@@ -57,7 +57,7 @@ def test_whoever_is_not_known_any_more_is_not_served(tmp_path: Path) -> None:
         for method in ("tools/list", "initialize"):
             payload = await ada.answered(ada.request(method))
             assert payload["error"]["data"]["error"] == "unauthenticated"
-            assert "join the topic again" in payload["error"]["message"]
+            assert "Join the topic again" in payload["error"]["message"]
         assert table.gated.upstream.started == []
         table.close()
 
@@ -284,7 +284,7 @@ def test_an_id_that_was_there_before_leads_nowhere(tmp_path: Path) -> None:
         # It is told, but not by anything that could be taken for an answer to ada.
         words = [one["payload"]["text"] for one in eve.of("chat")]
         assert len(words) == 4
-        assert all("needs an id of its own" in text for text in words)
+        assert all("needs a new id" in text for text in words)
         table.close()
 
     asyncio.run(run())
@@ -396,7 +396,7 @@ def test_an_answer_that_fits_into_no_envelope_is_an_error(tmp_path: Path) -> Non
         (await table.gated.reached()).answer(content=[{"type": "text", "text": text}])
         payload = await ada.answered(asked)
         assert payload["error"]["code"] == PAYLOAD_TOO_LARGE.code
-        assert "it was made" in payload["error"]["message"]
+        assert "it was executed" in payload["error"]["message"]
         table.close()
 
     asyncio.run(run())

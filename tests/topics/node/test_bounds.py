@@ -42,7 +42,7 @@ def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: P
         for number in range(MAX_PENDING_REQUESTS):
             ada.propose("s.write_file", {"path": str(number)})
         last = await table.gated.reached(MAX_PENDING_REQUESTS)
-        assert "wait for some" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
+        assert "which is the limit" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
         assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
         # That is nobody else's matter, and over with the first that is answered.
         bob.propose("s.write_file", {"path": "bob's"})
@@ -59,7 +59,7 @@ def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: P
 def test_who_proposes_much_does_not_have_others_proposals_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fates, "MOST_KNOWN", 3)
+    monkeypatch.setattr(fates, "MAX_PROPOSALS", 3)
 
     async def run() -> None:
         table = Table(tmp_path)
@@ -99,7 +99,7 @@ def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(tmp_pa
         params["arguments"]["text"] = "x" * (MAX_ENVELOPE_BYTES - 20 - len(json.dumps(envelope)))
         proposal = ada.propose("s.write_file", params=params, id="p")
         (await table.gated.reached()).answer(**SEEN)
-        assert "was called" in await ada.chat(proposal)
+        assert "was executed" in await ada.chat(proposal)
         assert ada.of("mcp/request:", "mcp/response:") == []
         table.close()
 
@@ -167,7 +167,7 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         await ada.answered(asked)
         assert eve.closed is not None
         assert eve.closed[0] == SLOW_READER_CODE
-        assert "than it can take" in eve.closed[1]
+        assert "than interlock can handle" in eve.closed[1]
         # What it had said before is not taken either, but for a few; and it may come back.
         assert len(table.gated.approvals.pending()) <= 50
         assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0

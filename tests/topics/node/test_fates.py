@@ -45,7 +45,7 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 
 
 def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fates, "MOST_KNOWN", 10)
+    monkeypatch.setattr(fates, "MAX_PROPOSALS", 10)
     known = ProposalOutcomes()
     known.store(proposed("mine"), EXECUTED)
     for number in range(50):
@@ -90,7 +90,7 @@ def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
 def test_what_was_made_stays_made_however_much_another_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fates, "MOST_KNOWN", 20)
+    monkeypatch.setattr(fates, "MAX_PROPOSALS", 20)
 
     async def run() -> None:
         table = Table(tmp_path)
@@ -151,7 +151,7 @@ def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> None:
         assert (await table.gated.hold(elsewhere)).id == approval.id
         await table.gated.confirm(approval)
         proposal = there.propose("s.write_file", FILE)
-        assert "was not made again" in await there.chat(proposal)
+        assert "was not repeated" in await there.chat(proposal)
         await there.until(lambda: bool(there.of("mcp/response:")))
         [fulfilment], [response] = there.of("mcp/request:"), there.of("mcp/response:")
         assert fulfilment["correlation_id"] == proposal
@@ -270,7 +270,7 @@ def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path:
         ada = table.let_in("ada", PROPOSES)
         first, approval = await waiting(table, ada)
         again = ada.propose("s.write_file", FILE)
-        assert "waits already" in await ada.chat(again)
+        assert "already pending" in await ada.chat(again)
         if how == "approved":
             await table.gated.confirm(approval)
             await ada.until(lambda: len(ada.of("mcp/response:")) == 2)

@@ -96,7 +96,7 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     assert len(journal.entries) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE
     now[0] = 60.0
     noting.note_unsuccessful(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
-    assert journal.entries[-1]["detail"].endswith("(and 7 more in vain before it)")
+    assert journal.entries[-1]["detail"].endswith("(and 7 more unsuccessful before it)")
     assert len(journal.entries[-1]["detail"]) <= 500
 
 

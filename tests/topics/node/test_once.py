@@ -130,7 +130,7 @@ def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path: Path)
         eve = table.let_in("eve", PROPOSES)
         eve.propose("s.write_file", {"path": "another"}, id=proposal)
         await eve.until(lambda: bool(eve.of("chat")))
-        assert "was there before" in eve.of("chat")[0]["payload"]["text"]
+        assert "was used before" in eve.of("chat")[0]["payload"]["text"]
         assert [one.id for one in table.gated.approvals.pending()] == [approval.id]
         table.close()
 

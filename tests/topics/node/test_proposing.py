@@ -89,7 +89,7 @@ def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
         ada = table.let_in("ada", PROPOSES)
         proposal, approval = await waiting(table, ada)
         await table.gated.approvals.refuse(approval.id, local=True, reason="not on a Friday")
-        assert "refused it: not on a Friday" in await ada.chat(proposal, 2)
+        assert "rejected it: not on a Friday" in await ada.chat(proposal, 2)
         # Programs are told as well, and not before it is over.
         assert [one["payload"].get(END_REASON_MEMBER) for one in ada.of("chat")] == [
             None,
@@ -109,7 +109,7 @@ def test_a_refusal_is_told_once_and_the_next_proposal_is_a_new_one(tmp_path: Pat
         for _ in range(3):
             proposal, approval = await waiting(table, ada)
             await table.gated.approvals.refuse(approval.id, local=True, reason="no")
-            assert "refused it: no" in await ada.chat(proposal, 2)
+            assert "rejected it: no" in await ada.chat(proposal, 2)
         assert table.gated.upstream.started == []
         table.close()
 
@@ -140,7 +140,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         assert "policy changed" in await ada.chat(proposal, 2)
         assert ada.of("mcp/request:") == []
         again = await ada.chat(ada.propose("s.write_file", FILE))
-        assert again.startswith("Your proposal was not taken: ")
+        assert again.startswith("Your proposal was rejected: ")
         assert ada.of("chat")[-1]["payload"][END_REASON_MEMBER] == "denied_by_policy"
         assert table.gated.upstream.started == []
         table.close()
@@ -155,7 +155,7 @@ def test_the_identical_proposal_is_the_same_approval(tmp_path: Path) -> None:
         proposal, approval = await waiting(table, ada)
         again = ada.propose("s.write_file", FILE)
         text = await ada.chat(again)
-        assert f"waits already, as approval {approval.id} (proposal {proposal})" in text
+        assert f"is already pending, as approval {approval.id} (proposal {proposal})" in text
         assert len(table.gated.approvals.pending()) == 1
         await table.gated.confirm(approval)
         await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
@@ -210,7 +210,7 @@ def test_a_result_that_fits_into_no_envelope_stays_in_the_inbox(tmp_path: Path) 
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         [response] = ada.of("mcp/response:")
         assert response["payload"]["result"]["isError"]
-        assert "inbox" in response["payload"]["result"]["content"][0]["text"]
+        assert "approval record" in response["payload"]["result"]["content"][0]["text"]
         table.close()
 
     asyncio.run(run())
@@ -238,7 +238,7 @@ def test_only_calls_of_tools_can_be_proposed(tmp_path: Path) -> None:
         proposal = ada.say(
             "mcp/proposal:mcpax/confirm", {"method": "mcpax/confirm", "params": {"proof": "x"}}
         )
-        assert "Only calls of tools can be proposed" in await ada.chat(proposal)
+        assert "Only tool calls can be proposed" in await ada.chat(proposal)
         params = {"name": "s.write_file", "arguments": {}, "requestState": "x"}
         proposal = ada.propose("s.write_file", params=params)
         assert "`requestState`" in await ada.chat(proposal)
@@ -406,7 +406,7 @@ def test_a_topic_that_is_not_open_hears_nothing_and_the_inbox_has_it(tmp_path: P
         await confirming
         assert approval.proposal is not None
         said = await ada.chat(approval.proposal.id, 2)
-        assert "inbox has the outcome (ok)" in said
+        assert "approval record has the outcome (ok)" in said
         found = table.gated.approvals.find(approval.id)
         assert found is not None
         assert json.loads(found.result) == WIPED
@@ -451,7 +451,9 @@ async def stopped_below(table: Table, ada: Guest) -> str:
     )
     (await table.gated.reached()).answer(**HELD_BELOW)
     await confirming
-    assert f"waits at a node below now: approval {'B' * 20}" in await ada.chat(proposal, 2)
+    assert f"now waits for approval at a node below: approval {'B' * 20}" in await ada.chat(
+        proposal, 2
+    )
     assert ada.of("mcp/response:") == []
     return proposal
 

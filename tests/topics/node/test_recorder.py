@@ -321,7 +321,7 @@ def test_a_journal_that_fails_does_not_stop_the_room(
             (EnvelopeHeader("1", "chat", "ada"), EnvelopeHeader("2", "chat", "ada")),
         )
     )
-    assert caplog.text.count("was not recorded") == 2
+    assert caplog.text.count("failed to record") == 2
 
 
 def test_no_name_hides_another() -> None:
@@ -414,7 +414,7 @@ def test_many_who_talk_are_bounded_together() -> None:
 
 
 def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(recorder, "_MAX_PARTICIPANTS", 3)
     talk = Talk(rate=1)
     for number in range(10):
         talk.say(f"guest-{number}", BURST_SECONDS + 1)

@@ -144,7 +144,7 @@ def test_a_second_fulfilment_is_noted() -> None:
     assert second is not None
     assert second.fulfilled_by == "human"
     assert second.fulfilments == ("f1", "f2")
-    assert "robot fulfilled it once more" in second.note
+    assert "robot fulfilled it again" in second.note
 
 
 @pytest.mark.spec("MX-3.2.1-10")
@@ -190,7 +190,7 @@ def test_another_call_fulfils_nothing() -> None:
     propose(kept)
     assert fulfil(kept, context="read", params=Raw(b'{"name":"read"}')) is None
     assert kept.all["p"].status == "pending"
-    assert "something else" in kept.all["p"].note
+    assert "another call" in kept.all["p"].note
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_words_about_a_proposal() -> None:
 
 @given(st.lists(st.sampled_from(["quiet", "loud", "loud", "loud"]), min_size=1, max_size=60))
 def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
-    kept = proposals(most=10)
+    kept = proposals(max_proposals=10)
     for number, by in enumerate(senders):
         propose(kept, f"{by}-{number}", by=by)
         assert len(kept.all) <= 10
@@ -271,7 +271,7 @@ def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
 
 
 def test_bytes_are_bounded_as_well() -> None:
-    kept = proposals(most_bytes=10_000)
+    kept = proposals(max_bytes=10_000)
     for number in range(100):
         head = EnvelopeHeader(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
         kept.record(
@@ -284,7 +284,7 @@ def test_bytes_are_bounded_as_well() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=60))
 def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> None:
     """Also where an id comes again."""
-    kept = proposals(most=4)
+    kept = proposals(max_proposals=4)
     for by, number in said:
         propose(kept, f"p-{number}", by=by)
         weights = Counter[str]()
