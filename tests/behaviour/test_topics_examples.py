@@ -272,7 +272,7 @@ def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
             assert answer["to"] == ["administrator", "agent"]
             assert answer["payload"]["id"] == 44
             assert answer["payload"]["result"]["content"][0]["text"] == "wrote 5 characters"
-            assert worker.tracked[proposal].fulfilled_by == "administrator"
+            assert worker.proposals[proposal].fulfilled_by == "administrator"
         assert target.read_text() == "done\n"
 
     play(test)

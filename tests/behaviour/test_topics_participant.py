@@ -121,7 +121,7 @@ def test_the_structure_of_an_envelope_comes_first(text: str) -> None:
             await made.tell("worker", text)
             await made.tell("worker", made.envelope("boss", "chat", {"text": "end"}, id="end"))
             assert [event.kind for event in await worker.until("end")] == []
-            assert worker.participant.status.dropped == 1
+            assert worker.participant.status.dropped_messages == 1
             # What is whole, of the same sender, is done.
             call = made.envelope("boss", CALL_WRITE, rpc(params=PARAMS), to=["worker"])
             await made.tell("worker", call)
@@ -178,7 +178,7 @@ async def nothing_comes_of(lies: list[tuple[str, Envelope]], place: Place, join:
         heard = [one["id"] for one in await observer.all_until(end) if one["from"] == "supervisor"]
         assert heard == ids
         assert [event.id for event in await worker.until(end) if event.sender == boss.id] == []
-        assert worker.participant.tracked == {}
+        assert worker.participant.proposals == {}
         assert worker.participant.reputation == {"supervisor": len(lies)}
         # It answers what is true, and that alone.
         answer = await ask(boss, CALL_WRITE, rpc(params=PARAMS))
@@ -233,7 +233,7 @@ def test_who_misbehaves_is_counted_by_name(place: Place, play: Play) -> None:
             expected = {"administrator": 1, "agent": 2}
             assert worker.participant.reputation == expected
             assert worker.participant.status.reputation == expected
-            assert worker.participant.status.dropped == 3
+            assert worker.participant.status.dropped_messages == 3
 
     play(test)
 
@@ -343,7 +343,7 @@ def test_proposals_are_recognised(place: Place, play: Play) -> None:
             assert (content.id, content.proposer, content.to) == (proposal, "agent", ("worker",))
             assert (content.method, content.context) == ("tools/call", "write")
             assert json.loads(bytes(content.params)) == PARAMS
-            tracked = boss.tracked[proposal]
+            tracked = boss.proposals[proposal]
             assert (tracked.status, tracked.target) == ("pending", "worker")
 
     play(test)
@@ -399,13 +399,13 @@ def test_the_welcome_says_who_it_is_and_what_it_may(place: Place, play: Play) ->
             assert agent.id == "agent"
             assert agent.capabilities == ("mcp/proposal:*", "mcp/response:*", "chat")
             assert dict(agent.participants) == {"administrator": ("mcp/*", "chat")}
-            assert agent.can("mcp/proposal:tools/call:write")
-            assert not agent.can(CALL_WRITE)
+            assert agent.can_send("mcp/proposal:tools/call:write")
+            assert not agent.can_send(CALL_WRITE)
             # A later welcome, when somebody gives it more.
             await place.change("agent", topic, add=["mcp/request:tools/*"], remove=[])
             await until(events, lambda event: event.kind == "system/welcome")
             assert "mcp/request:tools/*" in agent.capabilities
-            assert agent.can(CALL_WRITE)
+            assert agent.can_send(CALL_WRITE)
 
     play(test)
 
@@ -448,7 +448,7 @@ def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
                 agent.request("worker", "tools/list"),
                 agent.request("worker", "tools/call", PARAMS),
                 agent.send(CALL_WRITE, rpc(params=PARAMS), ["worker"]),
-                agent.ask_all("ping"),
+                agent.request_all("ping"),
                 agent.send("system/error", {"error": "x", "message": "x"}),
             ):
                 with pytest.raises(SendError) as refused:

@@ -135,14 +135,14 @@ def test_the_id_of_a_proposal_stays_what_was_proposed(place: Place, play: Play) 
             worker = await join(topic, "worker")
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
             seen = await until(events, lambda event: event.id == proposal)
-            tracked = boss.tracked[proposal]
+            tracked = boss.proposals[proposal]
             await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await agent.say(PROPOSAL, proposal_of("harmless"), to=["administrator"], id=proposal)
             await other.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await other.say(REQUEST, call("harmful"), to=["supervisor"], id=proposal)
             await all_heard(events, agent, other, worker)
             assert boss.reputation == {"agent": 2, "administrator": 2}
-            assert boss.tracked == {proposal: tracked}
+            assert boss.proposals == {proposal: tracked}
             fulfilling = asyncio.create_task(boss.fulfil(seen))
             request = await worker.until(
                 lambda one: one["kind"] == REQUEST and one["from"] == "supervisor"
@@ -168,7 +168,7 @@ def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, pla
             agent, worker = await join(topic, "agent"), await join(topic, "worker")
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
             await all_heard(events, agent, worker)
-            tracked = boss.tracked[proposal]
+            tracked = boss.proposals[proposal]
             for _ in range(MAX_MESSAGES // 200 + 1):
                 for _ in range(200):
                     await agent.chat()
@@ -176,7 +176,7 @@ def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, pla
             await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await all_heard(events, agent)
             assert boss.reputation == {"agent": 1}
-            assert boss.tracked[proposal] == tracked
+            assert boss.proposals[proposal] == tracked
             fulfilling = asyncio.create_task(boss.fulfil(proposal))
             request = await worker.until(REQUEST)
             assert request["payload"]["params"] == params("harmless")

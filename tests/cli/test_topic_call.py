@@ -79,7 +79,7 @@ def test_who_may_call_can_propose_all_the_same(world: World, room: TopicRoom) ->
     words = ("worker", "repeat", "--propose", "--timeout", "0.1s", "word=ha", "times=2")
     assert world.run_here(*args(room, *words)).returncode == 1
     # The schema was asked for: whoever sees it, sees a number.
-    [seen] = worker.tracked.values()
+    [seen] = worker.proposals.values()
     assert json.loads(bytes(seen.params))["arguments"] == {"word": "ha", "times": 2}
 
 
@@ -89,7 +89,7 @@ def test_nobody_fulfils_it(world: World, room: TopicRoom) -> None:
     done = world.run_here(*args(room, "worker", "repeat", "--timeout", "0.1s"))
     assert done.returncode == 1
     assert "interlock: The proposal was not fulfilled in time." in done.stderr
-    assert [one.context for one in worker.tracked.values()] == ["repeat"]
+    assert [one.context for one in worker.proposals.values()] == ["repeat"]
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_ctrl_c_leaves_the_proposal_to_the_others(world: World, room: TopicRoom)
     by(world, "agent")
     running = Running(world, *args(room, "worker", "repeat", "word=a"))
     try:
-        wait_until("the proposal", lambda: worker.tracked or None)
+        wait_until("the proposal", lambda: worker.proposals or None)
         code, errors = running.end()
         assert code == 130
         assert "Traceback" not in errors
-        assert [one.status for one in worker.tracked.values()] == ["pending"]
+        assert [one.status for one in worker.proposals.values()] == ["pending"]
     finally:
         running.close()
 

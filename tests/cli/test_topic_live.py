@@ -19,7 +19,7 @@ pytestmark = pytest.mark.feature("topics")
 def seated(alone: Alone) -> Participant:
     """A participant whose place is that one."""
     participant = Participant("wss://n/ws", topic="ops")
-    participant._place = alone.place
+    participant._membership = alone.place
     return participant
 
 
@@ -34,7 +34,7 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         live.draw()
         assert "the baker" in written[-1]
         # Whatever let it come to that, between the last drawing and the key.
-        kept: dict[str, Any] = alone.place.fulfilling._proposals._proposals
+        kept: dict[str, Any] = alone.place.proposals._proposals._proposals
         kept[id] = replace(kept[id], params=Raw(b'{"name":"pay","arguments":{"to":"me"}}'))
         live.typed(b"y")
         await asyncio.gather(*live._tasks)
@@ -76,7 +76,7 @@ def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
             live.look()
             live.typed(b"y")
             await asyncio.gather(*live._tasks)
-            states = {one: tracked.status for one, tracked in live._participant.tracked.items()}
+            states = {one: tracked.status for one, tracked in live._participant.proposals.items()}
             assert {states[id] for id in ids} == {"rejected"}
             assert sum(state == "pending" for state in states.values()) == 2
             assert live.screen.lines[-1].text == f"rejects {count} proposals of a"

@@ -253,7 +253,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     more = ("--kind", kind, "--token-file", str(token))
     done = world.run(*args(room, "send", *more), proposal)
     assert (done.returncode, done.stderr) == (0, "")
-    wait_until("it is tracked", lambda: done.stdout.strip() in human.tracked)
+    wait_until("it is tracked", lambda: done.stdout.strip() in human.proposals)
     lie = json.dumps({"method": "tools/call", "params": {**call("/a"), "name": "rm"}})
     done = world.run(*args(room, "send", *more), lie)
     assert done.returncode == 1
@@ -261,7 +261,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     done = world.run(*args(room, "send", *more[:1], "mcp/request:tools/call", *more[2:]), "{}")
     assert done.returncode == 1
     assert "agent may not send mcp/request:tools/call" in done.stderr
-    assert len(human.tracked) == 1
+    assert len(human.proposals) == 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_an_unmodified_server_is_called_in_the_room(
     listed = room.do(human.request("worker", "tools/list"))
     assert "echo" in {tool["name"] for tool in listed["tools"]}
     # To everybody: only who has it answers.
-    answers = room.do(human.ask_all("tools/call", {"name": "add", "arguments": {"a": 2}}, 20))
+    answers = room.do(human.request_all("tools/call", {"name": "add", "arguments": {"a": 2}}, 20))
     assert {one: result["structuredContent"] for one, result in answers.items()} == {
         "worker": {"sum": 3}
     }

@@ -36,21 +36,21 @@ class Alone:
         self._told = 0
         self.tools = ToolServer("alone", "1")
         self.place = Membership(
-            serving=serving or self.tools,
+            server=serving or self.tools,
             send=self._sent,
             on_welcome=self._welcomed,
-            fulfilling=ProposalTracker(
+            proposals=ProposalTracker(
                 clock=lambda: self.time,
                 stamp=lambda seconds: f"{seconds:g}",
-                sees_all=sees_all,
+                receives_all=sees_all,
                 seconds=lifetime,
             ),
             new_id=self._new_id,
             now=lambda: "2025-08-26T14:00:00Z",
         )
         self.welcome(capabilities, others)
-        self.place.listeners.on("*", self.events.append)
-        self.place.listeners.on("system/*", self.events.append)
+        self.place.listeners.add("*", self.events.append)
+        self.place.listeners.add("system/*", self.events.append)
 
     def welcome(
         self, capabilities: Sequence[str] = EVERYTHING, others: Sequence[str] = ("a", "b")
@@ -70,7 +70,7 @@ class Alone:
             "payload": payload,
             **more,
         }
-        self.place.take(json.dumps(envelope).encode())
+        self.place.receive(json.dumps(envelope).encode())
         return str(envelope["id"])
 
     def request(

@@ -23,8 +23,8 @@ def run(test: Any) -> None:
 
 async def settle(alone: Alone) -> None:
     """Until everything that was asked is answered."""
-    while alone.place.answering._under_way:
-        await asyncio.wait([task for _, task in alone.place.answering._under_way.values()])
+    while alone.place.responder._active:
+        await asyncio.wait([task for _, task in alone.place.responder._active.values()])
         await asyncio.sleep(0)
 
 
@@ -194,7 +194,7 @@ def test_what_others_are_asked_is_not_ones_own_business() -> None:
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "fail"}, to=["b"])
         alone.request("a", "tools/list", to=["b", "c"])
-        assert len(alone.place.answering) == 0
+        assert len(alone.place.responder) == 0
 
     run(main)
     assert alone.said == []
@@ -221,7 +221,7 @@ def test_what_everybody_is_asked_is_answered_by_who_has_it() -> None:
 def test_what_cannot_be_answered_is_not_done() -> None:
     alone = furnished(capabilities=["mcp/proposal:*", "chat"])
     alone.request("a", "tools/call", {"name": "fail"})
-    assert len(alone.place.answering) == 0
+    assert len(alone.place.responder) == 0
     assert alone.said == []
 
 
@@ -245,10 +245,10 @@ def test_a_result_that_is_too_long_is_an_error() -> None:
 
 def test_errors_of_another_server_go_out_as_they_are() -> None:
     class Behind:
-        def offers(self, method: str, context: str) -> bool:
+        def can_handle(self, method: str, context: str) -> bool:
             return True
 
-        async def answer(self, request: Request) -> bytes:
+        async def handle(self, request: Request) -> bytes:
             if request.method == "ping":
                 raise UpstreamResponseError(-7, "It said no.", b'{"a":1}')
             raise InterlockError(UPSTREAM_ERROR, "It said something.", {"b": 2})
@@ -299,7 +299,7 @@ def test_the_draft_s_four_envelopes() -> None:
     assert said["correlation_id"] == "env-fulfill-1"
     text = {"type": "text", "text": "Operation completed successfully"}
     assert said["payload"] == {"jsonrpc": "2.0", "id": 44, "result": {"content": [text]}}
-    tracked = alone.place.fulfilling.tracked["env-req-1"]
+    tracked = alone.place.proposals.proposals["env-req-1"]
     assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
 
 
@@ -351,7 +351,7 @@ def test_two_fulfilments_are_both_done() -> None:
             params = {"name": "add", "arguments": {"one": 1}}
             alone.request(sender, "tools/call", params, correlation_id=id)
         await settle(alone)
-        assert "again" in alone.place.fulfilling.tracked[id].note
+        assert "again" in alone.place.proposals.proposals[id].note
 
     run(main)
     assert [said["to"] for said in alone.said] == [["a", "c"], ["b", "c"]]
@@ -369,7 +369,7 @@ def test_progress_is_told_to_who_wants_it() -> None:
             alone.request("a", "tools/call", params, number=number, id=f"call-{number}")
         for _ in range(5):
             await asyncio.sleep(0)
-        alone.place.answering.close()
+        alone.place.responder.close()
         await settle(alone)
 
     run(main)
@@ -399,7 +399,7 @@ def test_only_who_asked_can_cancel() -> None:
                    {"jsonrpc": "2.0", "method": "notifications/cancelled"})  # fmt: skip
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(alone.place.answering) == 1
+        assert len(alone.place.responder) == 1
         cancel(alone, "a", "x")
         await settle(alone)
 
@@ -416,8 +416,8 @@ def test_who_leaves_is_not_worked_for() -> None:
         alone.present("leave", "a")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(alone.place.answering) == 1
-        alone.place.lost("over")
+        assert len(alone.place.responder) == 1
+        alone.place.on_disconnect("over")
         await settle(alone)
 
     run(main)
@@ -433,18 +433,18 @@ def test_nobody_has_more_than_its_share() -> None:
         alone.request("b", "tools/call", {"name": "add", "arguments": {"one": 1}}, number=1)
         (quick,) = [
             task
-            for (sender, _), (_, task) in alone.place.answering._under_way.items()
+            for (sender, _), (_, task) in alone.place.responder._active.items()
             if sender == "b"
         ]
         await quick
-        alone.place.answering.close()
+        alone.place.responder.close()
         await settle(alone)
 
     run(main)
     said = {(one["to"][0], one["payload"]["id"]): one["payload"] for one in alone.said}
     assert said["a", MAX_REQUESTS_PER_SENDER]["error"]["code"] == -31026
     assert "result" in said["b", 1]
-    assert len(alone.place.answering) == 0
+    assert len(alone.place.responder) == 0
 
 
 # -- what cannot be offered
@@ -489,11 +489,11 @@ def test_a_program_that_was_started_anew_counts_from_the_beginning() -> None:
             await asyncio.sleep(0)
         [answer] = alone.said
         assert "result" in answer["payload"]
-        assert len(alone.place.answering) == 1
+        assert len(alone.place.responder) == 1
         cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled",
                      "params": {"requestId": 1}}  # fmt: skip
         alone.tell("a", "mcp/request:notifications/cancelled", cancelled, to=["me"])
         await settle(alone)
-        assert len(alone.place.answering) == 0
+        assert len(alone.place.responder) == 0
 
     run(main)

@@ -43,23 +43,23 @@ def call(tool: str, **arguments: Any) -> Request:
 def test_it_answers_what_it_is_asked(era: str) -> None:
     async def body() -> None:
         bridge = Bridge(server(era), name="official")
-        assert not bridge.offers("tools/list", "")
+        assert not bridge.can_handle("tools/list", "")
         async with bridge.running():
-            said = json.loads(await bridge.answer(call("echo", text="hé")))
+            said = json.loads(await bridge.handle(call("echo", text="hé")))
             assert said["content"][0]["text"] == "hé"
             # Nothing of the newer wire, which rooms do not speak.
             assert "resultType" not in said
-            listed = json.loads(await bridge.answer(request("tools/list")))
+            listed = json.loads(await bridge.handle(request("tools/list")))
             names = {tool["name"] for tool in listed["tools"]}
             assert {"echo", "add", "report"} <= names
             assert bridge.tools == len(names)
-            read = await bridge.answer(
+            read = await bridge.handle(
                 request("resources/read", "note://today", uri="note://today")
             )
             assert json.loads(read)["contents"][0]["text"] == "Nothing to do."
-            assert await bridge.answer(request("ping")) == b"{}"
+            assert await bridge.handle(request("ping")) == b"{}"
         with pytest.raises(InterlockError) as ended:
-            await bridge.answer(call("echo", text="x"))
+            await bridge.handle(call("echo", text="x"))
         assert ended.value.failure is UPSTREAM_UNAVAILABLE
 
     run(body)
@@ -70,7 +70,7 @@ def test_it_introduces_the_server_and_promises_what_a_room_can_use() -> None:
         bridge = Bridge(server(), name="official")
         async with bridge.running():
             asked = request("initialize", protocolVersion="2025-06-18", capabilities={})
-            said = json.loads(await bridge.answer(asked))
+            said = json.loads(await bridge.handle(asked))
         assert said["protocolVersion"] == "2025-06-18"
         assert said["serverInfo"]["name"] == "official"
         assert said["instructions"] == "Be kind."
@@ -85,19 +85,19 @@ def test_it_offers_to_everybody_only_what_the_server_has() -> None:
     async def body() -> None:
         bridge = Bridge(server())
         async with bridge.running():
-            assert bridge.offers("tools/call", "echo")
-            assert not bridge.offers("tools/call", "format_disk")
-            assert bridge.offers("resources/read", "note://today")
-            assert bridge.offers("tools/list", "")
+            assert bridge.can_handle("tools/call", "echo")
+            assert not bridge.can_handle("tools/call", "format_disk")
+            assert bridge.can_handle("resources/read", "note://today")
+            assert bridge.can_handle("tools/list", "")
             for method in (
                 "sampling/createMessage",
                 "tasks/get",
                 "mcpax/confirm",
                 "logging/setLevel",
             ):
-                assert not bridge.offers(method, "")
+                assert not bridge.can_handle(method, "")
                 with pytest.raises(InterlockError) as unknown:
-                    await bridge.answer(request(method))
+                    await bridge.handle(request(method))
                 assert unknown.value.failure is METHOD_NOT_FOUND
 
     run(body)
@@ -107,11 +107,11 @@ def test_errors_of_the_server_are_its_own() -> None:
     async def body() -> None:
         bridge = Bridge(server())
         async with bridge.running():
-            failed = json.loads(await bridge.answer(call("refuse", why="not today")))
+            failed = json.loads(await bridge.handle(call("refuse", why="not today")))
             assert failed["isError"]
             assert "refuse" in failed["content"][0]["text"]
             with pytest.raises(InterlockError) as missing:
-                await bridge.answer(request("resources/read", "nowhere:", uri="nowhere:x"))
+                await bridge.handle(request("resources/read", "nowhere:", uri="nowhere:x"))
             assert missing.value.message
 
     run(body)
@@ -130,7 +130,7 @@ def test_progress_is_told_to_whoever_asked() -> None:
                 arguments={"steps": 2},
                 _meta={"progressToken": "of the room"},
             )
-            await bridge.answer(said)
+            await bridge.handle(said)
         assert told == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
 
     run(body)
@@ -142,13 +142,13 @@ def test_who_does_not_want_it_any_more_lets_it_go() -> None:
         bridge = Bridge(server())
         async with bridge.running():
             progress_reporter.set(lambda *_: begun.set())
-            task = asyncio.ensure_future(bridge.answer(call("wait_for_ever")))
+            task = asyncio.ensure_future(bridge.handle(call("wait_for_ever")))
             await within(begun.wait())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             # The server was told, and has time for others.
-            assert json.loads(await bridge.answer(call("add", a=1)))["structuredContent"] == {
+            assert json.loads(await bridge.handle(call("add", a=1)))["structuredContent"] == {
                 "sum": 2
             }
 
@@ -160,7 +160,7 @@ def test_it_is_not_waited_for_for_ever() -> None:
         bridge = Bridge(server(timeout=0.05), name="slow")
         async with bridge.running():
             with pytest.raises(InterlockError) as late:
-                await bridge.answer(call("wait_for_ever"))
+                await bridge.handle(call("wait_for_ever"))
             assert late.value.failure is DEADLINE_EXCEEDED
             assert "slow did not respond" in late.value.message
 
@@ -172,12 +172,12 @@ def test_a_new_list_is_told_and_read() -> None:
         changed: asyncio.Queue[str] = asyncio.Queue()
         bridge = Bridge(server())
         async with bridge.running():
-            bridge.on_changed = changed.put_nowait
-            assert not bridge.offers("tools/call", "sing")
-            await bridge.answer(call("learn", name="sing"))
+            bridge.on_change = changed.put_nowait
+            assert not bridge.can_handle("tools/call", "sing")
+            await bridge.handle(call("learn", name="sing"))
             said = await within(changed.get())
             assert said == "notifications/tools/list_changed"
-            assert bridge.offers("tools/call", "sing")
+            assert bridge.can_handle("tools/call", "sing")
 
     run(body)
 
@@ -194,12 +194,12 @@ def test_a_server_that_dies_is_started_again() -> None:
         )
         bridge = Bridge(ServerConfig(command=sys.executable, args=["-c", code]), name="mortal")
         async with bridge.running():
-            bridge.on_changed = changed.put_nowait
+            bridge.on_change = changed.put_nowait
             with pytest.raises(InterlockError) as lost:
-                await bridge.answer(call("die"))
+                await bridge.handle(call("die"))
             assert lost.value.failure is UPSTREAM_LOST
             await within(changed.get())
-            assert json.loads(await bridge.answer(call("echo", text="back")))["content"]
+            assert json.loads(await bridge.handle(call("echo", text="back")))["content"]
 
     run(body)
 

@@ -53,7 +53,7 @@ def agent(made: Gateway, **more: Any) -> Participant:
 
 
 def is_inside(participant: Participant) -> bool:
-    return participant.status.inside
+    return participant.status.connected
 
 
 # -- coming in
@@ -227,7 +227,7 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
             while not is_inside(participant):
                 await anext(events)
             assert participant.capabilities == ("chat",)
-            assert not participant.can("mcp/request:ping")
+            assert not participant.can_send("mcp/request:ping")
             assert participant.status.welcomes == 2
             await participant.chat("back")
             await made.heard("chat")
@@ -305,7 +305,7 @@ def test_whoever_does_not_welcome_is_left() -> None:
                 if len(clockwork.slept) == 3:
                     made.silent = False
                     assert participant._connection is not None
-                    participant._connection._patience = PATIENCE
+                    participant._connection._welcome_timeout = PATIENCE
                 clockwork.wake()
             await inside.wait()
             # Who was welcomed begins again with a short wait.
@@ -331,7 +331,7 @@ def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
             inside.clear()
             task = asyncio.create_task(stay())
             await inside.wait()
-            standing.over(InterlockError(FORBIDDEN, "It is over."))
+            standing.on_reject(InterlockError(FORBIDDEN, "It is over."))
             if cancelled:
                 task.cancel()
             await asyncio.wait([task])

@@ -49,7 +49,7 @@ def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
             await proposal.outcome()
         assert told.value.failure.name == name
         assert told.value.data == {"participant": "a", "ended": how, "sent": False}
-        tracked = alone.place.fulfilling.tracked[proposal.id]
+        tracked = alone.place.proposals.proposals[proposal.id]
         assert tracked.status == "rejected"
         assert "not today" in tracked.note
 
@@ -59,11 +59,11 @@ def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
 def test_nobody_else_ends_it() -> None:
     async def test(alone: Alone, proposal: Proposal) -> None:
         ends(alone, "b", proposal)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
         # Nor do words alone.
         alone.tell("a", "chat", {"text": "no"}, correlation_id=proposal.id)
-        assert not proposal.settled
+        assert not proposal.has_outcome
 
     proposing(test)
 
@@ -72,8 +72,8 @@ def test_nobody_else_ends_it() -> None:
 def test_one_of_several_does_not_end_it(to: tuple[str, ...]) -> None:
     async def test(alone: Alone, proposal: Proposal) -> None:
         ends(alone, "a", proposal)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
     proposing(test, to)
 
@@ -83,7 +83,7 @@ def test_what_another_proposed_is_not_listed_any_more() -> None:
     id = alone.propose("b", "x", to=["a"])
     said = {"text": "no", END_REASON_MEMBER: "approval_refused"}
     alone.tell("a", "chat", said, to=["b"], correlation_id=id)
-    assert alone.place.fulfilling.tracked[id].status == "rejected"
+    assert alone.place.proposals.proposals[id].status == "rejected"
 
 
 def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
@@ -93,12 +93,12 @@ def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
         asked = alone.request(
             "b", "tools/call", PARAMS, number=1, to=["a"], correlation_id=proposal.id
         )
-        assert alone.place.fulfilling.tracked[proposal.id].status == "fulfilled"
+        assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
         held = {"code": CONFIRMATION_REQUIRED.code, "message": "It waits in the inbox."}
         answer = {"jsonrpc": "2.0", "id": 1, "error": held}
         alone.tell("a", "mcp/response:tools/call:x", answer, to=["b"], correlation_id=asked)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
         # Then a human approves it there, and the node makes it.
         made = alone.request(
             "a", "tools/call", PARAMS, number=2, to=["a"], correlation_id=proposal.id
@@ -140,7 +140,7 @@ def test_what_was_answered_once_is_not_held_later() -> None:
         asked = fulfilled(alone, proposal, "b", ["a"])
         answered(alone, "a", asked, result={"content": []})
         answered(alone, "a", asked, error=HELD)
-        assert alone.place.fulfilling.tracked[proposal.id].status == "fulfilled"
+        assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
 
     proposing(test)
 
@@ -149,9 +149,9 @@ def test_one_of_several_does_not_hold_it() -> None:
     async def test(alone: Alone, proposal: Proposal) -> None:
         asked = fulfilled(alone, proposal, "c", ["a", "b"])
         answered(alone, "b", asked, error=HELD)
-        assert alone.place.fulfilling.tracked[proposal.id].status == "fulfilled"
+        assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
         answered(alone, "a", asked, error=HELD)
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
     proposing(test, ("a", "b"))
 
@@ -167,8 +167,8 @@ def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
             "_meta": {STATUS: REQUIRED},
         }
         answered(alone, "a", asked, result=held)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
     proposing(test)
 
@@ -179,8 +179,8 @@ def test_a_word_that_is_for_another_ends_nothing() -> None:
     async def test(alone: Alone, proposal: Proposal) -> None:
         said = {"text": "not taken", END_REASON_MEMBER: "approval_refused"}
         alone.tell("a", "chat", said, to=["b"], correlation_id=proposal.id)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
     proposing(test)
 

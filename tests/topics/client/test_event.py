@@ -21,10 +21,10 @@ def run(test: Any) -> None:
 def test_who_listens_is_told_by_kind_or_type() -> None:
     alone = Alone()
     told: dict[str, list[Event]] = {name: [] for name in ("chat", "any", "requests", "presence")}
-    alone.place.listeners.on(Chat, told["chat"].append)
-    alone.place.listeners.on("*", told["any"].append)
-    alone.place.listeners.on("mcp/request:*", told["requests"].append)
-    alone.place.listeners.on("system/presence", told["presence"].append)
+    alone.place.listeners.add(Chat, told["chat"].append)
+    alone.place.listeners.add("*", told["any"].append)
+    alone.place.listeners.add("mcp/request:*", told["requests"].append)
+    alone.place.listeners.add("system/presence", told["presence"].append)
     alone.tell("a", "chat", {"text": "x"})
     alone.request("a", "ping", to=["b"])
     alone.present("join", "c")
@@ -43,15 +43,15 @@ def test_who_listens_is_told_by_kind_or_type() -> None:
 def test_what_a_gateway_says_is_named_or_all_of_it_meant() -> None:
     alone = Alone()
     told: list[Event] = []
-    alone.place.listeners.on("system/*", told.append)
+    alone.place.listeners.add("system/*", told.append)
     alone.present("join", "c")
     assert [event.kind for event in told] == ["system/presence"]
     # One matcher of kinds, with one kind of star: these would be something else to another.
     for odd in ("system/pres*", "system/*ence", "system:*", "system/**"):
         with pytest.raises(ProtocolError, match="not a valid pattern"):
-            alone.place.listeners.on(odd, told.append)
+            alone.place.listeners.add(odd, told.append)
     for literal in ("system/presenc?", "system/[a-z]resence"):
-        alone.place.listeners.on(literal, told.append)
+        alone.place.listeners.add(literal, told.append)
     alone.present("leave", "c")
     assert len(told) == 2
 
@@ -64,13 +64,13 @@ def test_a_proposal_is_told_and_not_done() -> None:
         alone = Alone()
         alone.tools.add_tool(lambda: called.append("!"), "x", None, None, {})
         told: list[Any] = []
-        alone.place.listeners.on(Proposal, told.append)
+        alone.place.listeners.add(Proposal, told.append)
         id = alone.propose("a", "x", to=["me"])
         await asyncio.sleep(0)
         (event,) = told
         assert event.content.id == id
         assert event.content.proposer == "a"
-        assert len(alone.place.answering) == 0
+        assert len(alone.place.responder) == 0
         assert alone.said == []
 
     run(main)
@@ -87,10 +87,10 @@ def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
         async def later(event: Event) -> None:
             raise RuntimeError("later")
 
-        alone.place.listeners.on(Chat, plainly)
-        alone.place.listeners.on(Chat, later)
+        alone.place.listeners.add(Chat, plainly)
+        alone.place.listeners.add(Chat, later)
         told: list[Event] = []
-        alone.place.listeners.on(Chat, told.append)
+        alone.place.listeners.add(Chat, told.append)
         alone.tell("a", "chat", {"text": "x"})
         assert len(told) == 1
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
@@ -103,9 +103,9 @@ def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
 def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
     async def main() -> None:
         lost: list[int] = []
-        events = Events(lambda: lost.append(1), most=3)
+        events = Events(lambda: lost.append(1), max_events=3)
         alone = Alone()
-        alone.place.listeners.on(Chat, events.add)
+        alone.place.listeners.add(Chat, events.add)
         for number in range(5):
             alone.tell("a", "chat", {"text": str(number)})
         events.end()
@@ -118,7 +118,7 @@ def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
 def test_reading_along_begins_at_once_and_ends() -> None:
     async def main() -> None:
         alone = Alone()
-        events = alone.place.listeners.stream()
+        events = alone.place.listeners.open_stream()
         alone.tell("a", "chat", {"text": "x"})
         assert (await anext(events)).content == Chat("x")
         waiting = asyncio.ensure_future(anext(events))

@@ -46,7 +46,7 @@ def test_what_is_proposed_goes_out_as_it_is() -> None:
         assert said["payload"] == {"method": "tools/call", "params": PARAMS}
         assert "correlation_id" not in said
         with pytest.raises(SendError):
-            alone.place.say("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
+            alone.place.send("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
 
     run(main)
 
@@ -81,7 +81,7 @@ def test_what_is_no_outcome() -> None:
         answer(alone, other, tool="read")
         elsewhere = fulfil(alone, proposal.id, "thief", to=["thief"])
         answer(alone, elsewhere, sender="thief")
-        assert not proposal.settled
+        assert not proposal.has_outcome
         assert alone.dropped == {"b": 1, "thief": 1}
 
     run(main)
@@ -98,7 +98,7 @@ def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None:
         params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}
         forged = fulfil(alone, proposal.id, "mallory", to=["b", "mallory"], params=params)
         answer(alone, forged, sender="mallory")
-        assert not proposal.settled
+        assert not proposal.has_outcome
         # The one who was meant answers the same as anybody would get.
         answer(alone, fulfil(alone, proposal.id), sender="b")
         assert await proposal.outcome() == {"by": "b"}
@@ -137,7 +137,7 @@ def test_who_was_meant_may_ask_somebody_else() -> None:
         alone = Alone(others=["a", "b", "boss"])
         proposal = propose(alone, "boss")
         answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
-        assert not proposal.settled
+        assert not proposal.has_outcome
         answer(alone, fulfil(alone, proposal.id, "boss", to=["b"]))
         assert await proposal.outcome() == {"by": "b"}
 
@@ -154,7 +154,7 @@ def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
         answer(alone, request, tool="read")
         answer(alone, request, sender="a")
         assert alone.events[-1].verified is None
-        assert not proposal.settled
+        assert not proposal.has_outcome
         answer(alone, request)
         assert await proposal.outcome() == {"by": "b"}
 
@@ -166,8 +166,8 @@ def test_words_settle_nothing() -> None:
         alone = Alone()
         proposal = propose(alone, "b")
         alone.tell("a", "chat", {"text": "I did it."}, correlation_id=proposal.id)
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].note == "a: I did it."
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].note == "a: I did it."
 
     run(main)
 
@@ -180,7 +180,7 @@ def test_a_proposal_that_the_gateway_refuses() -> None:
         alone.tell(GATEWAY, "system/error", error, to=["me"], correlation_id=proposal.id)
         with pytest.raises(InterlockError, match="You lack it"):
             await proposal.outcome()
-        assert alone.place.fulfilling.tracked[proposal.id].status == "rejected"
+        assert alone.place.proposals.proposals[proposal.id].status == "rejected"
 
     run(main)
 
@@ -203,14 +203,14 @@ def test_five_minutes_and_no_longer() -> None:
     alone = Alone()
     id = alone.propose("a", "write")
     alone.time += 299
-    assert alone.place.fulfilling.tracked[id].status == "pending"
-    assert alone.place.fulfilling.to_fulfil(id, "me", force=False)
+    assert alone.place.proposals.proposals[id].status == "pending"
+    assert alone.place.proposals.get_fulfillable(id, "me", force=False)
     alone.time += 1
-    assert alone.place.fulfilling.tracked[id].status == "expired"
+    assert alone.place.proposals.proposals[id].status == "expired"
     with pytest.raises(SendError, match="expired") as caught:
-        alone.place.fulfilling.to_fulfil(id, "me", force=False)
+        alone.place.proposals.get_fulfillable(id, "me", force=False)
     assert caught.value.failure.name == "confirmation_expired"
-    assert alone.place.fulfilling.to_fulfil(id, "me", force=True)
+    assert alone.place.proposals.get_fulfillable(id, "me", force=True)
     assert alone.said == []
 
 

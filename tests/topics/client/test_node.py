@@ -103,7 +103,7 @@ def test_a_program_answers_and_dies(plant: Plant) -> None:
                 # The node is in the room as well, and its tools are asked for in the same way.
                 look = await boss.call("interlock", "ledger.look")
                 assert not look.get("isError")
-                every = await boss.ask_all("tools/list", timeout=PATIENCE)
+                every = await boss.request_all("tools/list", timeout=PATIENCE)
                 assert sorted(every) == ["interlock", "worker"]
                 calling = asyncio.create_task(boss.call("worker", "forever"))
                 await until(events, lambda event: event.content == Chat("I have begun."))
@@ -165,16 +165,16 @@ def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
                 agent.call("interlock", "ledger.press", {"button": "red"})
             )
             said = await until(events, lambda event: isinstance(event.content, Chat))
-            assert agent.tracked[said.correlation_id or ""].status == "pending"
+            assert agent.proposals[said.correlation_id or ""].status == "pending"
             await asyncio.to_thread(approve)
             result = await calling
             assert result["content"][0]["text"] == "press: done"
-            (tracked,) = agent.tracked.values()
+            (tracked,) = agent.proposals.values()
             assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "interlock")
             assert tracked.note == ""
             # The proposal, what was said about it, what fulfilled it, and the answer.
             assert len(agent.find_thread(tracked.proposalId)) == 4
-            assert agent.status.dropped == 0
+            assert agent.status.dropped_messages == 0
 
     asyncio.run(main())
     assert plant.file.read_text().count("\n") == 1

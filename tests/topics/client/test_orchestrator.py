@@ -60,7 +60,7 @@ def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) ->
     method = more.get("method", "tools/call")
     alone.request("human", method, params if method == "tools/call" else {}, to=list(proposal.to),
                   correlation_id=proposal.id)  # fmt: skip
-    tracked = alone.place.fulfilling.tracked[proposal.id]
+    tracked = alone.place.proposals.proposals[proposal.id]
     assert tracked.status == "fulfilled"
     return tracked
 
@@ -69,7 +69,7 @@ def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) ->
 def test_a_rule_covers_what_it_says() -> None:
     rule = ProposalRule("write", ("agent-*",), when='args.path.startsWith("out/")')
     orchestrator = offline(rule)
-    assert orchestrator.covering(proposed("write", {"path": "out/a"}, "agent-1")) is rule
+    assert orchestrator.find_rule(proposed("write", {"path": "out/a"}, "agent-1")) is rule
     for one in (
         proposed("write", {"path": "etc/a"}, "agent-1"),
         proposed("write", {"path": "out/a"}, "stranger"),
@@ -79,7 +79,7 @@ def test_a_rule_covers_what_it_says() -> None:
         proposed("write", {"path": 7}, "agent-1"),
         proposed("", {}, "agent-1", method="tools/list"),
     ):
-        assert orchestrator.covering(one) is None
+        assert orchestrator.find_rule(one) is None
 
 
 @pytest.mark.spec("MX-2.1-2")
@@ -89,7 +89,7 @@ def test_what_is_learned_is_the_decision_and_no_more() -> None:
     rule = orchestrator.learn(first)
     assert orchestrator.learn(first) == rule
     assert orchestrator.rules == (rule,)
-    assert orchestrator.covering(proposed("write", {"size": 1, "path": "a"})) == rule
+    assert orchestrator.find_rule(proposed("write", {"size": 1, "path": "a"})) == rule
     for one in (
         proposed("write", {"path": "a", "size": 2}),
         proposed("write", {"path": "a", "size": True}),
@@ -97,19 +97,19 @@ def test_what_is_learned_is_the_decision_and_no_more() -> None:
         proposed("write", {"path": "a", "size": 1}, by="agent2"),
         proposed("read", {"path": "a", "size": 1}),
     ):
-        assert orchestrator.covering(one) is None
+        assert orchestrator.find_rule(one) is None
     orchestrator.remove(rule)
     # A name that looks like a pattern is a name.
     orchestrator.learn(decided("write", {}, by="*"))
-    assert orchestrator.covering(proposed("write", {}, by="*"))
-    assert not orchestrator.covering(proposed("write", {}, by="agent"))
-    assert orchestrator.covering(first) is None
+    assert orchestrator.find_rule(proposed("write", {}, by="*"))
+    assert not orchestrator.find_rule(proposed("write", {}, by="agent"))
+    assert orchestrator.find_rule(first) is None
 
 
 def test_what_no_human_let_through_is_not_learned() -> None:
     orchestrator = offline()
     waits = proposed("write", {"path": "a"})
-    with pytest.raises(ValueError, match="is unknown. Only fulfilled"):
+    with pytest.raises(ValueError, match="is unknown"):
         orchestrator.learn(waits)
     for status in ("pending", "rejected", "expired"):
         one = replace(decided("write", {"path": "a"}), status=status)
@@ -124,9 +124,9 @@ def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
     """The same tool may be that of a playground, and that of a plant."""
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "a"}, to=("playground",)))
-    assert orchestrator.covering(proposed("write", {"path": "a"}, to=("playground",))) == rule
+    assert orchestrator.find_rule(proposed("write", {"path": "a"}, to=("playground",))) == rule
     for others in (("plant",), ("playground", "plant"), ()):
-        assert orchestrator.covering(proposed("write", {"path": "a"}, to=others)) is None
+        assert orchestrator.find_rule(proposed("write", {"path": "a"}, to=others)) is None
     with pytest.raises(ValueError, match="without recipients"):
         orchestrator.learn(decided("write", {}, to=()))
 
@@ -135,25 +135,25 @@ def test_a_condition_is_about_everybody_who_is_asked() -> None:
     rule = ProposalRule("write", ("agent",), when='server == "playground"')
     both = ProposalRule("write", ("agent",), to=("playground", "plant"))
     orchestrator = offline(rule)
-    assert orchestrator.covering(proposed("write", {}, to=("playground",))) is rule
-    assert orchestrator.covering(proposed("write", {}, to=("playground", "plant"))) is None
+    assert orchestrator.find_rule(proposed("write", {}, to=("playground",))) is rule
+    assert orchestrator.find_rule(proposed("write", {}, to=("playground", "plant"))) is None
     orchestrator.add(both)
-    assert orchestrator.covering(proposed("write", {}, to=("plant", "playground"))) is both
+    assert orchestrator.find_rule(proposed("write", {}, to=("plant", "playground"))) is both
 
 
 def test_what_two_readers_may_read_differently_is_not_covered() -> None:
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "out/a"}))
     like = proposed("write", {"path": "out/a"})
-    assert orchestrator.covering(like) == rule
+    assert orchestrator.find_rule(like) == rule
     for odd in (
         b'{"name":"write","arguments":{"path":"/etc/passwd","path":"out/a"}}',
         b'{"name":"write","arguments":{"path":"out/a","PATH":"/etc/passwd"}}',
         b'{"name":"write","arguments":{"path":%b}}' % (b"9" * 5_000),
     ):
         like.params = Raw(odd)
-        assert orchestrator.covering(like) is None
-    assert orchestrator.covering(proposed("write", {"path": "out/a"}, force=True)) is None
+        assert orchestrator.find_rule(like) is None
+    assert orchestrator.find_rule(proposed("write", {"path": "out/a"}, force=True)) is None
 
 
 def test_rules_that_cannot_be() -> None:
@@ -180,7 +180,7 @@ def test_it_fulfils_once_and_never_its_own() -> None:
             return "written"
 
         everybodys = ProposalRule("write", ("*",), when='args.path.startsWith("out/")')
-        orchestrator = Orchestrator(robot, [everybodys], on_done=done.put_nowait)
+        orchestrator = Orchestrator(robot, [everybodys], on_result=done.put_nowait)
         async with agent.connected(), worker.connected(), robot.connected(), human.connected():
             await together(agent, worker, robot, human)
             events = human.events()
@@ -198,13 +198,13 @@ def test_it_fulfils_once_and_never_its_own() -> None:
             assert written == ["out/a"]
             await human.fulfil(event)
             await calling
-            orchestrator.learn(human.tracked[event.id])
+            orchestrator.learn(human.proposals[event.id])
             await agent.call("worker", "write", {"path": "etc/b"})
             assert written == ["out/a", "etc/b", "etc/b"]
             by_rule = await done.get()
             assert by_rule.rule.arguments == {"path": "etc/b"}
             with pytest.raises(ValueError, match="fulfilled by a rule"):
-                orchestrator.learn(robot.tracked[by_rule.proposal])
+                orchestrator.learn(robot.proposals[by_rule.proposal])
             # Its own proposals it leaves to others, and those that are to nobody.
             params = {"name": "write", "arguments": {"path": "out/own"}}
             own = await robot.propose("worker", "tools/call", params)
@@ -213,10 +213,10 @@ def test_it_fulfils_once_and_never_its_own() -> None:
             await agent.call("worker", "write", {"path": "out/c"})
             assert written == ["out/a", "etc/b", "etc/b", "out/c"]
             for one in (own, wide):
-                assert robot.tracked[one.id].status == "pending"
+                assert robot.proposals[one.id].status == "pending"
             await done.get()
-            assert len(orchestrator.done) == 3
-            assert "again" not in "".join(one.note for one in robot.tracked.values())
+            assert len(orchestrator.results) == 3
+            assert "again" not in "".join(one.note for one in robot.proposals.values())
 
     in_both_houses(
         test, {"agent": PROPOSES, "worker": SERVES, "robot": EVERYTHING, "human": EVERYTHING}
@@ -226,8 +226,8 @@ def test_it_fulfils_once_and_never_its_own() -> None:
 def test_what_brings_a_meta_waits_for_a_human() -> None:
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "a"}))
-    assert orchestrator.covering(proposed("write", {"path": "a"})) == rule
+    assert orchestrator.find_rule(proposed("write", {"path": "a"})) == rule
     meta = {"dev.interlock/context": {"tenant": "another"}}
-    assert orchestrator.covering(proposed("write", {"path": "a"}, _meta=meta)) is None
+    assert orchestrator.find_rule(proposed("write", {"path": "a"}, _meta=meta)) is None
     with pytest.raises(ValueError, match="ambiguous"):
         offline().learn(decided("write", {}, _meta=meta))

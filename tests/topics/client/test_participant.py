@@ -44,7 +44,7 @@ def test_they_talk() -> None:
                 assert is_timestamp(event.envelope.ts)
                 assert event.envelope.ts.endswith("Z")
             assert heard[-1].content == Chat("number 199")
-            assert agent.status.dropped == 0
+            assert agent.status.dropped_messages == 0
 
     in_both_houses(test, {"human": EVERYTHING, "agent": ("chat",)})
 
@@ -64,7 +64,7 @@ def test_what_is_no_text_is_refused() -> None:
 @pytest.mark.spec("MX-3-3")
 def test_ten_thousand_ids_are_all_different() -> None:
     participant = Participant("ws://127.0.0.1:1/ws", topic="room")
-    made = {participant._place._new_id() for _ in range(10_000)}
+    made = {participant._membership._new_id() for _ in range(10_000)}
     assert len(made) == 10_000
     assert all(UUID(one).version == 4 for one in made)
 
@@ -109,7 +109,7 @@ def test_everybody_is_a_server_and_a_client() -> None:
             )
             assert got["messages"][0]["content"]["text"] == "Greet all."
             # Everybody is asked, and everybody answers.
-            every = await boss.ask_all("tools/list", timeout=PATIENCE)
+            every = await boss.request_all("tools/list", timeout=PATIENCE)
             assert sorted(every) == ["other", "worker"]
             assert every["other"] == {"tools": []}
             # Only one of them has this, and only that one says anything.
@@ -147,7 +147,7 @@ def test_answers_that_do_not_come() -> None:
             ):
                 await boss.request("nobody", "ping")
             events = worker.events()
-            assert await boss.ask_all("odd/method", timeout=0.01) == {}
+            assert await boss.request_all("odd/method", timeout=0.01) == {}
             with pytest.raises(InterlockError) as caught:
                 await boss.request("worker", "tools/call", {"name": "hang"}, timeout=0.01)
             assert caught.value.failure.name == "deadline_exceeded"
@@ -159,7 +159,7 @@ def test_answers_that_do_not_come() -> None:
             calling.cancel()
             await asyncio.wait([calling])
             await cancelled.wait()
-            assert boss.status.waiting == 0
+            assert boss.status.pending_requests == 0
 
     in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES})
 
@@ -191,7 +191,7 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
             assert event.correlation_id is None
             # Nobody but the human can do anything about it, and nothing has happened.
             assert done == []
-            assert human.tracked[event.id].status == "pending"
+            assert human.proposals[event.id].status == "pending"
             with pytest.raises(SendError, match="own proposal"):
                 await agent.fulfil(event.id)
             result = await human.fulfil(event)
@@ -208,9 +208,9 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
             chain = (event.id, fulfilment.id, response.id)
             assert agent.find_thread(event.id) == human.find_thread(response.id) == chain
             for one in (agent, human, target):
-                tracked = one.tracked[event.id]
+                tracked = one.proposals[event.id]
                 assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
-                assert one.status.dropped == 0
+                assert one.status.dropped_messages == 0
             with pytest.raises(SendError, match="fulfilled by human-user"):
                 await human.fulfil(event.id)
             assert done == ["production"]
@@ -247,27 +247,27 @@ def test_fulfilling_in_other_ways() -> None:
             assert done == [2]
             seen = await until(requests, lambda one: "mcp/request" in one.kind)
             assert seen.correlation_id == event.id
-            assert "human changed the arguments" in human.tracked[event.id].note
-            assert "human changed the arguments" in agent.tracked[event.id].note
+            assert "human changed the arguments" in human.proposals[event.id].note
+            assert "human changed the arguments" in agent.proposals[event.id].note
             # Once more, only when it is said so.
             await human.fulfil(event, force=True)
             assert done == [2, 1]
-            assert "again" in human.tracked[event.id].note
+            assert "again" in human.proposals[event.id].note
             # Refused here, and nothing is said about it.
             event = await propose(3)
             assert human.reject(event, "too many")
             assert not human.reject(event)
             with pytest.raises(SendError, match="rejected"):
                 await human.fulfil(event)
-            assert human.tracked[event.id].note == "too many"
-            assert agent.tracked[event.id].status == "pending"
+            assert human.proposals[event.id].note == "too many"
+            assert agent.proposals[event.id].status == "pending"
             # Too late, unless it is forced.
             event = await propose(4)
             now[0] += 301
-            assert human.tracked[event.id].status == "expired"
+            assert human.proposals[event.id].status == "expired"
             with pytest.raises(SendError, match="expired"):
                 await human.fulfil(event)
-            await human.fulfil(human.tracked[event.id], force=True)
+            await human.fulfil(human.proposals[event.id], force=True)
             assert done == [2, 1, 4]
             with pytest.raises(SendError, match="was seen here"):
                 await human.fulfil("nothing")
@@ -297,7 +297,7 @@ def test_a_proposal_to_who_fulfils_it() -> None:
             result = await agent.call("worker", "work")
             assert result["content"][0]["text"] == "worked"
             assert done == ["work"]
-            assert agent.status.dropped == worker.status.dropped == 0
+            assert agent.status.dropped_messages == worker.status.dropped_messages == 0
 
     in_both_houses(test, {"agent": PROPOSES, "worker": EVERYTHING})
 
@@ -334,11 +334,11 @@ def test_what_is_not_allowed_is_not_sent() -> None:
         async with mute.connected(), human.connected():
             await together(mute, human)
             events = human.events()
-            assert not mute.can("mcp/request:ping")
+            assert not mute.can_send("mcp/request:ping")
             for sending in (
                 mute.request("human", "ping"),
                 mute.call("human", "x"),
-                mute.ask_all("tools/list"),
+                mute.request_all("tools/list"),
                 mute.send("system/presence", {"event": "leave", "participant": {"id": "human"}}),
                 mute.send("chat", {"no": "text"}),
                 mute.send("chat", {"text": object()}),
@@ -379,7 +379,7 @@ def test_who_lies_is_found_out_by_everybody() -> None:
             assert done == []
             assert worker.reputation == {"liar": 1}
             assert worker.status.reputation == {"liar": 1}
-            assert worker.status.dropped == 1
+            assert worker.status.dropped_messages == 1
 
     in_both_houses(test, {"liar": ("mcp/request:tools/call:safe_tool", "chat"), "worker": SERVES})
 
@@ -396,7 +396,7 @@ def test_there_is_no_switch() -> None:
     assert list(inspect.signature(Membership).parameters) == [
         "serving", "send", "on_welcome", "fulfilling", "new_id", "now",
     ]  # fmt: skip
-    assert list(inspect.signature(Membership.take).parameters) == ["self", "text"]
+    assert list(inspect.signature(Membership.receive).parameters) == ["self", "text"]
     assert list(inspect.signature(read_content).parameters) == ["envelope"]
     for module in ("topics.client.membership", "topics.wire.payloads", "topics.wire.envelope"):
         source = inspect.getsource(import_module(f"interlock.{module}"))
@@ -415,13 +415,13 @@ def test_there_is_no_switch() -> None:
 
 def test_decorators_are_for_those_who_serve_themselves() -> None:
     class Silent:
-        def offers(self, method: str, context: str) -> bool:
+        def can_handle(self, method: str, context: str) -> bool:
             return False
 
-        async def answer(self, request: Any) -> bytes:
+        async def handle(self, request: Any) -> bytes:
             raise AssertionError
 
-    participant = Participant("wss://n/ws", topic="room", token="t", serving=Silent())
+    participant = Participant("wss://n/ws", topic="room", token="t", server=Silent())
     with pytest.raises(RuntimeError, match="serving"):
         participant.tool()(lambda: None)
     assert repr(participant) == "Participant('nobody yet', topic='room')"
@@ -444,9 +444,9 @@ def test_decorators_need_no_parentheses() -> None:
         return a
 
     assert (add(1, 2), greet("Ada"), both(3)) == (3, "Greet Ada.", 3)
-    tools = participant._own_tools()
-    assert tools.offers("tools/call", "add")
-    assert tools.offers("tools/call", "sum")
-    assert tools.offers("prompts/get", "greet")
+    tools = participant._get_tool_server()
+    assert tools.can_handle("tools/call", "add")
+    assert tools.can_handle("tools/call", "sum")
+    assert tools.can_handle("prompts/get", "greet")
     with pytest.raises(TypeError, match="name='sum'"):
         participant.tool("sum")  # type: ignore[call-overload]

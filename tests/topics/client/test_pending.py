@@ -19,12 +19,16 @@ LIST = "mcp/request:tools/list"
 
 def ask(pending: TopicRequests, *of: str, all: bool) -> TopicRequest:
     head = EnvelopeHeader("ask", LIST, "me", () if all else of)
-    return pending.expect(summarize_message(head, Request(Raw(b"1"), "tools/list")), of, all=all)
+    return pending.add(
+        summarize_message(head, Request(Raw(b"1"), "tools/list")), of, wait_for_all=all
+    )
 
 
 def answer(pending: TopicRequests, sender: str, result: str, number: bytes = b"1") -> bool:
     head = EnvelopeHeader(f"by-{sender}", "mcp/response:tools/list", sender, ("me",), "ask")
-    return pending.settle(head, Response(Raw(number), "tools/list", "", Raw(result.encode())))
+    return pending.handle_response(
+        head, Response(Raw(number), "tools/list", "", Raw(result.encode()))
+    )
 
 
 def run(test: Callable[[TopicRequests], None]) -> None:
@@ -41,9 +45,9 @@ def test_who_asks_everybody_waits_for_everybody() -> None:
         assert answer(pending, "b", "2")
         assert not asked.done.done()
         # It has left, and nobody else is missing.
-        pending.left("c")
+        pending.on_leave("c")
         assert asked.done.done()
-        assert (asked.answers, asked.error) == ({"a": 1, "b": 2}, None)
+        assert (asked.responses, asked.error) == ({"a": 1, "b": 2}, None)
 
     run(test)
 
@@ -54,7 +58,7 @@ def test_nobody_answers_twice() -> None:
         assert answer(pending, "a", "1")
         assert not answer(pending, "a", "99")
         assert not answer(pending, "b", "2", number=b"7")
-        assert asked.answers == {"a": 1}
+        assert asked.responses == {"a": 1}
         assert not asked.done.done()
 
     run(test)
@@ -67,7 +71,7 @@ def test_who_asks_one_has_its_answer_with_the_first() -> None:
         assert not asked.done.done()
         assert answer(pending, "b", "2")
         assert asked.done.done()
-        assert asked.answers == {"b": 2}
+        assert asked.responses == {"b": 2}
 
     run(test)
 
@@ -96,6 +100,6 @@ def test_the_first_answer_is_the_one_however_soon_the_next_comes() -> None:
         assert answer(pending, "a", "1")
         # Before whoever waits has had its turn.
         assert not answer(pending, "b", "2")
-        assert asked.answers == {"a": 1}
+        assert asked.responses == {"a": 1}
 
     run(test)

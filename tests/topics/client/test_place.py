@@ -34,23 +34,23 @@ def test_a_welcome_says_who_one_is() -> None:
     assert place.id == "me"
     assert place.capabilities == ("mcp/proposal:*", "chat")
     assert place.participants == {"a": EVERYTHING, "b": EVERYTHING}
-    assert place.can("mcp/proposal:tools/call:x")
-    assert not place.can("mcp/request:tools/call:x")
-    assert not place.can("system/welcome")
+    assert place.can_send("mcp/proposal:tools/call:x")
+    assert not place.can_send("mcp/request:tools/call:x")
+    assert not place.can_send("system/welcome")
     alone.welcome(["mcp/request:*"], ["b"])
-    assert place.can("mcp/request:tools/call:x")
-    assert not place.can("chat")
+    assert place.can_send("mcp/request:tools/call:x")
+    assert not place.can_send("chat")
     assert list(place.participants) == ["b"]
 
 
 def test_a_welcome_may_list_what_grants_nothing() -> None:
     alone = Alone(["mcp/*", "system/*", "", "two words", "chat"])
-    assert alone.place.inside
-    assert alone.place.can("chat")
-    assert alone.place.can("mcp/request:tools/call:x")
-    assert not alone.place.can("system/presence")
-    assert not alone.place.can("two words")
-    assert alone.place.dropped == 0
+    assert alone.place.is_connected
+    assert alone.place.can_send("chat")
+    assert alone.place.can_send("mcp/request:tools/call:x")
+    assert not alone.place.can_send("system/presence")
+    assert not alone.place.can_send("two words")
+    assert alone.place.dropped_messages == 0
 
 
 @pytest.mark.spec("MX-3.5.1-4")
@@ -86,11 +86,11 @@ def test_presence_is_followed() -> None:
 
 def test_nothing_is_heard_before_the_welcome() -> None:
     alone = Alone()
-    alone.place.lost("it is over")
+    alone.place.on_disconnect("it is over")
     alone.tell("a", "chat", {"text": "early"})
     assert alone.events == []
     with pytest.raises(InterlockError) as caught:
-        alone.place.say("chat", b'{"text":"x"}')
+        alone.place.send("chat", b'{"text":"x"}')
     assert caught.value.retryable
     assert alone.said == []
 
@@ -114,9 +114,9 @@ def test_nothing_is_heard_before_the_welcome() -> None:
 )
 def test_what_is_no_envelope_is_dropped(text: bytes) -> None:
     alone = Alone()
-    alone.place.take(text)
+    alone.place.receive(text)
     assert alone.events == []
-    assert alone.place.dropped == 1
+    assert alone.place.dropped_messages == 1
 
 
 @pytest.mark.spec(
@@ -147,8 +147,8 @@ def test_lies_reach_nobody_and_are_counted(kind: str, payload: Any, correlation_
         assert alone.events == []
         assert alone.said == []
         assert alone.dropped == {"a": 1}
-        assert len(alone.place.answering) == 0
-        assert not alone.place.fulfilling.tracked
+        assert len(alone.place.responder) == 0
+        assert not alone.place.proposals.proposals
 
     run(main)
     assert called == []
@@ -181,7 +181,7 @@ def test_reputations_are_bounded() -> None:
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_text_does_harm(text: bytes) -> None:
     alone = Alone()
-    alone.place.take(text)
+    alone.place.receive(text)
     assert alone.events == []
 
 
@@ -219,10 +219,10 @@ def test_no_envelope_does_harm(
             "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
             **members,
         }  # fmt: skip
-        alone.place.take(json.dumps(envelope).encode())
+        alone.place.receive(json.dumps(envelope).encode())
         # It was heard, or dropped and counted; nothing between.
-        assert len(alone.events) + alone.place.dropped == 1
-        alone.place.lost("over")
+        assert len(alone.events) + alone.place.dropped_messages == 1
+        alone.place.on_disconnect("over")
         await asyncio.sleep(0)
 
     run(main)
@@ -239,8 +239,8 @@ def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
             "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
             "payload": {"text": "x"}, name: value,
         }  # fmt: skip
-        alone.place.take(json.dumps(envelope).encode())
-        assert len(alone.events) + alone.place.dropped == 1
+        alone.place.receive(json.dumps(envelope).encode())
+        assert len(alone.events) + alone.place.dropped_messages == 1
 
     run(main)
 
@@ -253,7 +253,7 @@ def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
 def test_nobody_says_what_only_gateways_say(kind: str) -> None:
     alone = Alone(["*"])
     with pytest.raises(SendError, match="gateway"):
-        alone.place.say(kind, b"{}")
+        alone.place.send(kind, b"{}")
     assert alone.said == []
 
 
@@ -261,7 +261,7 @@ def test_nobody_says_what_only_gateways_say(kind: str) -> None:
 def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
     alone = Alone(["mcp/proposal:*", "chat"])
     with pytest.raises(SendError, match=r"mcp/proposal:\*, chat") as caught:
-        alone.place.say("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        alone.place.send("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert caught.value.failure is CAPABILITY_VIOLATION
     assert alone.said == []
 
@@ -282,24 +282,24 @@ def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
 def test_lies_are_not_sent(kind: str, payload: bytes, correlation_id: str | None) -> None:
     alone = Alone()
     with pytest.raises(SendError):
-        alone.place.say(kind, payload, ["a"], correlation_id)
+        alone.place.send(kind, payload, ["a"], correlation_id)
     assert alone.said == []
 
 
 def test_what_is_too_long_is_not_sent() -> None:
     alone = Alone()
     with pytest.raises(SendError, match="1048576") as caught:
-        alone.place.say("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
+        alone.place.send("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
     assert caught.value.failure is PAYLOAD_TOO_LARGE
     with pytest.raises(SendError, match="1000"):
-        alone.place.say("chat", b'{"text":"x"}', ["somebody"] * 1001)
+        alone.place.send("chat", b'{"text":"x"}', ["somebody"] * 1001)
     assert alone.said == []
 
 
 @pytest.mark.spec("MX-3-5", "MX-3-4")
 def test_what_an_envelope_says() -> None:
     alone = Alone()
-    id = alone.place.say("chat", b'{"text":"x"}', ["a"], "told-9")
+    id = alone.place.send("chat", b'{"text":"x"}', ["a"], "told-9")
     assert alone.said == [
         {
             "protocol": "mcpx/v0.1",
@@ -318,7 +318,7 @@ def test_what_an_envelope_says() -> None:
 
 
 def ask(alone: Alone, *to: str) -> Any:
-    return alone.place.ask(to, "tools/call", b'{"name":"x"}')
+    return alone.place.send_request(to, "tools/call", b'{"name":"x"}')
 
 
 def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
@@ -456,7 +456,7 @@ def test_everything_under_way_ends_with_the_connection() -> None:
     async def main() -> None:
         alone = Alone()
         asked = ask(alone, "a")
-        alone.place.lost("the cable was pulled")
+        alone.place.on_disconnect("the cable was pulled")
         assert alone.place.participants == {}
         assert asked.error.failure.name == "upstream_lost"
         assert asked.error.data == {"sent": True}
@@ -470,12 +470,12 @@ def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
         alone = Alone()
         proposal = alone.propose("a", "x", to=["me"])
         params = b'{"name":"x","arguments":{}}'
-        asked = alone.place.ask(["me"], "tools/call", params, correlation_id=proposal)
+        asked = alone.place.send_request(["me"], "tools/call", params, correlation_id=proposal)
         # It hears its own request as others do, and that is no second one.
         for _ in range(5):
             await asyncio.sleep(0)
-        tracked = alone.place.fulfilling.tracked[proposal]
-        assert tracked.fulfilments == (asked.seen.head.id,)
+        tracked = alone.place.proposals.proposals[proposal]
+        assert tracked.fulfilments == (asked.message.head.id,)
         assert (tracked.status, tracked.fulfilled_by, tracked.note) == ("fulfilled", "me", "")
 
     run(test)

@@ -29,7 +29,7 @@ def test_nobody_puts_another_proposal_in_the_place_of_one() -> None:
     talk(alone)
     alone.propose("a", "pay", {"to": "me"}, id="p-1", to=["b"])
     assert alone.dropped == {"a": 1}
-    tracked = alone.place.fulfilling.tracked[shown]
+    tracked = alone.place.proposals.proposals[shown]
     assert json.loads(bytes(tracked.params))["arguments"] == {"to": "the baker"}
 
 
@@ -49,19 +49,19 @@ def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
 
 def test_what_is_fulfilled_is_what_was_looked_at() -> None:
     alone = Alone()
-    fulfilling = alone.place.fulfilling
+    fulfilling = alone.place.proposals
     id = alone.propose("a", "pay", {"to": "the baker"})
     shown: Proposal = alone.events[-1].content
-    before = fulfilling.tracked[id]
+    before = fulfilling.proposals[id]
     # Even if it were forgotten, and came anew as something else.
     fulfilling._proposals._proposals.clear()
     alone.propose("a", "pay", {"to": "me"}, id="p-2")
-    other = fulfilling.tracked["p-2"]
+    other = fulfilling.proposals["p-2"]
     fulfilling._proposals._proposals[id] = replace(other, proposalId=id)
     for looked_at in (shown, before):
         with pytest.raises(SendError, match="has changed"):
-            fulfilling.to_fulfil(id, "me", force=False, shown=looked_at)
-    assert fulfilling.to_fulfil("p-2", "me", force=False, shown=other) is other
+            fulfilling.get_fulfillable(id, "me", force=False, reviewed=looked_at)
+    assert fulfilling.get_fulfillable("p-2", "me", force=False, reviewed=other) is other
 
 
 # -- what the gateway says to others
@@ -80,8 +80,8 @@ def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None
             error = {"error": "capability_violation", "message": "b lacks capability", "lost": 7}
             alone.tell(GATEWAY, "system/error", error, to=to, correlation_id=id)
         assert not asked.done.done()
-        assert not proposal.settled
-        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert not proposal.has_outcome
+        assert alone.place.proposals.proposals[proposal.id].status == "pending"
         assert alone.place.lost_messages == 0
         # It is shown all the same.
         assert [event.kind for event in alone.events] == ["system/error"] * 2
@@ -104,7 +104,7 @@ def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> No
         alone = Alone(lifetime=60.0)
         payload = b'{"method":"tools/call","params":{"name":"x"}}'
         proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
-        alone.place.fulfilling._proposals._proposals.clear()
+        alone.place.proposals._proposals._proposals.clear()
         waiting = asyncio.ensure_future(proposal.outcome())
         for _ in range(5):
             await asyncio.sleep(0)

@@ -15,9 +15,9 @@ def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO, "interlock.topics")
     standing = MembershipState("ops")
     for why in ("it went.", "nobody answers.", "nobody answers."):
-        standing.lost(why)
-    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
-    standing.lost("it went.")
+        standing.on_disconnect(why)
+    standing.on_welcome("worker", "ws://127.0.0.1:1/ws")
+    standing.on_disconnect("it went.")
     assert caplog.messages == [
         "topic ops: not connected: it went. Retrying.",
         "topic ops: still not connected: nobody answers. Retrying.",
@@ -31,10 +31,10 @@ def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
 ) -> None:
     caplog.set_level(logging.WARNING, "interlock.topics")
     standing = MembershipState("ops")
-    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    standing.on_welcome("worker", "ws://127.0.0.1:1/ws")
     assert caplog.messages == []
-    standing.lost("it went.")
-    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    standing.on_disconnect("it went.")
+    standing.on_welcome("worker", "ws://127.0.0.1:1/ws")
     assert caplog.messages[-1] == "topic ops: joined again as worker at ws://127.0.0.1:1/ws"
 
 
@@ -47,16 +47,16 @@ async def work(standing: MembershipState, inside: asyncio.Event) -> None:
 def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
     async def main() -> None:
         standing = MembershipState("ops")
-        standing.welcomed("worker", "")
-        await standing.until_welcomed()
+        standing.on_welcome("worker", "")
+        await standing.wait_for_welcome()
         inside = asyncio.Event()
         task = asyncio.ensure_future(work(standing, inside))
         await inside.wait()
-        standing.over(InterlockError(FORBIDDEN, "Go."))
+        standing.on_reject(InterlockError(FORBIDDEN, "Go."))
         with pytest.raises(InterlockError, match="Go"):
             await task
         with pytest.raises(InterlockError, match="Go"):
-            await standing.until_welcomed()
+            await standing.wait_for_welcome()
 
     asyncio.run(main())
 
@@ -67,7 +67,7 @@ def test_who_is_cancelled_by_others_stays_cancelled() -> None:
         task = asyncio.ensure_future(work(standing, inside))
         await inside.wait()
         task.cancel()
-        standing.over(InterlockError(FORBIDDEN, "Go."))
+        standing.on_reject(InterlockError(FORBIDDEN, "Go."))
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -95,7 +95,7 @@ class Bridge:
             ask=AskConfig(sampling="deny", elicitation="deny", roots="deny"),
         )
         self.name = name
-        self.on_changed: Callable[[str], None] | None = None
+        self.on_change: Callable[[str], None] | None = None
         """Called with the notification method when a list has changed."""
         self._base_dir = base_dir or Path.cwd()
         self._supervisor: Supervisor | None = None
@@ -110,8 +110,10 @@ class Bridge:
             self.name,
             self._server,
             own_info=msgspec.json.encode(CLIENT_INFO),
-            resolve=self._resolved,
-            secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
+            resolve=self._resolve,
+            secrets=lambda server: secret_values(
+                server, environ=os.environ, base_dir=self._base_dir
+            ),
             clock=asyncio.get_running_loop().time,
         )
         back = OutcomeFuture(_PLACE)
@@ -119,7 +121,7 @@ class Bridge:
             self.name,
             self._server,
             connector,
-            on_offer=self._offered,
+            on_offer=self._on_offer,
             on_withdrawn=lambda _: self._names.clear(),
             on_state=lambda _: None,
             handler=back,
@@ -128,30 +130,30 @@ class Bridge:
         try:
             await supervisor.wait_for_first_attempt()
             if supervisor.state is State.FAILED:
-                why = supervisor.problem or f"{self.name} cannot be reached."
-                raise InterlockError(UPSTREAM_UNAVAILABLE, why)
+                reason = supervisor.problem or f"{self.name} cannot be reached."
+                raise InterlockError(UPSTREAM_UNAVAILABLE, reason)
             yield
         finally:
             self._supervisor = None
             await supervisor.end()
 
-    def _resolved(self, server: ServerConfig) -> ServerConfig:
+    def _resolve(self, server: ServerConfig) -> ServerConfig:
         resolved = resolve_server(server, environ=os.environ, base_dir=self._base_dir)
         if resolved.command is not None and resolved.cwd is None:
             return replace(resolved, cwd=str(self._base_dir))
         return resolved
 
-    def _offered(self, supervisor: Supervisor) -> None:
+    def _on_offer(self, supervisor: Supervisor) -> None:
         offer = supervisor.offer
         self._names = {
             mcp.TOOLS_CALL: _read_names(offer.tools),
             mcp.PROMPTS_GET: _read_names(offer.prompts),
             mcp.RESOURCES_READ: _read_names(offer.resources),
         }
-        if supervisor.lists > 1 and self.on_changed is not None:
+        if supervisor.lists > 1 and self.on_change is not None:
             for kind in sorted(supervisor.announced):
                 if kind in supervisor.capabilities:
-                    self.on_changed(_CHANGED_METHODS[kind])
+                    self.on_change(_CHANGED_METHODS[kind])
 
     @property
     def tools(self) -> int:
@@ -168,39 +170,39 @@ class Bridge:
 
     # -- RequestServer
 
-    def offers(self, method: str, context: str) -> bool:
+    def can_handle(self, method: str, context: str) -> bool:
         if self.problem:
             return False
         if method in (mcp.INITIALIZE, mcp.PING):
             return True
-        wanted = _FORWARDED_METHODS.get(method)
-        if wanted is None or wanted not in self._capabilities():
+        capability = _FORWARDED_METHODS.get(method)
+        if capability is None or capability not in self._capabilities():
             return False
         names = self._names.get(method)
         return names is None or context in names
 
-    async def answer(self, request: Request) -> bytes:
+    async def handle(self, request: Request) -> bytes:
         method = request.method
         if method == mcp.PING:
             return b"{}"
         if method == mcp.INITIALIZE:
-            return self._introduction(request)
-        wanted = _FORWARDED_METHODS.get(method)
-        if wanted is None:
+            return self._make_introduction(request)
+        capability = _FORWARDED_METHODS.get(method)
+        if capability is None:
             raise InterlockError(METHOD_NOT_FOUND, f"{method[:100]} is not supported here.")
-        supervisor = self._there()
-        if wanted not in supervisor.capabilities:
-            raise InterlockError(METHOD_NOT_FOUND, f"{self.name} has no {wanted}.")
-        outcome = await self._passed_on(supervisor, request)
+        supervisor = self._get_supervisor()
+        if capability not in supervisor.capabilities:
+            raise InterlockError(METHOD_NOT_FOUND, f"{self.name} has no {capability}.")
+        outcome = await self._forward(supervisor, request)
         if outcome.era is mcp.Era.SESSION:
             return outcome.result
         # Rooms use the session generation: remove what only the stateless generation has.
         if outcome.summary is not None and outcome.summary.result_type not in ("", mcp.COMPLETE):
-            words = f"{self.name} requires user input, which is not possible in a topic."
-            raise InterlockError(UPSTREAM_PROTOCOL, words)
+            reason = f"{self.name} requires user input, which is not possible in a topic."
+            raise InterlockError(UPSTREAM_PROTOCOL, reason)
         return mcp.to_session_result(outcome.result, outcome.summary)
 
-    def _there(self) -> Supervisor:
+    def _get_supervisor(self) -> Supervisor:
         """Return the supervisor. Raises InterlockError if the server is not available now."""
         supervisor = self._supervisor
         if supervisor is None or supervisor.peer is None:
@@ -212,14 +214,14 @@ class Bridge:
     def _capabilities(self) -> Any:
         return {} if self._supervisor is None else self._supervisor.capabilities
 
-    def _introduction(self, request: Request) -> bytes:
+    def _make_introduction(self, request: Request) -> bytes:
         """Return the `initialize` result of the server, without capabilities that have no use in a
         room."""
-        peer = self._there().peer
+        peer = self._get_supervisor().peer
         assert peer is not None
-        asked = _decode_or_none(request.params, mcp.InitializeParams)
-        revision = REVISION if asked is None else mcp.negotiate_revision(asked.protocol_version)
-        said: dict[str, Any] = {
+        params = _decode_or_none(request.params, mcp.InitializeParams)
+        revision = REVISION if params is None else mcp.negotiate_revision(params.protocol_version)
+        introduction: dict[str, Any] = {
             "protocolVersion": revision,
             "capabilities": {
                 name: {}
@@ -229,10 +231,10 @@ class Bridge:
             "serverInfo": {"name": self.name, "version": "", **peer.server_info},
         }
         if peer.instructions:
-            said["instructions"] = peer.instructions
-        return jsonrpc.encode_value(said)
+            introduction["instructions"] = peer.instructions
+        return jsonrpc.encode_value(introduction)
 
-    async def _passed_on(self, supervisor: Supervisor, request: Request) -> Outcome:
+    async def _forward(self, supervisor: Supervisor, request: Request) -> Outcome:
         call = Call(request.method, TOPIC_SERVER, Credentials("local"), _CLIENT)
         members = jsonrpc.decode_members(request.params)
         meta = members.pop("_meta", None)
@@ -243,12 +245,12 @@ class Bridge:
             mcp.META_PROGRESS_TOKEN: Raw(b"1"),
         }
         call.on_notification = _ProgressForwarder(progress_reporter.get()).on_notification
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = supervisor.start(call, OutcomeFuture(_PLACE, answer))
+        response: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        exchange = supervisor.start(call, OutcomeFuture(_PLACE, response))
         seconds = supervisor.timeout or DEFAULT_TIMEOUT_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                return await answer
+                return await response
         except TimeoutError:
             exchange.abandon("The deadline has passed.")
             raise InterlockError(
@@ -272,24 +274,26 @@ class _ProgressForwarder:
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if method == mcp.PROGRESS:
-            told = _decode_or_none(params, _Progress)
-            if told is not None:
-                self._report(told.progress, told.total, told.message)
+            progress = _decode_or_none(params, _Progress)
+            if progress is not None:
+                self._report(progress.progress, progress.total, progress.message)
 
 
 def _convert_error(error: UpstreamResponseError) -> InterlockError:
     """Convert an error of the server. A standard JSON-RPC code stays the same."""
-    known = {one.code: one for one in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(error.code)
-    data: dict[str, Any] = {} if known is not None else {"code": error.code}
+    failure = {failure.code: failure for failure in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(
+        error.code
+    )
+    data: dict[str, Any] = {} if failure is not None else {"code": error.code}
     if error.raw_data is not None:
         data["data"] = Raw(bytes(error.raw_data))
-    return InterlockError(known or UPSTREAM_ERROR, error.message, data or None)
+    return InterlockError(failure or UPSTREAM_ERROR, error.message, data or None)
 
 
 def _read_names(entries: list[Raw]) -> frozenset[str]:
     """Return the names of tools and prompts, and the URIs of resources."""
-    found = (_decode_or_none(entry, _ObjectName) for entry in entries)
-    return frozenset(one.uri or one.name for one in found if one is not None)
+    items = (_decode_or_none(entry, _ObjectName) for entry in entries)
+    return frozenset(item.uri or item.name for item in items if item is not None)
 
 
 def _decode_or_none(raw: bytes | Raw, shape: Any) -> Any:

@@ -44,33 +44,35 @@ class MembershipState(ConnectionState):
     def __init__(self, topic: str) -> None:
         super().__init__()
         self._topic = topic
-        self._told = ""
+        self._logged_reason = ""
         self.welcomes = 0
         """The number of welcomes: connects and reconnects."""
 
-    def welcomed(self, as_whom: str, label: str) -> None:
+    def on_welcome(self, participant_id: str, label: str) -> None:
         """Record that a gateway has admitted the participant."""
         again = " again" if self.welcomes else ""
         self.welcomes += 1
         # If the loss was logged as a warning, the return is too, so that it is not filtered out.
-        level = logging.WARNING if self._told else logging.INFO
-        self._told = ""
-        _log.log(level, "topic %s: joined%s as %.128s at %s", self._topic, again, as_whom, label)
+        level = logging.WARNING if self._logged_reason else logging.INFO
+        self._logged_reason = ""
+        _log.log(
+            level, "topic %s: joined%s as %.128s at %s", self._topic, again, participant_id, label
+        )
         self.set_ready()
 
-    def lost(self, why: str) -> None:
+    def on_disconnect(self, cause: str) -> None:
         """Record that the connection is lost and will be retried."""
-        still = "still " if self._told else ""
-        reason = why.rstrip(".")
-        if reason != self._told:
-            _log.warning("topic %s: %snot connected: %s. Retrying.", self._topic, still, reason)
-        self._told = reason
+        prefix = "still " if self._logged_reason else ""
+        reason = cause.rstrip(".")
+        if reason != self._logged_reason:
+            _log.warning("topic %s: %snot connected: %s. Retrying.", self._topic, prefix, reason)
+        self._logged_reason = reason
 
-    def over(self, error: InterlockError) -> None:
+    def on_reject(self, error: InterlockError) -> None:
         """Record that the participant was rejected permanently."""
         self.end(error)
 
-    async def until_welcomed(self) -> None:
+    async def wait_for_welcome(self) -> None:
         """Wait for the welcome. Raises InterlockError if the participant was rejected
         permanently."""
         await self.wait_until_ready()
@@ -131,13 +133,13 @@ class TopicConnection:
         *,
         token: str | None,
         ssl: Callable[[], SSLContext | None],
-        standing: MembershipState,
+        state: MembershipState,
         on_text: Callable[[bytes], None],
         on_lost: Callable[[str], None],
         dial: Dialer,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
-        patience: float = WELCOME_TIMEOUT_SECONDS,
+        welcome_timeout: float = WELCOME_TIMEOUT_SECONDS,
     ) -> None:
         """
         Args:
@@ -147,13 +149,13 @@ class TopicConnection:
         self._url = url
         self._token = token
         self._ssl = ssl
-        self._standing = standing
+        self._state = state
         self._on_text = on_text
         self._on_lost = on_lost
         self._dial = dial
         self._sleep = sleep
         self._jitter = jitter
-        self._patience = patience
+        self._welcome_timeout = welcome_timeout
         self._channel: Channel | None = None
         self._welcome: asyncio.Event = asyncio.Event()
 
@@ -162,11 +164,11 @@ class TopicConnection:
         return "" if self._channel is None else self._channel.label
 
     @property
-    def welcomed(self) -> bool:
+    def is_welcomed(self) -> bool:
         """True if the participant is in the topic now."""
         return self._channel is not None and self._channel.is_open and self._welcome.is_set()
 
-    def welcome(self) -> None:
+    def on_welcome(self) -> None:
         """Record that the welcome message has arrived."""
         self._welcome.set()
 
@@ -174,7 +176,7 @@ class TopicConnection:
         if self._channel is not None:
             self._channel.send(text)
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Stay connected until the participant is rejected permanently, or the task is
         cancelled."""
         backoff = Backoff(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=self._jitter)
@@ -187,66 +189,71 @@ class TopicConnection:
                     max_message=MAX_GATEWAY_ENVELOPE_BYTES,
                 )
             except InterlockError as error:
-                why, final = self._without_token(error.message), self._at_the_door(error)
+                cause, permanent_error = (
+                    self._mask_token(error.message),
+                    self._find_permanent_error(error),
+                )
             else:
-                why, final = await self._stay(channel)
+                cause, permanent_error = await self._wait_until_lost(channel)
                 if self._welcome.is_set():
                     backoff.reset()
-            if final is not None:
-                self._standing.over(final)
+            if permanent_error is not None:
+                self._state.on_reject(permanent_error)
                 return
-            self._standing.lost(why)
+            self._state.on_disconnect(cause)
             await self._sleep(backoff.next_delay())
 
-    async def _stay(self, channel: Channel) -> tuple[str, InterlockError | None]:
+    async def _wait_until_lost(self, channel: Channel) -> tuple[str, InterlockError | None]:
         """Wait until the connection ends. Returns the reason, and an error if that is permanent."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._welcome.clear()
         self._channel = channel
-        channel.on_close = lambda why: None if ended.done() else ended.set_result(why)
+        channel.on_close = lambda cause: None if ended.done() else ended.set_result(cause)
         try:
             channel.on_message = self._on_text
-            why = await self._until_ended(channel, ended)
+            cause = await self._wait_for_end(channel, ended)
         finally:
             self._channel = None
             self._on_lost("the connection to the gateway was lost")
             channel.close()
             await channel.wait_closed()
-        told = self._without_token(channel.close_reason)
-        found = _PERMANENT_CLOSE_CODES.get(channel.close_code)
-        if found is None:
-            return self._without_token(f"{channel.label}: {why}"), None
-        failure, advice = found
+        gateway_reason = self._mask_token(channel.close_reason)
+        entry = _PERMANENT_CLOSE_CODES.get(channel.close_code)
+        if entry is None:
+            return self._mask_token(f"{channel.label}: {cause}"), None
+        failure, advice = entry
         # The reason of the gateway makes our advice unnecessary.
-        reason = f": {told.rstrip('.')}." if told else f". {advice}"
-        sentence = f"{channel.label} closed the connection{reason}"
-        return why, InterlockError(failure, sentence, {"close": channel.close_code})
+        reason = f": {gateway_reason.rstrip('.')}." if gateway_reason else f". {advice}"
+        message = f"{channel.label} closed the connection{reason}"
+        return cause, InterlockError(failure, message, {"close": channel.close_code})
 
-    async def _until_ended(self, channel: Channel, ended: asyncio.Future[str]) -> str:
+    async def _wait_for_end(self, channel: Channel, ended: asyncio.Future[str]) -> str:
         welcome = asyncio.ensure_future(self._welcome.wait())
         try:
-            either: set[asyncio.Future[Any]] = {welcome, ended}
-            await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+            futures: set[asyncio.Future[Any]] = {welcome, ended}
+            await asyncio.wait(
+                futures, timeout=self._welcome_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             welcome.cancel()
         if not ended.done() and not self._welcome.is_set():
             channel.close(_PROTOCOL_ERROR, "No welcome message arrived.")
-            return f"it did not send {WELCOME} within {self._patience:g} s"
+            return f"it did not send {WELCOME} within {self._welcome_timeout:g} s"
         return await ended
 
-    def _at_the_door(self, error: InterlockError) -> InterlockError | None:
+    def _find_permanent_error(self, error: InterlockError) -> InterlockError | None:
         """Return the error for a rejected connection if it is permanent, else None."""
         status = (error.data or {}).get("status")
-        found = _PERMANENT_STATUSES.get(status) if isinstance(status, int) else None
-        if found is None:
+        entry = _PERMANENT_STATUSES.get(status) if isinstance(status, int) else None
+        if entry is None:
             return error if error.failure is CONFIG else None
-        failure, advice = found
-        sentence = self._without_token(error.message)
-        if status != 403 or "topics.rooms" not in sentence:
+        failure, advice = entry
+        message = self._mask_token(error.message)
+        if status != 403 or "topics.rooms" not in message:
             # The error of an Interlock node already has this advice.
-            sentence = f"{sentence} {advice}"
-        return InterlockError(failure, sentence, {"status": status})
+            message = f"{message} {advice}"
+        return InterlockError(failure, message, {"status": status})
 
-    def _without_token(self, text: str) -> str:
+    def _mask_token(self, text: str) -> str:
         """Remove the token from a text of the gateway, which may contain anything."""
         return text.replace(self._token, "…") if self._token else text

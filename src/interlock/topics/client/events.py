@@ -62,38 +62,38 @@ Callback = Callable[[Event], Awaitable[None] | None]
 class Events:
     """A stream of events from now on, for `async for`. It ends when the participant disconnects."""
 
-    def __init__(self, on_lost: Callable[[], None], most: int = MAX_UNREAD_EVENTS) -> None:
+    def __init__(self, on_lost: Callable[[], None], max_events: int = MAX_UNREAD_EVENTS) -> None:
         self._on_lost = on_lost
-        self._most = most
+        self._max_events = max_events
         self._unread: deque[Event] = deque()
-        self._waiting: asyncio.Future[None] | None = None
-        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_ended = False
 
     def __aiter__(self) -> Events:
         return self
 
     async def __anext__(self) -> Event:
         while not self._unread:
-            if self._over:
+            if self._is_ended:
                 raise StopAsyncIteration
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._unread.popleft()
 
     def add(self, event: Event) -> None:
-        if len(self._unread) >= self._most:
+        if len(self._unread) >= self._max_events:
             self._unread.popleft()
             self._on_lost()
         self._unread.append(event)
         self._wake()
 
     def end(self) -> None:
-        self._over = True
+        self._is_ended = True
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Listeners:
@@ -103,26 +103,26 @@ class Listeners:
         self._callbacks: list[tuple[Callable[[Event], bool], Callback]] = []
         self._streams: WeakSet[Events] = WeakSet()
         self._tasks: set[asyncio.Future[None]] = set()
-        self.lost = 0
+        self.lost_events = 0
         """The number of events that were dropped because a stream was read too slowly."""
 
-    def on(self, what: str | type, callback: Callback) -> None:
+    def add(self, selector: str | type, callback: Callback) -> None:
         """Add a callback. Raises ProtocolError for an invalid pattern.
 
         Args:
             what: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content.
         """
-        self._callbacks.append((make_event_filter(what), callback))
+        self._callbacks.append((make_event_filter(selector), callback))
 
-    def stream(self) -> Events:
-        events = Events(self._missed)
+    def open_stream(self) -> Events:
+        events = Events(self._on_event_lost)
         self._streams.add(events)
         return events
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Pass an event to all listeners. A failing callback does not affect the others."""
-        for is_meant, callback in list(self._callbacks):
-            if is_meant(event):
+        for matches, callback in list(self._callbacks):
+            if matches(event):
                 self._call(callback, event)
         for stream in list(self._streams):
             stream.add(event)
@@ -134,17 +134,17 @@ class Listeners:
         for task in self._tasks:
             task.cancel()
 
-    def _missed(self) -> None:
-        self.lost += 1
+    def _on_event_lost(self) -> None:
+        self.lost_events += 1
 
     def _call(self, callback: Callback, event: Event) -> None:
         try:
-            later = callback(event)
+            awaitable = callback(event)
         except Exception:
             _log.exception("a callback for %.100s failed", event.kind)
             return
-        if inspect.isawaitable(later):
-            task = asyncio.ensure_future(_run_callback(later, event.kind))
+        if inspect.isawaitable(awaitable):
+            task = asyncio.ensure_future(_run_callback(awaitable, event.kind))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -156,22 +156,23 @@ async def _run_callback(work: Awaitable[None], kind: str) -> None:
         _log.exception("a callback for %.100s failed", kind)
 
 
-def make_event_filter(what: str | type) -> Callable[[Event], bool]:
+def make_event_filter(selector: str | type) -> Callable[[Event], bool]:
     """Return a filter for a pattern of kinds or a content type. Raises ProtocolError for an invalid
     pattern."""
-    if isinstance(what, type):
-        return lambda event: isinstance(event.content, what)
-    if is_reserved(what):
+    if isinstance(selector, type):
+        return lambda event: isinstance(event.content, selector)
+    if is_reserved(selector):
         # Capability patterns never match reserved kinds. There are only three of these kinds, so a
         # filter names one, or all of them.
-        if what == f"{RESERVED}*":
+        if selector == f"{RESERVED}*":
             return lambda event: event.kind.startswith(RESERVED)
-        if "*" in what:
+        if "*" in selector:
             raise ProtocolError(
-                f"{what[:100]!r} is not a valid pattern. Use the full name of a gateway message, "
+                f"{selector[:100]!r} is not a valid pattern. Use the full name of a gateway "
+                "message, "
                 f"or {RESERVED}* for all of them.",
                 INVALID_REQUEST,
             )
-        return lambda event: event.kind == what
-    pattern = compile_pattern(what)
+        return lambda event: event.kind == selector
+    pattern = compile_pattern(selector)
     return lambda event: pattern.grants(event.kind)

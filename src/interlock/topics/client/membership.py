@@ -77,52 +77,52 @@ class Membership:
     def __init__(
         self,
         *,
-        serving: RequestServer,
+        server: RequestServer,
         send: Callable[[bytes], None],
         on_welcome: Callable[[], None],
-        fulfilling: ProposalTracker,
+        proposals: ProposalTracker,
         new_id: Callable[[], str],
         now: Callable[[], str],
     ) -> None:
-        self._send = send
+        self._send_text = send
         self._on_welcome = on_welcome
         self._new_id = new_id
         self._now = now
         self._numbers = count(1)
         self._grants = KindGrants(())
-        self._misbehaved: Counter[str] = Counter()
-        self._inside = False
+        self._dropped_by_sender: Counter[str] = Counter()
+        self._is_connected = False
         self.id = ""
         """The id of this participant. It stays when the connection is lost."""
         self.capabilities: tuple[str, ...] = ()
         self.participants: dict[str, tuple[str, ...]] = {}
         """The other participants and their capabilities."""
-        self.dropped = 0
+        self.dropped_messages = 0
         """The number of messages that failed a check."""
         self.lost_messages = 0
         """The number of lost messages, as counted by the gateway."""
         self.threads = MessageThreads()
         self.pending = TopicRequests()
-        self.fulfilling = fulfilling
+        self.proposals = proposals
         self.listeners = Listeners()
-        self.answering = TopicResponder(serving, self.say, self.can, fulfilling.get)
+        self.responder = TopicResponder(server, self.send, self.can_send, proposals.get)
 
     @property
-    def inside(self) -> bool:
-        return self._inside
+    def is_connected(self) -> bool:
+        return self._is_connected
 
     @property
     def reputation(self) -> Mapping[str, int]:
         """The number of dropped messages, by sender."""
-        return dict(self._misbehaved)
+        return dict(self._dropped_by_sender)
 
-    def can(self, kind: str) -> bool:
+    def can_send(self, kind: str) -> bool:
         """Return whether the last welcome allows this kind."""
         return not is_reserved(kind) and self._grants.grants(kind)
 
     # -- sending
 
-    def say(
+    def send(
         self,
         kind: str,
         payload: bytes,
@@ -134,69 +134,71 @@ class Membership:
         Raises SendError if the gateway or a receiver would reject the message, and InterlockError
         while there is no connection.
         """
-        return self._speak(kind, payload, to, correlation_id)[0]
+        return self._send_envelope(kind, payload, to, correlation_id)[0]
 
     def propose(self, kind: str, payload: bytes, to: Sequence[str]) -> Proposal:
         """Send a proposal. Raises SendError and InterlockError."""
-        _, proposal = self._speak(kind, payload, to, None)
+        _, proposal = self._send_envelope(kind, payload, to, None)
         assert proposal is not None
         return proposal
 
-    def ask(
+    def send_request(
         self,
         to: Sequence[str],
         method: str,
         params: bytes,
         *,
         correlation_id: str | None = None,
-        all: bool = False,
+        wait_for_all: bool = False,
     ) -> TopicRequest:
         """Send a request and return the pending request. Raises SendError and InterlockError."""
         try:
             kind = request_kind(method, read_context(method, params))
-        except PayloadError as lie:
-            raise SendError(lie.message, INVALID_REQUEST) from None
+        except PayloadError as error:
+            raise SendError(error.message, INVALID_REQUEST) from None
         payload = jsonrpc.request(next(self._numbers), method, params)
-        id = self.say(kind, payload, to, correlation_id)
-        seen = self.threads.find_request(id)
-        assert seen is not None
-        return self.pending.expect(seen, to or self.participants, all=all)
+        id = self.send(kind, payload, to, correlation_id)
+        message = self.threads.find_request(id)
+        assert message is not None
+        return self.pending.add(message, to or self.participants, wait_for_all=wait_for_all)
 
-    def give_up(self, asked: TopicRequest) -> None:
+    def cancel_request(self, pending_request: TopicRequest) -> None:
         """Cancel a pending request, and notify the recipients if that is allowed."""
-        self.pending.forget(asked)
-        head, number = asked.seen.head, asked.seen.request_id
+        self.pending.remove(pending_request)
+        head, request_id = pending_request.message.head, pending_request.message.request_id
         kind = request_kind(mcp.CANCELLED)
-        if self._inside and self.can(kind) and isinstance(number, bytes):
-            params = b'{"requestId":%b}' % number
-            self.say(kind, jsonrpc.notification(mcp.CANCELLED, params), head.to, head.id)
+        if self._is_connected and self.can_send(kind) and isinstance(request_id, bytes):
+            params = b'{"requestId":%b}' % request_id
+            self.send(kind, jsonrpc.notification(mcp.CANCELLED, params), head.to, head.id)
 
-    def _speak(
+    def _send_envelope(
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
     ) -> tuple[str, Proposal | None]:
         if is_reserved(kind):
             raise SendError(f"Only a gateway may send {kind[:_MAX_SHOWN]}.")
-        if not self._inside:
+        if not self._is_connected:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, "There is no connection to the topic. Try again later."
             )
-        if not self.can(kind):
-            allowed = ", ".join(self.capabilities)[:_MAX_SHOWN] or "nothing"
-            raise SendError(f"{self.id} may not send {kind[:_MAX_SHOWN]}. It may send: {allowed}.")
-        envelope, content = self._checked(kind, payload, to, correlation_id)
+        if not self.can_send(kind):
+            capabilities_text = ", ".join(self.capabilities)[:_MAX_SHOWN] or "nothing"
+            raise SendError(
+                f"{self.id} may not send {kind[:_MAX_SHOWN]}. It may send: {capabilities_text}."
+            )
+        envelope, content = self._encode_checked(kind, payload, to, correlation_id)
         self.threads.record(envelope, content)
         proposal = None
         if isinstance(content, Request):
-            self.fulfilling.asked(envelope.head, content)
+            self.proposals.on_request(envelope.head, content)
         elif isinstance(content, payloads.ProposalPayload):
-            proposal = self.fulfilling.proposed(envelope.head, content)
-        self._send(envelope.text)
+            proposal = self.proposals.on_proposal(envelope.head, content)
+        self._send_text(envelope.text)
         if self.id in envelope.head.to and isinstance(content, Request | Response | Notification):
             # The gateway does not return a message to its sender.
-            asyncio.get_running_loop().call_soon(self._hear_self, envelope, content)
+            asyncio.get_running_loop().call_soon(self._handle_own, envelope, content)
         return envelope.head.id, proposal
 
-    def _checked(
+    def _encode_checked(
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
     ) -> tuple[Envelope, Content]:
         try:
@@ -222,7 +224,7 @@ class Membership:
 
     # -- receiving
 
-    def take(self, text: bytes) -> None:
+    def receive(self, text: bytes) -> None:
         """Handle a received message. Never raises."""
         try:
             envelope = read_envelope(text, MAX_GATEWAY_ENVELOPE_BYTES)
@@ -235,105 +237,109 @@ class Membership:
             return
         try:
             content = read_content(envelope)
-        except PayloadError as lie:
-            self._drop(head.sender, lie.message)
+        except PayloadError as error:
+            self._drop(head.sender, error.message)
             return
         if isinstance(content, Welcome):
-            self._welcomed(envelope, content)
+            self._handle_welcome(envelope, content)
             return
-        if not self._inside:
+        if not self._is_connected:
             self._drop(head.sender, "It arrived before the welcome.")
             return
         if head.sender == self.id:
             self._drop(head.sender, "Its sender is this participant.")
             return
-        if self._is_under_way(head.id) and head.sender != GATEWAY:
+        if self._is_pending(head.id) and head.sender != GATEWAY:
             self._drop(head.sender, f"The id {head.id[:60]!r} belongs to a pending message.")
             return
-        why = self.threads.record(envelope, content)
-        if why:
-            self._drop(head.sender, why)
+        reason = self.threads.record(envelope, content)
+        if reason:
+            self._drop(head.sender, reason)
             return
-        self._hear(envelope, content)
+        self._handle(envelope, content)
 
-    def _is_under_way(self, id: str) -> bool:
+    def _is_pending(self, id: str) -> bool:
         """Return whether this id belongs to a pending request or proposal, however old.
 
         `threads` removes old messages, and no other message may take the place of a pending one.
         """
-        return id in self.pending or self.fulfilling.knows(id)
+        return id in self.pending or self.proposals.has_id(id)
 
-    def lost(self, why: str) -> None:
+    def on_disconnect(self, reason: str) -> None:
         """Handle the loss of the connection: all pending requests fail."""
-        self._inside = False
+        self._is_connected = False
         self.participants = {}
-        self.pending.lost(why)
-        self.answering.close()
+        self.pending.fail_all(reason)
+        self.responder.close()
 
-    def _hear_self(self, envelope: Envelope, content: Content) -> None:
-        if self._inside:
-            self._hear(envelope, content)
+    def _handle_own(self, envelope: Envelope, content: Content) -> None:
+        if self._is_connected:
+            self._handle(envelope, content)
 
-    def _hear(self, envelope: Envelope, content: Content) -> None:
+    def _handle(self, envelope: Envelope, content: Content) -> None:
         head = envelope.head
         verified: bool | None = True
-        shown: object = content
+        event_content: object = content
         match content:
             case Response():
                 verified = self.threads.matches_request(head, content)
                 if verified is False:
                     self._drop(head.sender, "It does not match the request that it names.")
                     return
-                self.pending.settle(head, content)
-                self.fulfilling.answered(head, content)
+                self.pending.handle_response(head, content)
+                self.proposals.on_response(head, content)
             case Request():
                 if head.sender != self.id:
-                    self.fulfilling.asked(head, content)
-                self.answering.asked(head, content, self.id)
+                    self.proposals.on_request(head, content)
+                self.responder.on_request(head, content, self.id)
             case Notification():
-                self.answering.told(head, content)
+                self.responder.on_notification(head, content)
             case payloads.ProposalPayload():
-                shown = self.fulfilling.proposed(head, content)
+                event_content = self.proposals.on_proposal(head, content)
             case Chat():
-                self.fulfilling.said(head, content)
+                self.proposals.on_chat(head, content)
             case Presence():
-                self._present(content)
+                self._handle_presence(content)
             case Problem():
-                self._problem(head, content)
-        self.listeners.tell(Event(shown, envelope, verified))
+                self._handle_problem(head, content)
+        self.listeners.notify(Event(event_content, envelope, verified))
 
-    def _welcomed(self, envelope: Envelope, welcome: Welcome) -> None:
+    def _handle_welcome(self, envelope: Envelope, welcome: Welcome) -> None:
         you = welcome.you
-        if you.id not in envelope.head.to or (self._inside and you.id != self.id):
+        if you.id not in envelope.head.to or (self._is_connected and you.id != self.id):
             return  # for another participant
-        before = set(self.participants)
+        earlier_ids = set(self.participants)
         self.id = you.id
         self.capabilities = you.capabilities
         # Other gateways may list patterns that grant nothing, such as `system/*`. Ignore them.
-        self._grants = KindGrants(one for one in you.capabilities if not find_pattern_problem(one))
+        self._grants = KindGrants(
+            pattern for pattern in you.capabilities if not find_pattern_problem(pattern)
+        )
         self.participants = {
-            one.id: one.capabilities for one in welcome.participants if one.id != you.id
+            participant.id: participant.capabilities
+            for participant in welcome.participants
+            if participant.id != you.id
         }
-        self._inside = True
-        for gone in before - self.participants.keys():
-            self._left(gone)
+        self._is_connected = True
+        for former_id in earlier_ids - self.participants.keys():
+            self._on_leave(former_id)
         self._on_welcome()
-        self.listeners.tell(Event(welcome, envelope))
+        self.listeners.notify(Event(welcome, envelope))
 
-    def _present(self, presence: Presence) -> None:
-        who = presence.participant
-        if who.id == self.id:
+    def _handle_presence(self, presence: Presence) -> None:
+        participant = presence.participant
+        if participant.id == self.id:
             return  # the welcome has more information
         if presence.event == JOIN:
-            self.participants[who.id] = who.capabilities
-        elif self.participants.pop(who.id, None) is not None:
-            self._left(who.id)
+            self.participants[participant.id] = participant.capabilities
+        elif self.participants.pop(participant.id, None) is not None:
+            self._on_leave(participant.id)
 
-    def _left(self, participant: str) -> None:
-        self.pending.left(participant)
-        self.answering.left(participant)
+    def _on_leave(self, participant: str) -> None:
+        self.pending.on_leave(participant)
+        self.responder.on_leave(participant)
 
-    def _problem(self, head: EnvelopeHeader, problem: Problem) -> None:
+    def _handle_problem(self, head: EnvelopeHeader, problem: Problem) -> None:
         if self.id not in head.to:
             # A notice about a message of another participant, which chose the correlation id.
             return
@@ -341,14 +347,14 @@ class Membership:
         failure = _FAILURES.get(problem.error, INVALID_REQUEST)
         sentence = f"The gateway did not forward it: {problem.message or problem.error}"
         error = InterlockError(failure, sentence, {"error": problem.error})
-        self.pending.refused(head.correlation_id, error)
-        self.fulfilling.refused(head.correlation_id, error)
+        self.pending.fail(head.correlation_id, error)
+        self.proposals.fail(head.correlation_id, error)
 
-    def _drop(self, sender: str, why: str) -> None:
-        self.dropped += 1
+    def _drop(self, sender: str, reason: str) -> None:
+        self.dropped_messages += 1
         sender = sender[:_MAX_SHOWN]
-        self._misbehaved[sender] += 1
-        if len(self._misbehaved) > MAX_MISBEHAVING_PARTICIPANTS:
-            least, _ = self._misbehaved.most_common()[-2:][0]
-            del self._misbehaved[least]
-        _log.info("message of %r dropped: %s", sender, why[:_MAX_SHOWN])
+        self._dropped_by_sender[sender] += 1
+        if len(self._dropped_by_sender) > MAX_MISBEHAVING_PARTICIPANTS:
+            sender_id, _ = self._dropped_by_sender.most_common()[-2:][0]
+            del self._dropped_by_sender[sender_id]
+        _log.info("message of %r dropped: %s", sender, reason[:_MAX_SHOWN])

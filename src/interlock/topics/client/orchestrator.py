@@ -68,18 +68,18 @@ class Orchestrator:
         participant: Participant,
         rules: Iterable[ProposalRule] = (),
         *,
-        on_done: Callable[[RuleResult], None] | None = None,
+        on_result: Callable[[RuleResult], None] | None = None,
     ) -> None:
         """Raises BadValue for an invalid condition."""
         self._participant = participant
-        self._on_done = on_done
+        self._on_result = on_result
         self._rules: list[tuple[ProposalRule, Condition | None]] = []
-        self._taken: deque[str] = deque(maxlen=MAX_RESULTS)
-        self.done: deque[RuleResult] = deque(maxlen=MAX_RESULTS)
+        self._fulfilled_ids: deque[str] = deque(maxlen=MAX_RESULTS)
+        self.results: deque[RuleResult] = deque(maxlen=MAX_RESULTS)
         """The last results, for monitoring."""
         for rule in rules:
             self.add(rule)
-        participant.on(Proposal, self._heard)
+        participant.on(Proposal, self._on_proposal)
 
     @property
     def rules(self) -> tuple[ProposalRule, ...]:
@@ -111,92 +111,92 @@ class Orchestrator:
             raise ValueError("The arguments of the proposal are not an object or are ambiguous.")
         if not decision.to:
             raise ValueError("A proposal without recipients cannot be learned.")
-        who = (glob.escape(decision.proposer),)
-        rule = ProposalRule(decision.context, who, arguments=arguments, to=tuple(decision.to))
+        proposers = (glob.escape(decision.proposer),)
+        rule = ProposalRule(decision.context, proposers, arguments=arguments, to=tuple(decision.to))
         if rule not in self.rules:
             self.add(rule)
         return rule
 
     def _check_decided(self, decision: TrackedProposal | Proposal) -> None:
         if isinstance(decision, TrackedProposal):
-            id, given = decision.proposalId, decision
+            id, tracked_proposal = decision.proposalId, decision
         else:
-            id, given = decision.id, None
-        tracked = self._participant.tracked.get(id, given)
-        status = "unknown" if tracked is None else tracked.status
-        if tracked is None or status != "fulfilled":
+            id, tracked_proposal = decision.id, None
+        tracked_proposal = self._participant.proposals.get(id, tracked_proposal)
+        status = "unknown" if tracked_proposal is None else tracked_proposal.status
+        if tracked_proposal is None or status != "fulfilled":
             raise ValueError(f"The proposal is {status}. Only fulfilled proposals can be learned.")
-        if tracked.changed_fulfilments:
+        if tracked_proposal.changed_fulfilments:
             raise ValueError("The proposal was fulfilled with other arguments.")
-        if id in self._taken:
+        if id in self._fulfilled_ids:
             raise ValueError("The proposal was fulfilled by a rule, not by a person.")
 
-    def covering(self, proposal: TrackedProposal | Proposal) -> ProposalRule | None:
+    def find_rule(self, proposal: TrackedProposal | Proposal) -> ProposalRule | None:
         """Return the first rule that covers a proposal. None: a person decides."""
         arguments = _read_arguments(proposal)
         if proposal.method != mcp.TOOLS_CALL or arguments is None:
             return None
-        about = {
+        variables = {
             "args": arguments, "tool": proposal.context, "caller": proposal.proposer,
             "roles": [], "scopes": [], "effect": "", "server": "".join(proposal.to[:1]),
         }  # fmt: skip
         for rule, condition in self._rules:
-            if _matches_rule(rule, condition, proposal, about):
+            if _matches_rule(rule, condition, proposal, variables):
                 return rule
         return None
 
-    async def _heard(self, event: Event) -> None:
+    async def _on_proposal(self, event: Event) -> None:
         proposal: Proposal = event.content
-        me = self._participant.id
+        own_id = self._participant.id
         # The fulfilment of a proposal without recipients would go to everybody.
-        if proposal.proposer == me or not proposal.to or proposal.id in self._taken:
+        if proposal.proposer == own_id or not proposal.to or proposal.id in self._fulfilled_ids:
             return
-        rule = self.covering(proposal)
+        rule = self.find_rule(proposal)
         if rule is None:
             return
-        self._taken.append(proposal.id)
+        self._fulfilled_ids.append(proposal.id)
         error = ""
         try:
             await self._participant.fulfil(proposal)
-        except SendError as refused:
-            error = refused.message
-        except InterlockError as failed:
-            error = failed.message
+        except SendError as refusal:
+            error = refusal.message
+        except InterlockError as failure:
+            error = failure.message
         except asyncio.CancelledError:
             error = "The topic was left before the response arrived."
             raise
         finally:
-            done = RuleResult(proposal.id, rule, error)
-            self.done.append(done)
+            result = RuleResult(proposal.id, rule, error)
+            self.results.append(result)
             outcome = f"failed: {error}" if error else "done"
             _log.info("proposal %.100s: fulfilled by rule, %s", proposal.context, outcome)
-            if self._on_done is not None:
-                self._on_done(done)
+            if self._on_result is not None:
+                self._on_result(result)
 
 
 def _matches_rule(
     rule: ProposalRule,
     condition: Condition | None,
     proposal: TrackedProposal | Proposal,
-    about: dict[str, Any],
+    variables: dict[str, Any],
 ) -> bool:
     if rule.tool != proposal.context:
         return False
-    if not any(fnmatchcase(proposal.proposer, one) for one in rule.proposers):
+    if not any(fnmatchcase(proposal.proposer, pattern) for pattern in rule.proposers):
         return False
     if len(proposal.to) != 1 if not rule.to else set(proposal.to) != set(rule.to):
         # A condition sees only one recipient, so it cannot approve others.
         return False
     if rule.arguments is not None:
         try:
-            if not is_same_call(encode_value(rule.arguments), encode_value(about["args"])):
+            if not is_same_call(encode_value(rule.arguments), encode_value(variables["args"])):
                 return False
         except (TypeError, ValueError):
             return False
     if condition is None:
         return True
     try:
-        return condition.matches(about)
+        return condition.holds(variables)
     except UndecidableError:
         return False
 
@@ -214,5 +214,5 @@ def _read_arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | No
         return None
     if not isinstance(params, dict) or not params.keys() <= _RULE_MEMBERS:
         return None
-    found = params.get("arguments", {})
-    return found if isinstance(found, dict) else None
+    arguments = params.get("arguments", {})
+    return arguments if isinstance(arguments, dict) else None

@@ -57,15 +57,15 @@ class ParticipantStatus(msgspec.Struct, frozen=True):
 
     topic: str
     id: str
-    inside: bool
+    connected: bool
     welcomes: int
     """The number of connects and reconnects."""
-    dropped: int
-    lost: int
+    dropped_messages: int
+    lost_messages: int
     reputation: Mapping[str, int]
-    waiting: int
+    pending_requests: int
     """Its own pending requests."""
-    under_way: int
+    active_requests: int
     """Requests of others that it is handling."""
 
 
@@ -79,7 +79,7 @@ class Participant:
         topic: str,
         token: str | None = None,
         routing: Routing = "all",
-        serving: RequestServer | None = None,
+        server: RequestServer | None = None,
         name: str = "participant",
         version: str = "0",
         instructions: str | None = None,
@@ -87,7 +87,7 @@ class Participant:
         certificate: str | None = None,
         key: str | None = None,
         lifetime: float = LIFETIME_SECONDS,
-        patience: float = WELCOME_TIMEOUT_SECONDS,
+        welcome_timeout: float = WELCOME_TIMEOUT_SECONDS,
         dial: Dialer = dial_websocket,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -112,27 +112,27 @@ class Participant:
         self._url = make_join_url(url, topic, routing)
         self._token = token
         self._tls = (ca, certificate, key)
-        self._patience = patience
+        self._welcome_timeout = welcome_timeout
         self._dial = dial
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
-        self._tools = ToolServer(name, version, instructions) if serving is None else None
+        self._tools = ToolServer(name, version, instructions) if server is None else None
         self._connection: TopicConnection | None = None
-        self._standing: MembershipState | None = None
-        self._place = Membership(
-            serving=serving or self._tools or ToolServer(name, version),
+        self._state: MembershipState | None = None
+        self._membership = Membership(
+            server=server or self._tools or ToolServer(name, version),
             send=self._send,
-            on_welcome=self._welcomed,
-            fulfilling=ProposalTracker(
-                clock=clock, stamp=format_utc_ms, sees_all=routing == "all", seconds=lifetime
+            on_welcome=self._on_welcome,
+            proposals=ProposalTracker(
+                clock=clock, stamp=format_utc_ms, receives_all=routing == "all", seconds=lifetime
             ),
             new_id=lambda: str(uuid4()),
             now=lambda: format_utc_ms(self._clock()),
         )
 
     def __repr__(self) -> str:
-        return f"Participant({self._place.id or 'nobody yet'!r}, topic={self.topic!r})"
+        return f"Participant({self._membership.id or 'nobody yet'!r}, topic={self.topic!r})"
 
     # -- registration
 
@@ -143,12 +143,12 @@ class Participant:
         self, *, name: str | None = None, title: str | None = None, description: str | None = None,
         mutable: bool | None = None, reversible: bool | None = None, idempotent: bool | None = None,
     ) -> Callable[[Function], Function]: ...  # fmt: skip
-    def tool(self, *function: Any, **said: Any) -> Any:
+    def tool(self, *function: Any, **options: Any) -> Any:
         """Register a function as a tool: `@tool` or `@tool(mutable=True)`.
 
         Its schema is made from its signature, and invalid arguments never reach it.
         """
-        return self._own_tools().tool(*function, **said)
+        return self._get_tool_server().tool(*function, **options)
 
     def resource(
         self, uri: str, *, name: str | None = None, description: str | None = None,
@@ -157,9 +157,9 @@ class Participant:
         """Register a function without arguments as a resource."""
 
         def offer(function: Function) -> Function:
-            said = description or (function.__doc__ or "").strip()
-            self._own_tools().add_resource(
-                function, uri, name or function.__name__, said, mime_type
+            text = description or (function.__doc__ or "").strip()
+            self._get_tool_server().add_resource(
+                function, uri, name or function.__name__, text, mime_type
             )
             return function
 
@@ -171,12 +171,12 @@ class Participant:
     def prompt(
         self, *, name: str | None = None, description: str | None = None
     ) -> Callable[[Function], Function]: ...
-    def prompt(self, *function: Any, **said: Any) -> Any:
+    def prompt(self, *function: Any, **options: Any) -> Any:
         """Register a function that returns a text as a prompt: `@prompt` or
         `@prompt(name="greeting")`."""
-        return self._own_tools().prompt(*function, **said)
+        return self._get_tool_server().prompt(*function, **options)
 
-    def _own_tools(self) -> ToolServer:
+    def _get_tool_server(self) -> ToolServer:
         if self._tools is None:
             raise RuntimeError("This participant has `serving`, so functions cannot be registered.")
         return self._tools
@@ -193,85 +193,85 @@ class Participant:
         """
         if self._connection is not None:
             raise RuntimeError("This participant is already connected.")
-        standing = self._standing = MembershipState(self.topic)
+        state = self._state = MembershipState(self.topic)
         connection = self._connection = TopicConnection(
             self._url,
             token=self._token,
-            ssl=self._context,
-            standing=standing,
-            on_text=self._place.take,
-            on_lost=self._place.lost,
+            ssl=self._make_ssl_context,
+            state=state,
+            on_text=self._membership.receive,
+            on_lost=self._membership.on_disconnect,
             dial=self._dial,
             sleep=self._sleep,
             jitter=self._jitter,
-            patience=self._patience,
+            welcome_timeout=self._welcome_timeout,
         )
-        keeping = asyncio.get_running_loop().create_task(connection.keep())
-        keeping.add_done_callback(lambda task: _end_failed_membership(task, standing))
+        connection_task = asyncio.get_running_loop().create_task(connection.run())
+        connection_task.add_done_callback(lambda task: _end_failed_membership(task, state))
         try:
-            await standing.until_welcomed()
-            async with standing.cancel_on_end():
+            await state.wait_for_welcome()
+            async with state.cancel_on_end():
                 yield self
         finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
-            self._place.listeners.end()
+            connection_task.cancel()
+            await asyncio.wait([connection_task])
+            self._membership.listeners.end()
             self._connection = None
 
     @property
     def id(self) -> str:
         """The id that the gateway assigned. Empty before the first welcome."""
-        return self._place.id
+        return self._membership.id
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The capabilities from the last welcome."""
-        return self._place.capabilities
+        return self._membership.capabilities
 
     @property
     def participants(self) -> Mapping[str, tuple[str, ...]]:
         """The other participants and their capabilities."""
-        return MappingProxyType(self._place.participants)
+        return MappingProxyType(self._membership.participants)
 
-    def can(self, kind: str) -> bool:
+    def can_send(self, kind: str) -> bool:
         """Return whether it may send this kind."""
-        return self._place.can(kind)
+        return self._membership.can_send(kind)
 
     @property
     def reputation(self) -> Mapping[str, int]:
         """The number of dropped messages, by sender: kind and payload differ, the id was used
         before, or a response matches no request."""
-        return self._place.reputation
+        return self._membership.reputation
 
     @property
-    def tracked(self) -> Mapping[str, TrackedProposal]:
+    def proposals(self) -> Mapping[str, TrackedProposal]:
         """The proposals that were seen, by id, with their states."""
-        return MappingProxyType(dict(self._place.fulfilling.tracked))
+        return MappingProxyType(dict(self._membership.proposals.proposals))
 
     @property
-    def lost(self) -> int:
+    def lost_messages(self) -> int:
         """The number of messages lost because they were read too slowly, at the gateway and in
         `events`."""
-        return self._place.lost_messages + self._place.listeners.lost
+        return self._membership.lost_messages + self._membership.listeners.lost_events
 
     @property
     def status(self) -> ParticipantStatus:
-        place = self._place
+        membership = self._membership
         return ParticipantStatus(
             topic=self.topic,
-            id=place.id,
-            inside=place.inside,
-            welcomes=0 if self._standing is None else self._standing.welcomes,
-            dropped=place.dropped,
-            lost=self.lost,
-            reputation=place.reputation,
-            waiting=len(place.pending),
-            under_way=len(place.answering),
+            id=membership.id,
+            connected=membership.is_connected,
+            welcomes=0 if self._state is None else self._state.welcomes,
+            dropped_messages=membership.dropped_messages,
+            lost_messages=self.lost_messages,
+            reputation=membership.reputation,
+            pending_requests=len(membership.pending),
+            active_requests=len(membership.responder),
         )
 
     def find_thread(self, id: str) -> tuple[str, ...]:
         """Return the ids of the thread of a message: proposal, fulfilment, response."""
-        return self._place.threads.find_thread(id)
+        return self._membership.threads.find_thread(id)
 
     # -- messages
 
@@ -283,7 +283,7 @@ class Participant:
         Raises SendError if the welcome does not allow it or receivers would reject it. Nothing is
         sent then.
         """
-        return self._place.say(kind, _encode_json(payload), _as_tuple(to), correlation_id)
+        return self._membership.send(kind, _encode_json(payload), _as_tuple(to), correlation_id)
 
     async def chat(
         self,
@@ -295,21 +295,21 @@ class Participant:
     ) -> str:
         """Send a chat message to everybody or to some. Everybody can read it."""
         payload = _encode_json({"text": text, "format": "markdown" if markdown else "plain"})
-        return self._place.say(CHAT, payload, _as_tuple(to), correlation_id)
+        return self._membership.send(CHAT, payload, _as_tuple(to), correlation_id)
 
-    def on(self, what: str | type, callback: Callback) -> None:
+    def on(self, selector: str | type, callback: Callback) -> None:
         """Call a function for messages. It may be async.
 
         Args:
             what: a pattern of kinds (`mcp/proposal:*`, `system/presence`) or a content type
                 (`Chat`, `Proposal`).
         """
-        self._place.listeners.on(what, callback)
+        self._membership.listeners.add(selector, callback)
 
     def events(self) -> Events:
         """Return a stream of all messages from now on: `async for event in
         participant.events()`."""
-        return self._place.listeners.stream()
+        return self._membership.listeners.open_stream()
 
     # -- requests
 
@@ -325,9 +325,11 @@ class Participant:
         Raises InterlockError for an error response, a timeout or a lost connection. `sent` in its
         data tells whether the request may have been executed.
         """
-        return await self._answer(self._ask(_as_tuple(to), method, _encode_json(params)), timeout)
+        return await self._wait_for_result(
+            self._send_request(_as_tuple(to), method, _encode_json(params)), timeout
+        )
 
-    async def ask_all(
+    async def request_all(
         self, method: str, params: Any = None, timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> dict[str, Any]:
         """Send a request to everybody and return the responses that arrive in time, by participant.
@@ -335,17 +337,17 @@ class Participant:
         Participants that do not have the requested object do not respond. An error response is
         returned as an InterlockError.
         """
-        asked = self._place.ask((), method, _encode_json(params), all=True)
+        request = self._membership.send_request((), method, _encode_json(params), wait_for_all=True)
         try:
             async with asyncio.timeout(timeout):
-                await asked.done
+                await request.done
         except TimeoutError:
             pass
         finally:
-            self._place.pending.forget(asked)
-        if asked.error is not None:
-            raise asked.error
-        return dict(asked.answers)
+            self._membership.pending.remove(request)
+        if request.error is not None:
+            raise request.error
+        return dict(request.responses)
 
     async def call(
         self,
@@ -360,7 +362,7 @@ class Participant:
         This takes until another participant decides.
         """
         params = {"name": tool, "arguments": arguments or {}}
-        if self.can(request_kind(mcp.TOOLS_CALL, tool)):
+        if self.can_send(request_kind(mcp.TOOLS_CALL, tool)):
             seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
             return await self.request(to, mcp.TOOLS_CALL, params, seconds)
         proposal = await self.propose(to, mcp.TOOLS_CALL, params)
@@ -373,10 +375,10 @@ class Participant:
         raw = _encode_json(params)
         try:
             kind = proposal_kind(method, read_context(method, raw))
-        except PayloadError as lie:
-            raise SendError(lie.message, INVALID_REQUEST) from None
-        self._check_there(_as_tuple(to))
-        return self._place.propose(kind, write_proposal_payload(method, raw), _as_tuple(to))
+        except PayloadError as error:
+            raise SendError(error.message, INVALID_REQUEST) from None
+        self._check_present(_as_tuple(to))
+        return self._membership.propose(kind, write_proposal_payload(method, raw), _as_tuple(to))
 
     async def fulfil(
         self,
@@ -398,61 +400,64 @@ class Participant:
             override: other params.
             to: other recipients.
         """
-        place, shown = self._place, _get_proposal(proposal)
-        tracked = place.fulfilling.to_fulfil(
-            _get_proposal_id(proposal), place.id, force=force, shown=shown
+        membership, reviewed = self._membership, _get_proposal(proposal)
+        tracked_proposal = membership.proposals.get_fulfillable(
+            _get_proposal_id(proposal), membership.id, force=force, reviewed=reviewed
         )
-        params = bytes(tracked.params) if override is None else _encode_json(override)
-        targets = tracked.to if to is None else _as_tuple(to)
-        asked = self._ask(targets, tracked.method, params, tracked.proposalId)
-        return await self._answer(asked, timeout)
+        params = bytes(tracked_proposal.params) if override is None else _encode_json(override)
+        targets = tracked_proposal.to if to is None else _as_tuple(to)
+        request = self._send_request(
+            targets, tracked_proposal.method, params, tracked_proposal.proposalId
+        )
+        return await self._wait_for_result(request, timeout)
 
     def reject(self, proposal: Proposal | TrackedProposal | Event | str, reason: str = "") -> bool:
         """Reject a proposal locally. Returns False if it was not pending.
 
         Other participants are not told: send a chat for that.
         """
-        return self._place.fulfilling.reject(_get_proposal_id(proposal), reason)
+        return self._membership.proposals.reject(_get_proposal_id(proposal), reason)
 
     # -- internals
 
-    def _ask(
+    def _send_request(
         self, to: Sequence[str], method: str, params: bytes, correlation_id: str | None = None
     ) -> TopicRequest:
-        self._check_there(to)
-        return self._place.ask(to, method, params, correlation_id=correlation_id)
+        self._check_present(to)
+        return self._membership.send_request(to, method, params, correlation_id=correlation_id)
 
-    async def _answer(self, asked: TopicRequest, timeout: float) -> Any:
+    async def _wait_for_result(self, request: TopicRequest, timeout: float) -> Any:
         try:
             async with asyncio.timeout(timeout):
-                await asked.done
+                await request.done
         except TimeoutError:
-            self._place.give_up(asked)
+            self._membership.cancel_request(request)
             raise InterlockError(
                 DEADLINE_EXCEEDED, f"No response within {timeout:g} s.", {"sent": True}
             ) from None
         except asyncio.CancelledError:
-            self._place.give_up(asked)
+            self._membership.cancel_request(request)
             raise
         finally:
-            self._place.pending.forget(asked)
-        if asked.error is not None:
-            raise asked.error
-        (outcome,) = asked.answers.values()
+            self._membership.pending.remove(request)
+        if request.error is not None:
+            raise request.error
+        (outcome,) = request.responses.values()
         if isinstance(outcome, InterlockError):
             raise outcome
         return outcome
 
-    def _check_there(self, to: Sequence[str]) -> None:
-        place = self._place
-        if not place.inside:
+    def _check_present(self, to: Sequence[str]) -> None:
+        membership = self._membership
+        if not membership.is_connected:
             return  # sending reports this error
-        for one in to:
-            if one != place.id and one not in place.participants:
-                there = ", ".join(sorted(place.participants)[:20]) or "none"
+        for participant in to:
+            if participant != membership.id and participant not in membership.participants:
+                present = ", ".join(sorted(membership.participants)[:20]) or "none"
                 raise InterlockError(
                     UNKNOWN_PARTICIPANT,
-                    f"{one[:128]!r} is not in the topic {self.topic}. Participants: {there}.",
+                    f"{participant[:128]!r} is not in the topic {self.topic}. Participants: "
+                    f"{present}.",
                     {"sent": False},
                 )
 
@@ -460,23 +465,23 @@ class Participant:
         if self._connection is not None:
             self._connection.send(text)
 
-    def _welcomed(self) -> None:
-        connection, standing = self._connection, self._standing
-        if connection is not None and standing is not None and not connection.welcomed:
-            connection.welcome()
-            standing.welcomed(self._place.id, connection.label)
+    def _on_welcome(self) -> None:
+        connection, state = self._connection, self._state
+        if connection is not None and state is not None and not connection.is_welcomed:
+            connection.on_welcome()
+            state.on_welcome(self._membership.id, connection.label)
 
-    def _context(self) -> SSLContext | None:
+    def _make_ssl_context(self) -> SSLContext | None:
         # Read for every connection: certificates are renewed while a program runs.
         return client_context(*self._tls) if self._url.startswith("wss:") else None
 
 
-def _end_failed_membership(task: asyncio.Task[None], standing: MembershipState) -> None:
+def _end_failed_membership(task: asyncio.Task[None], state: MembershipState) -> None:
     """End the membership after an internal error of the library, so that no caller waits without a
     limit."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        standing.over(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
+        state.on_reject(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
 
 
 def _encode_json(value: Any) -> bytes:
@@ -497,8 +502,8 @@ def _get_proposal(
     proposal: Proposal | TrackedProposal | Event | str,
 ) -> Proposal | TrackedProposal | None:
     """Return the proposal that the caller decided about, or None if only its id is known."""
-    found = proposal.content if isinstance(proposal, Event) else proposal
-    return found if isinstance(found, Proposal | TrackedProposal) else None
+    value = proposal.content if isinstance(proposal, Event) else proposal
+    return value if isinstance(value, Proposal | TrackedProposal) else None
 
 
 def _get_proposal_id(proposal: Proposal | TrackedProposal | Event | str) -> str:

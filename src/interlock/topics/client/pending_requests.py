@@ -28,17 +28,19 @@ from interlock.topics.wire.threads import ThreadMessage, is_response_to
 class TopicRequest:
     """A pending request to one or more participants."""
 
-    def __init__(self, seen: ThreadMessage, of: Iterable[str], *, all: bool) -> None:
+    def __init__(
+        self, message: ThreadMessage, participants: Iterable[str], *, wait_for_all: bool
+    ) -> None:
         """
         Args:
             of: the participants that may respond.
             all: wait for all responses, not only for the first.
         """
-        self.seen = seen
-        self.missing = set(of)
-        self.answers: dict[str, Any] = {}
+        self.message = message
+        self.missing = set(participants)
+        self.responses: dict[str, Any] = {}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.all = all
+        self.wait_for_all = wait_for_all
         self.error: InterlockError | None = None
 
     def finish(self, error: InterlockError | None = None) -> None:
@@ -51,66 +53,72 @@ class TopicRequests:
     """The pending requests of one participant, by envelope id."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, TopicRequest] = {}
+        self._requests: dict[str, TopicRequest] = {}
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._requests)
 
     def __contains__(self, id: str) -> bool:
-        return id in self._asked
+        return id in self._requests
 
-    def expect(self, seen: ThreadMessage, of: Iterable[str], *, all: bool = False) -> TopicRequest:
-        asked = self._asked[seen.head.id] = TopicRequest(seen, of, all=all)
-        if all and not asked.missing:
-            asked.finish()
-        return asked
+    def add(
+        self, message: ThreadMessage, participants: Iterable[str], *, wait_for_all: bool = False
+    ) -> TopicRequest:
+        request = self._requests[message.head.id] = TopicRequest(
+            message, participants, wait_for_all=wait_for_all
+        )
+        if wait_for_all and not request.missing:
+            request.finish()
+        return request
 
-    def forget(self, asked: TopicRequest) -> None:
+    def remove(self, request: TopicRequest) -> None:
         """Remove a request that nothing waits for any more."""
-        self._asked.pop(asked.seen.head.id, None)
+        self._requests.pop(request.message.head.id, None)
 
-    def settle(self, head: EnvelopeHeader, response: Response) -> bool:
+    def handle_response(self, head: EnvelopeHeader, response: Response) -> bool:
         """Handle a response. Returns whether a request was waiting for it."""
-        asked = self._asked.get(head.correlation_id or "")
-        if asked is None or head.sender in asked.answers:
+        request = self._requests.get(head.correlation_id or "")
+        if request is None or head.sender in request.responses:
             return False
-        if asked.done.done():
+        if request.done.done():
             # The first response has arrived, but its waiter has not run yet.
             return False
-        if not is_response_to(asked.seen, head, response):
+        if not is_response_to(request.message, head, response):
             return False
-        asked.answers[head.sender] = read_outcome(head.sender, response)
-        asked.missing.discard(head.sender)
-        if not asked.all or not asked.missing:
-            asked.finish()
+        request.responses[head.sender] = read_outcome(head.sender, response)
+        request.missing.discard(head.sender)
+        if not request.wait_for_all or not request.missing:
+            request.finish()
         return True
 
-    def refused(self, id: str | None, error: InterlockError) -> bool:
+    def fail(self, id: str | None, error: InterlockError) -> bool:
         """Fail a request that the gateway did not forward."""
-        asked = self._asked.get(id or "")
-        if asked is not None:
-            asked.finish(error)
-        return asked is not None
+        request = self._requests.get(id or "")
+        if request is not None:
+            request.finish(error)
+        return request is not None
 
-    def left(self, participant: str) -> None:
+    def on_leave(self, participant: str) -> None:
         """Handle the departure of a participant: its responses will not come."""
-        for asked in list(self._asked.values()):
-            if participant in asked.missing:
-                asked.missing.discard(participant)
-                if asked.missing:
+        for request in list(self._requests.values()):
+            if participant in request.missing:
+                request.missing.discard(participant)
+                if request.missing:
                     continue
-                gone = f"{participant} left the topic before it responded."
-                asked.finish(None if asked.all else request_lost_error(gone))
+                reason = f"{participant} left the topic before it responded."
+                request.finish(None if request.wait_for_all else request_lost_error(reason))
 
-    def lost(self, why: str) -> None:
+    def fail_all(self, reason: str) -> None:
         """Fail all requests: the connection is lost."""
-        for asked in list(self._asked.values()):
-            asked.finish(request_lost_error(f"The request was sent, but got no response: {why}."))
+        for request in list(self._requests.values()):
+            request.finish(
+                request_lost_error(f"The request was sent, but got no response: {reason}.")
+            )
 
 
-def request_lost_error(sentence: str) -> InterlockError:
+def request_lost_error(error_text: str) -> InterlockError:
     """Return the error for a request that may or may not have been executed."""
-    return InterlockError(UPSTREAM_LOST, sentence, {"sent": True})
+    return InterlockError(UPSTREAM_LOST, error_text, {"sent": True})
 
 
 def read_outcome(sender: str, response: Response) -> Any:
@@ -128,5 +136,5 @@ def _decode_outcome(sender: str, response: Response) -> Any:
     data: dict[str, Any] = {"code": error.code, "participant": sender}
     if isinstance(error.data, Raw):
         data["data"] = jsonrpc.decode_value(error.data)
-    sentence = error.message or f"error {error.code}"
-    return InterlockError(UPSTREAM_ERROR, f"{sender}: {sentence}", data)
+    error_text = error.message or f"error {error.code}"
+    return InterlockError(UPSTREAM_ERROR, f"{sender}: {error_text}", data)

@@ -51,20 +51,20 @@ _MAX_SHOWN = 200
 class Proposal:
     """A proposed call, of this participant or another."""
 
-    def __init__(self, tracked: TrackedProposal, owner: ProposalTracker) -> None:
-        self.id = tracked.proposalId
-        self.proposer = tracked.proposer
-        self.to = tracked.to
-        self.method = tracked.method
-        self.context = tracked.context
-        self.params: Raw = tracked.params
-        self.expires = tracked.expires
+    def __init__(self, tracked_proposal: TrackedProposal, tracker: ProposalTracker) -> None:
+        self.id = tracked_proposal.proposalId
+        self.proposer = tracked_proposal.proposer
+        self.to = tracked_proposal.to
+        self.method = tracked_proposal.method
+        self.context = tracked_proposal.context
+        self.params: Raw = tracked_proposal.params
+        self.expires = tracked_proposal.expires
         """On the clock of its participant."""
-        self._owner = owner
+        self._tracker = tracker
         self._outcome: Any = _NO_OUTCOME
-        self._changed: Any = _NO_OUTCOME
+        self._changed_outcome: Any = _NO_OUTCOME
         """The outcome of a fulfilment with other arguments."""
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         what = f"{self.method} {self.context}".strip()
@@ -80,9 +80,9 @@ class Proposal:
             timeout: seconds; default: the lifetime of the proposal.
             changed: accept the result of a fulfilment with other arguments.
         """
-        return await self._owner.until_over(self, timeout, changed)
+        return await self._tracker.wait_for_outcome(self, timeout, changed)
 
-    def settle(self, outcome: Any, *, changed: bool = False) -> None:
+    def set_outcome(self, outcome: Any, *, changed: bool = False) -> None:
         """Set the outcome. Only the first counts.
 
         Args:
@@ -90,30 +90,30 @@ class Proposal:
                 still follow.
         """
         if changed:
-            if self._changed is not _NO_OUTCOME:
+            if self._changed_outcome is not _NO_OUTCOME:
                 return
-            self._changed = outcome
+            self._changed_outcome = outcome
         elif self._outcome is _NO_OUTCOME:
             self._outcome = outcome
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     @property
-    def settled(self) -> bool:
+    def has_outcome(self) -> bool:
         """True if an outcome is known, of the proposed arguments or others."""
-        return self._outcome is not _NO_OUTCOME or self._changed is not _NO_OUTCOME
+        return self._outcome is not _NO_OUTCOME or self._changed_outcome is not _NO_OUTCOME
 
     async def wait(self, seconds: float, changed: bool) -> Any:
         """Wait for the outcome. Raises TimeoutError."""
-        if not self.settled:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
+        if not self.has_outcome:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
             try:
                 async with asyncio.timeout(seconds):
-                    await waiting
+                    await waiter
             finally:
-                self._waiting.remove(waiting)
+                self._waiters.remove(waiter)
         outcome = self._outcome
         if outcome is _NO_OUTCOME:
             if not changed:
@@ -123,7 +123,7 @@ class Proposal:
                     "result.",
                     {"changed": True, "sent": True},
                 )
-            outcome = self._changed
+            outcome = self._changed_outcome
         if isinstance(outcome, InterlockError):
             raise outcome
         return outcome
@@ -155,16 +155,16 @@ def _decision_key(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
 class _Fulfilment:
     """A request that fulfils a proposal."""
 
-    __slots__ = ("answered", "changed", "held", "proposal", "seen")
+    __slots__ = ("awaiting_approval", "changed", "has_response", "proposal", "request")
 
-    def __init__(self, proposal: str, seen: ThreadMessage, changed: bool) -> None:
+    def __init__(self, proposal: str, message: ThreadMessage, changed: bool) -> None:
         self.proposal = proposal
-        self.seen = seen
+        self.request = message
         """The request that a response must match."""
         self.changed = changed
         """True if it has other arguments."""
-        self.answered = False
-        self.held: set[str] = set()
+        self.has_response = False
+        self.awaiting_approval: set[str] = set()
         """The recipients that responded that an operator must approve."""
 
 
@@ -176,7 +176,7 @@ class ProposalTracker:
         *,
         clock: Callable[[], float],
         stamp: Callable[[float], str],
-        sees_all: bool,
+        receives_all: bool,
         seconds: float = LIFETIME_SECONDS,
     ) -> None:
         """
@@ -185,14 +185,14 @@ class ProposalTracker:
                 fulfilments.
         """
         self._clock = clock
-        self._sees_all = sees_all
+        self._receives_all = receives_all
         self._proposals = Proposals(seconds, stamp=stamp)
-        self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
-        self._fulfils: dict[str, _Fulfilment] = {}
+        self._handles: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
+        self._fulfilments: dict[str, _Fulfilment] = {}
         """Requests by id. A participant that sends many displaces only its own."""
 
     @property
-    def tracked(self) -> Mapping[str, TrackedProposal]:
+    def proposals(self) -> Mapping[str, TrackedProposal]:
         """The current states."""
         self._proposals.expire(self._clock())
         return self._proposals.all
@@ -200,138 +200,162 @@ class ProposalTracker:
     def get(self, id: str | None) -> TrackedProposal | None:
         return self._proposals.get(id)
 
-    def knows(self, id: str) -> bool:
+    def has_id(self, id: str) -> bool:
         """Return whether a proposal, or a request that fulfils one, with this id was seen."""
-        return self._proposals.get(id) is not None or id in self._fulfils or id in self._known
+        return self._proposals.get(id) is not None or id in self._fulfilments or id in self._handles
 
     # -- messages
 
-    def proposed(self, head: EnvelopeHeader, proposal: payloads.ProposalPayload) -> Proposal:
-        tracked = self._proposals.record(head, proposal, self._clock())
-        known = self._known[head.id] = Proposal(tracked, self)
-        return known
+    def on_proposal(self, head: EnvelopeHeader, proposal: payloads.ProposalPayload) -> Proposal:
+        tracked_proposal = self._proposals.record(head, proposal, self._clock())
+        handle = self._handles[head.id] = Proposal(tracked_proposal, self)
+        return handle
 
-    def asked(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
+    def on_request(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
         """Record a request that was received or is about to be sent. Returns the proposal that it
         fulfils."""
         if head.correlation_id is None:
             return None
-        tracked = self._proposals.add_fulfilment(head, request)
-        if tracked is not None:
-            changed = not is_same_call(tracked.params, request.params)
-            seen = summarize_message(head, request)
-            self._fulfils[head.id] = _Fulfilment(tracked.proposalId, seen, changed)
-            if len(self._fulfils) > MAX_FULFILMENTS:
-                self._forget_one()
-        return tracked
+        tracked_proposal = self._proposals.add_fulfilment(head, request)
+        if tracked_proposal is not None:
+            changed = not is_same_call(tracked_proposal.params, request.params)
+            message = summarize_message(head, request)
+            self._fulfilments[head.id] = _Fulfilment(tracked_proposal.proposalId, message, changed)
+            if len(self._fulfilments) > MAX_FULFILMENTS:
+                self._evict_one()
+        return tracked_proposal
 
-    def _forget_one(self) -> None:
+    def _evict_one(self) -> None:
         """Remove the oldest request of the participant with the most requests."""
-        often = Counter(one.seen.head.sender for one in self._fulfils.values())
-        most = often.most_common(1)[0][0]
-        oldest = next(id for id, one in self._fulfils.items() if one.seen.head.sender == most)
-        del self._fulfils[oldest]
+        counts = Counter(
+            fulfilment.request.head.sender for fulfilment in self._fulfilments.values()
+        )
+        sender = counts.most_common(1)[0][0]
+        oldest = next(
+            id
+            for id, fulfilment in self._fulfilments.items()
+            if fulfilment.request.head.sender == sender
+        )
+        del self._fulfilments[oldest]
 
-    def answered(self, head: EnvelopeHeader, response: Response) -> None:
+    def on_response(self, head: EnvelopeHeader, response: Response) -> None:
         """Record a response."""
-        found = self._fulfils.get(head.correlation_id or "")
-        if found is None or not is_response_to(found.seen, head, response):
+        fulfilment = self._fulfilments.get(head.correlation_id or "")
+        if fulfilment is None or not is_response_to(fulfilment.request, head, response):
             return
-        asked = found.seen.head
+        request_head = fulfilment.request.head
         if _needs_approval(response):
-            found.held.add(head.sender)
+            fulfilment.awaiting_approval.add(head.sender)
             # Any of several recipients might make the call. A completed fulfilment stays completed.
-            if not found.answered and asked.to and found.held.issuperset(asked.to):
-                self._proposals.withdraw_fulfilment(found.proposal, asked.id)
+            if (
+                not fulfilment.has_response
+                and request_head.to
+                and fulfilment.awaiting_approval.issuperset(request_head.to)
+            ):
+                self._proposals.withdraw_fulfilment(fulfilment.proposal, request_head.id)
             return
-        found.answered = True
-        proposal = self._known.get(found.proposal)
-        if proposal is not None and is_proposal_outcome(proposal.to, asked.sender, head.sender):
-            proposal.settle(read_outcome(head.sender, response), changed=found.changed)
+        fulfilment.has_response = True
+        proposal = self._handles.get(fulfilment.proposal)
+        if proposal is not None and is_proposal_outcome(
+            proposal.to, request_head.sender, head.sender
+        ):
+            proposal.set_outcome(read_outcome(head.sender, response), changed=fulfilment.changed)
 
-    def said(self, head: EnvelopeHeader, chat: Chat) -> None:
+    def on_chat(self, head: EnvelopeHeader, chat: Chat) -> None:
         """Handle a chat about a proposal: store it as a note for the proposer.
 
         A chat is no outcome, except for one: that the proposal has ended without a call, if its
         only recipient says so to the proposer.
         """
         id = head.correlation_id
-        tracked = self._proposals.get(id)
-        if id is None or tracked is None:
+        tracked_proposal = self._proposals.get(id)
+        if id is None or tracked_proposal is None:
             return
         note = f"{head.sender}: {chat.text[:_MAX_SHOWN]}"
-        if not chat.end_reason or tracked.to != (head.sender,) or tracked.proposer not in head.to:
+        if (
+            not chat.end_reason
+            or tracked_proposal.to != (head.sender,)
+            or tracked_proposal.proposer not in head.to
+        ):
             self._proposals.add_note(id, note)
             return
         self._proposals.reject(id, note)
-        proposal = self._known.get(id)
+        proposal = self._handles.get(id)
         if proposal is not None:
             data = {
                 "participant": head.sender,
                 "ended": chat.end_reason[:_MAX_SHOWN],
                 "sent": False,
             }
-            proposal.settle(InterlockError(_find_failure(chat.end_reason), chat.text, data))
+            proposal.set_outcome(InterlockError(_find_failure(chat.end_reason), chat.text, data))
 
-    def refused(self, id: str | None, error: InterlockError) -> None:
+    def fail(self, id: str | None, error: InterlockError) -> None:
         """Fail a proposal that the gateway did not forward."""
-        proposal = self._known.get(id or "")
+        proposal = self._handles.get(id or "")
         if proposal is not None:
             self._proposals.reject(proposal.id, error.message)
-            proposal.settle(error)
+            proposal.set_outcome(error)
 
     # -- decisions
 
-    def to_fulfil(
-        self, which: str, me: str, *, force: bool, shown: Proposal | TrackedProposal | None = None
+    def get_fulfillable(
+        self,
+        proposal_id: str,
+        own_id: str,
+        *,
+        force: bool,
+        reviewed: Proposal | TrackedProposal | None = None,
     ) -> TrackedProposal:
         """Return a proposal that may be fulfilled here. Raises SendError.
 
         Args:
             shown: the proposal that the caller decided about.
         """
-        tracked = self.tracked.get(which)
-        if tracked is None:
-            raise SendError(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
-        if shown is not None and _decision_key(shown) != _decision_key(tracked):
+        tracked_proposal = self.proposals.get(proposal_id)
+        if tracked_proposal is None:
+            raise SendError(f"No proposal {proposal_id[:100]!r} was seen here.", UNKNOWN_APPROVAL)
+        if reviewed is not None and _decision_key(reviewed) != _decision_key(tracked_proposal):
             raise SendError(
-                f"The proposal {which[:100]!r} has changed. Review it again.",
+                f"The proposal {proposal_id[:100]!r} has changed. Review it again.",
                 CONFIRMATION_EXPIRED,
             )
-        if tracked.proposer == me:
+        if tracked_proposal.proposer == own_id:
             raise SendError(
                 "You cannot fulfil your own proposal. Another participant must do that."
             )
-        if tracked.status != "pending" and not force:
-            by = f" by {tracked.fulfilled_by}" if tracked.fulfilled_by else ""
+        if tracked_proposal.status != "pending" and not force:
+            by = f" by {tracked_proposal.fulfilled_by}" if tracked_proposal.fulfilled_by else ""
             raise SendError(
-                f"The proposal {which[:100]!r} is {tracked.status}{by}. To fulfil it anyway, use "
+                f"The proposal {proposal_id[:100]!r} is {tracked_proposal.status}{by}. To fulfil "
+                "it anyway, use "
                 "force=True.",
-                CONFIRMATION_EXPIRED if tracked.status == "expired" else INVALID_REQUEST,
+                CONFIRMATION_EXPIRED if tracked_proposal.status == "expired" else INVALID_REQUEST,
             )
-        return tracked
+        return tracked_proposal
 
-    def reject(self, which: str, reason: str) -> bool:
+    def reject(self, proposal_id: str, reason: str) -> bool:
         self._proposals.expire(self._clock())
-        return self._proposals.reject(which, reason) is not None
+        return self._proposals.reject(proposal_id, reason) is not None
 
-    async def until_over(self, proposal: Proposal, timeout: float | None, changed: bool) -> Any:
-        if not self._sees_all and not proposal.settled:
+    async def wait_for_outcome(
+        self, proposal: Proposal, timeout: float | None, changed: bool
+    ) -> Any:
+        if not self._receives_all and not proposal.has_outcome:
             raise SendError(
                 'With routing="directed" fulfilments are not received. Use routing="all".',
                 INVALID_REQUEST,
             )
-        left = max(proposal.expires - self._clock(), 0.0)
+        remaining = max(proposal.expires - self._clock(), 0.0)
         try:
-            return await proposal.wait(left if timeout is None else timeout, changed)
+            return await proposal.wait(remaining if timeout is None else timeout, changed)
         except TimeoutError:
-            raise self._in_vain(proposal.id) from None
+            raise self._make_timeout_error(proposal.id) from None
 
-    def _in_vain(self, id: str) -> InterlockError:
-        tracked = self.tracked.get(id)
-        status = "pending" if tracked is None else tracked.status
-        note = "" if tracked is None else tracked.note
+    def _make_timeout_error(self, id: str) -> InterlockError:
+        tracked_proposal = self.proposals.get(id)
+        status = "pending" if tracked_proposal is None else tracked_proposal.status
+        note = "" if tracked_proposal is None else tracked_proposal.note
         what = "was fulfilled but got no response" if status == "fulfilled" else "was not fulfilled"
-        said = f" Last remark: {note}" if note else ""
+        remark = f" Last remark: {note}" if note else ""
         data = {"status": status, "note": note, "sent": True}
-        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {what} in time.{said}", data)
+        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {what} in time.{remark}", data)

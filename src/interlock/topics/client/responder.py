@@ -52,96 +52,99 @@ class TopicResponder:
 
     def __init__(
         self,
-        serving: RequestServer,
-        say: EnvelopeSender,
-        can: Callable[[str], bool],
-        proposal: Callable[[str | None], TrackedProposal | None],
-        most: int = MAX_REQUESTS_PER_SENDER,
+        server: RequestServer,
+        send: EnvelopeSender,
+        can_send: Callable[[str], bool],
+        find_proposal: Callable[[str | None], TrackedProposal | None],
+        max_requests: int = MAX_REQUESTS_PER_SENDER,
     ) -> None:
         """
         Args:
             proposal: finds a proposal that was seen.
         """
-        self._serving = serving
-        self._say = say
-        self._can = can
-        self._proposal = proposal
-        self._most = most
-        self._under_way: dict[tuple[str, str], tuple[str | bytes, asyncio.Task[None]]] = {}
+        self._server = server
+        self._send = send
+        self._can_send = can_send
+        self._find_proposal = find_proposal
+        self._max_requests = max_requests
+        self._active: dict[tuple[str, str], tuple[str | bytes, asyncio.Task[None]]] = {}
         """By sender and envelope id. JSON-RPC ids may repeat: a restarted program counts from the
         beginning."""
-        self._busy: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._active)
 
-    def asked(self, head: EnvelopeHeader, request: Request, me: str) -> None:
+    def on_request(self, head: EnvelopeHeader, request: Request, own_id: str) -> None:
         """Handle a request."""
-        if head.to and me not in head.to:
+        if head.to and own_id not in head.to:
             return
-        if not head.to and not self._serving.offers(request.method, request.context):
+        if not head.to and not self._server.can_handle(request.method, request.context):
             return
         kind = response_kind(request.method, request.context)
-        if not self._can(kind):
+        if not self._can_send(kind):
             # Executing the call without a response would be worse than ignoring it.
             _log.warning("request ignored: this participant may not send %.100s", kind)
             return
         key = (head.sender, head.id)
         try:
-            if self._busy[head.sender] >= self._most:
+            if self._counts[head.sender] >= self._max_requests:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"{head.sender} has {self._most} requests under way, which is the limit. Wait "
+                    f"{head.sender} has {self._max_requests} requests under way, which is the "
+                    "limit. Wait "
                     "for a response.",
                 )
         except InterlockError as error:
-            self._answer(head, request, me, error)
+            self._respond(head, request, own_id, error)
             return
-        before = progress_reporter.set(self._reporter(head, request))
+        reset_token = progress_reporter.set(self._make_reporter(head, request))
         try:
-            work = self._work(head, request, me)
-            task = asyncio.get_running_loop().create_task(work)
+            coroutine = self._handle(head, request, own_id)
+            task = asyncio.get_running_loop().create_task(coroutine)
         finally:
-            progress_reporter.reset(before)
-        self._under_way[key] = (decode_id(request.id), task)
-        self._busy[head.sender] += 1
-        task.add_done_callback(lambda _: self._ended(key))
+            progress_reporter.reset(reset_token)
+        self._active[key] = (decode_id(request.id), task)
+        self._counts[head.sender] += 1
+        task.add_done_callback(lambda _: self._on_done(key))
 
-    def told(self, head: EnvelopeHeader, notification: Notification) -> None:
+    def on_notification(self, head: EnvelopeHeader, notification: Notification) -> None:
         """Handle a cancellation by the sender of a request."""
         if notification.method != mcp.CANCELLED:
             return
         try:
-            named = msgspec.json.decode(notification.params, type=mcp.CancelledParams).request_id
+            cancelled_id = msgspec.json.decode(
+                notification.params, type=mcp.CancelledParams
+            ).request_id
         except (msgspec.DecodeError, UnicodeDecodeError):
             return  # a notification has no error response
-        for (sender, _), (id, task) in list(self._under_way.items()):
-            if named and sender == head.sender and id == decode_id(named):
+        for (sender, _), (id, task) in list(self._active.items()):
+            if cancelled_id and sender == head.sender and id == decode_id(cancelled_id):
                 task.cancel()
 
-    def left(self, participant: str) -> None:
+    def on_leave(self, participant: str) -> None:
         """Cancel the requests of a participant that has left."""
-        for (sender, _), (_, task) in list(self._under_way.items()):
+        for (sender, _), (_, task) in list(self._active.items()):
             if sender == participant:
                 task.cancel()
 
     def close(self) -> None:
-        for _, task in list(self._under_way.values()):
+        for _, task in list(self._active.values()):
             task.cancel()
 
-    async def _work(self, head: EnvelopeHeader, request: Request, me: str) -> None:
+    async def _handle(self, head: EnvelopeHeader, request: Request, own_id: str) -> None:
         outcome: bytes | InterlockError
         try:
-            outcome = await self._serving.answer(request)
+            outcome = await self._server.handle(request)
         except InterlockError as error:
             outcome = error
         except Exception:
             _log.exception("%s failed", request_kind(request.method, request.context)[:200])
             outcome = InterlockError(INTERNAL, "The participant failed. See its log.")
-        self._answer(head, request, me, outcome)
+        self._respond(head, request, own_id, outcome)
 
-    def _answer(
-        self, head: EnvelopeHeader, request: Request, me: str, outcome: bytes | InterlockError
+    def _respond(
+        self, head: EnvelopeHeader, request: Request, own_id: str, outcome: bytes | InterlockError
     ) -> None:
         if isinstance(outcome, bytes):
             payload = jsonrpc.result_response(request.id, outcome)
@@ -150,24 +153,24 @@ class TopicResponder:
         else:
             payload = _write_error(request.id, outcome)
         kind = response_kind(request.method, request.context)
-        to = self._addressees(head, request, me)
+        to = self._find_recipients(head, request, own_id)
         try:
-            self._say(kind, payload, to, head.id)
+            self._send(kind, payload, to, head.id)
         except InterlockError as error:
             _log.warning("cannot send a response to %.128s: %s", head.sender, error.message)
             if isinstance(outcome, bytes) and head.to:
-                self._answer(head, request, me, InterlockError(INTERNAL, error.message))
+                self._respond(head, request, own_id, InterlockError(INTERNAL, error.message))
 
-    def _addressees(self, head: EnvelopeHeader, request: Request, me: str) -> list[str]:
+    def _find_recipients(self, head: EnvelopeHeader, request: Request, own_id: str) -> list[str]:
         """Return the sender of the request and, if known, the proposer of the call."""
-        proposal = self._proposal(head.correlation_id)
-        if proposal is None or proposal.proposer in (head.sender, me):
+        proposal = self._find_proposal(head.correlation_id)
+        if proposal is None or proposal.proposer in (head.sender, own_id):
             return [head.sender]
         if (proposal.method, proposal.context) != (request.method, request.context):
             return [head.sender]
         return [head.sender, proposal.proposer]
 
-    def _reporter(
+    def _make_reporter(
         self, head: EnvelopeHeader, request: Request
     ) -> Callable[[float, float, str], None]:
         try:
@@ -178,24 +181,24 @@ class TopicResponder:
         def report(done: float, total: float, text: str) -> None:
             kind = request_kind(mcp.PROGRESS)
             key = (head.sender, head.id)
-            if token is None or key not in self._under_way or not self._can(kind):
+            if token is None or key not in self._active or not self._can_send(kind):
                 return
             params: dict[str, Any] = {"progressToken": token, "progress": done, "total": total}
             if text:
                 params["message"] = text
-            said = jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params))
+            message = jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params))
             try:
-                self._say(kind, said, [head.sender], head.id)
+                self._send(kind, message, [head.sender], head.id)
             except InterlockError as error:
                 _log.debug("cannot send progress: %s", error.message)
 
         return report
 
-    def _ended(self, key: tuple[str, str]) -> None:
-        del self._under_way[key]
-        self._busy[key[0]] -= 1
-        if not self._busy[key[0]]:
-            del self._busy[key[0]]
+    def _on_done(self, key: tuple[str, str]) -> None:
+        del self._active[key]
+        self._counts[key[0]] -= 1
+        if not self._counts[key[0]]:
+            del self._counts[key[0]]
 
 
 def _write_error(id: Raw, error: InterlockError) -> bytes:

@@ -43,11 +43,11 @@ progress_reporter: ContextVar[Report] = ContextVar("reporting", default=_ignore_
 class RequestServer(Protocol):
     """Handles requests."""
 
-    def offers(self, method: str, context: str) -> bool:
+    def can_handle(self, method: str, context: str) -> bool:
         """Return whether it handles a request that is addressed to everybody."""
         ...
 
-    async def answer(self, request: Request) -> bytes:
+    async def handle(self, request: Request) -> bytes:
         """Return the result. An InterlockError becomes the error response."""
         ...
 
@@ -77,11 +77,11 @@ class _Prompt(msgspec.Struct):
 def _decorate(function: Any, add: Callable[[Any], None]) -> Any:
     """Add the function and return it. Without a function, return a decorator that does so."""
 
-    def offer(one: Any) -> Any:
-        if not callable(one):
-            raise TypeError(f"{one!r} is not a function. Pass a name as name={one!r}.")
-        add(one)
-        return one
+    def offer(target: Any) -> Any:
+        if not callable(target):
+            raise TypeError(f"{target!r} is not a function. Pass a name as name={target!r}.")
+        add(target)
+        return target
 
     return offer if function is None else offer(function)
 
@@ -95,7 +95,7 @@ class ToolServer:
         self._tools: dict[str, FunctionTool] = {}
         self._resources: dict[str, _Resource] = {}
         self._prompts: dict[str, _Prompt] = {}
-        self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
+        self._methods: dict[str, Callable[[Request], Awaitable[Any]]] = {
             mcp.INITIALIZE: self._initialize,
             mcp.PING: self._ping,
             mcp.TOOLS_LIST: self._list_tools,
@@ -124,7 +124,9 @@ class ToolServer:
         capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
         return _decorate(
             function,
-            lambda one: self.add_tool(one, name or one.__name__, title, description, capability),
+            lambda target: self.add_tool(
+                target, name or target.__name__, title, description, capability
+            ),
         )
 
     def prompt(
@@ -136,7 +138,7 @@ class ToolServer:
     ) -> Any:
         """Register a prompt, directly or as a decorator."""
         return _decorate(
-            function, lambda one: self.add_prompt(one, name or one.__name__, description)
+            function, lambda target: self.add_prompt(target, name or target.__name__, description)
         )
 
     def add_tool(
@@ -155,7 +157,7 @@ class ToolServer:
     def add_resource(
         self, read: Callable[[], Any], uri: str, name: str, description: str, mime_type: str
     ) -> None:
-        if not uri or any(one.isspace() for one in uri) or ":" not in uri:
+        if not uri or any(character.isspace() for character in uri) or ":" not in uri:
             raise ValueError(f"{uri!r} is not a URI.")
         if uri in self._resources:
             raise ValueError(f"A resource {uri!r} already exists.")
@@ -168,38 +170,39 @@ class ToolServer:
         schema = tool.listed()["inputSchema"]
         required = schema.get("required", ())
         arguments = [
-            {"name": one, "required": one in required} for one in schema.get("properties", {})
+            {"name": argument, "required": argument in required}
+            for argument in schema.get("properties", {})
         ]
         listed = {"name": name, "description": tool.listed()["description"]}
         self._prompts[name] = _Prompt({**listed, "arguments": arguments}, tool)
 
-    def _check(self, name: str, taken: dict[str, Any], what: str) -> None:
+    def _check(self, name: str, existing: dict[str, Any], what: str) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} is not a valid name of a {what}. Use 1 to 128 letters, digits, _, -, . "
                 f'and /, or set another name: {what}(name="…").'
             )
-        if name in taken:
+        if name in existing:
             raise ValueError(f"A {what} {name!r} already exists. Use another name.")
 
     # -- RequestServer
 
-    def offers(self, method: str, context: str) -> bool:
+    def can_handle(self, method: str, context: str) -> bool:
         if method == mcp.TOOLS_CALL:
             return context in self._tools
         if method == mcp.RESOURCES_READ:
             return context in self._resources
         if method == mcp.PROMPTS_GET:
             return context in self._prompts
-        return method in self._answers
+        return method in self._methods
 
-    async def answer(self, request: Request) -> bytes:
-        found = self._answers.get(request.method)
-        if found is None:
+    async def handle(self, request: Request) -> bytes:
+        method = self._methods.get(request.method)
+        if method is None:
             raise InterlockError(
                 METHOD_NOT_FOUND, f"There is no method {request.method[:100]!r} here."
             )
-        return encode_value(await found(request))
+        return encode_value(await method(request))
 
     # -- the methods
 
@@ -224,7 +227,7 @@ class ToolServer:
 
     async def _list_resources(self, request: Request) -> dict[str, Any]:
         _check_cursor(request)
-        return {"resources": [one.listed for one in self._resources.values()]}
+        return {"resources": [resource.listed for resource in self._resources.values()]}
 
     async def _list_templates(self, request: Request) -> dict[str, Any]:
         _check_cursor(request)
@@ -232,7 +235,7 @@ class ToolServer:
 
     async def _list_prompts(self, request: Request) -> dict[str, Any]:
         _check_cursor(request)
-        return {"prompts": [one.listed for one in self._prompts.values()]}
+        return {"prompts": [prompt.listed for prompt in self._prompts.values()]}
 
     async def _call(self, request: Request) -> dict[str, Any]:
         tool = self._tools.get(request.context)
@@ -244,12 +247,12 @@ class ToolServer:
             )
         arguments = _read_params(request, _NamedParams).arguments
         try:
-            answer: ToolResult = await tool.start(arguments, progress_reporter.get())
-        except ToolError as trouble:
-            return {"content": [{"type": "text", "text": _error_text(trouble)}], "isError": True}
-        result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
-        if answer.data is not None:
-            result["structuredContent"] = answer.data
+            output: ToolResult = await tool.start(arguments, progress_reporter.get())
+        except ToolError as error:
+            return {"content": [{"type": "text", "text": _error_text(error)}], "isError": True}
+        result: dict[str, Any] = {"content": [{"type": "text", "text": output.text}]}
+        if output.data is not None:
+            result["structuredContent"] = output.data
         return result
 
     async def _read(self, request: Request) -> dict[str, Any]:
@@ -258,8 +261,8 @@ class ToolServer:
         if resource is None:
             raise InterlockError(UNKNOWN_RESOURCE, f"There is no resource {uri[:100]!r} here.")
         read = resource.read
-        found = await read() if inspect.iscoroutinefunction(read) else await threads.run(read)
-        text = found if isinstance(found, str) else encode_value(found).decode()
+        method = await read() if inspect.iscoroutinefunction(read) else await threads.run(read)
+        text = method if isinstance(method, str) else encode_value(method).decode()
         mime_type = resource.listed["mimeType"]
         return {"contents": [{"uri": uri, "mimeType": mime_type, "text": text}]}
 
@@ -271,20 +274,20 @@ class ToolServer:
             )
         arguments = _read_params(request, _NamedParams).arguments
         try:
-            answer: ToolResult = await prompt.tool.start(arguments, _ignore_progress)
-        except ToolError as trouble:
-            raise InterlockError(INVALID_PARAMS, _error_text(trouble)) from None
-        message = {"role": "user", "content": {"type": "text", "text": answer.text}}
+            result: ToolResult = await prompt.tool.start(arguments, _ignore_progress)
+        except ToolError as error:
+            raise InterlockError(INVALID_PARAMS, _error_text(error)) from None
+        message = {"role": "user", "content": {"type": "text", "text": result.text}}
         return {"description": prompt.listed["description"], "messages": [message]}
 
 
-def _error_text(trouble: ToolError) -> str:
+def _error_text(error: ToolError) -> str:
     """Return the error text of a tool.
 
     Every participant can read it. An unexpected exception of a library may contain secrets, so its
     text is redacted.
     """
-    return str(trouble) if trouble.__cause__ is None else redact(str(trouble))
+    return str(error) if error.__cause__ is None else redact(str(error))
 
 
 def _read_params(request: Request, shape: type[Any]) -> Any:

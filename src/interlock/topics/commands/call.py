@@ -48,7 +48,7 @@ async def make_call(
             if words:
                 arguments = read_arguments(words, await _read_schema(participant, to, tool))
             params = {"name": tool, "arguments": arguments}
-            if propose or not participant.can(request_kind(TOOLS_CALL, tool)):
+            if propose or not participant.can_send(request_kind(TOOLS_CALL, tool)):
                 result = await _propose_call(participant, to, params, timeout)
             else:
                 seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
@@ -91,7 +91,7 @@ async def _propose_call(
 async def _read_schema(participant: Participant, to: str, tool: str) -> dict[str, Any]:
     """Return the input schema of the tool. Empty if it is not available: then all values are
     strings."""
-    if not participant.can(request_kind(TOOLS_LIST)):
+    if not participant.can_send(request_kind(TOOLS_LIST)):
         return {}
     try:
         listed = await participant.request(to, TOOLS_LIST, {}, _LIST_TIMEOUT_SECONDS)

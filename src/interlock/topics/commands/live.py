@@ -103,7 +103,7 @@ class LiveScreen:
             mine = answers and event.verified is True
             self.screen = topic_screen.add_line(self.screen, line, to_the_end=mine)
         if isinstance(content, Chat) and head.correlation_id is not None:
-            tracked = self._participant.tracked.get(head.correlation_id)
+            tracked = self._participant.proposals.get(head.correlation_id)
             # Remarks of other participants have no effect on it.
             if tracked is not None and head.sender in tracked.to:
                 words = put_on_one_line(f"{head.sender}: {content.text}", _MAX_REMARK_LENGTH)
@@ -132,7 +132,7 @@ class LiveScreen:
         ]
         waiting = [
             self._as_shown(tracked)
-            for tracked in one.tracked.values()
+            for tracked in one.proposals.values()
             if tracked.status == "pending"
         ]
         ids = {tracked.id for tracked in waiting}
@@ -140,13 +140,15 @@ class LiveScreen:
         screen = topic_screen.set_proposals(
             topic_screen.set_participants(self.screen, people), waiting
         )
-        own, inside = put_on_one_line(one.id, 128), one.status.inside
-        self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
+        own, inside = put_on_one_line(one.id, 128), one.status.connected
+        self.screen = replace(screen, own=own, connected=inside, lost=one.lost_messages)
 
     def _as_shown(self, tracked: TrackedProposal) -> PendingProposal:
         one = self._participant
         kind = request_kind(tracked.method, tracked.context)
-        barred = "" if one.can(kind) else f"You cannot fulfil it: {one.id} may not send {kind}."
+        barred = (
+            "" if one.can_send(kind) else f"You cannot fulfil it: {one.id} may not send {kind}."
+        )
         return PendingProposal(
             tracked.proposalId,
             tracked.proposer,
@@ -223,7 +225,7 @@ class LiveScreen:
         self._mine(f"{words} (to {to[0]})" if to else words)
 
     async def _fulfil(self, id: str, shown: PendingProposal | None) -> None:
-        tracked = self._participant.tracked.get(id)
+        tracked = self._participant.proposals.get(id)
         if tracked is not None and not self._as_shown(tracked).is_same(shown):
             words = "The proposal has changed since it was shown. Nothing was done."
             self.note(words, "problem", to_the_end=True)
@@ -243,7 +245,7 @@ class LiveScreen:
 
     async def _reject(self, id: str) -> None:
         one = self._participant
-        proposer = one.tracked[id].proposer if id in one.tracked else ""
+        proposer = one.proposals[id].proposer if id in one.proposals else ""
         if not one.reject(id):
             self.note("The proposal is no longer pending.")
             return
@@ -277,7 +279,7 @@ class LiveScreen:
         if proposer not in one.participants:
             self.note(f"{proposer[:128]} has left and was not told.")
             return False
-        if not one.can(CHAT):
+        if not one.can_send(CHAT):
             self.note(f"{proposer[:128]} was not told: you may not chat here.")
             return False
         return True

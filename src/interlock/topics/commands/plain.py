@@ -228,14 +228,14 @@ async def run_bridge(gateway: GatewayTarget, topic: str, server: ServerConfig, n
             def changed(method: str) -> None:
                 kind = request_kind(method)
                 # Without the capability nothing is sent. Others list the tools when they need them.
-                if participant.status.inside and participant.can(kind):
+                if participant.status.connected and participant.can_send(kind):
                     task = asyncio.ensure_future(_send_notification(participant, kind, method))
                     telling.add(task)
                     task.add_done_callback(telling.discard)
 
             participant.on(Welcome, lambda _: _print_joined(participant, bridge.tools))
             async with participant.connected():
-                bridge.on_changed = changed
+                bridge.on_change = changed
                 await asyncio.Event().wait()
 
     await run_until_stopped(stopping, stay(), gateway)
@@ -256,7 +256,7 @@ def _print_joined(participant: Participant, tools: int) -> None:
         f"in {participant.topic}{again} as {output.sanitize(participant.id)}; {words}",
         flush=True,
     )
-    if not participant.can("mcp/response:tools/call:x"):
+    if not participant.can_send("mcp/response:tools/call:x"):
         output.print_note(
             "Note: it may not respond to calls there. Ask the operator of the gateway to give it "
             "the profile response_only."
