@@ -20,7 +20,7 @@ from interlock.topics.commands.screen_view import describe_screen_problem, draw_
 
 pytestmark = pytest.mark.feature("topics")
 
-SCREEN = Screen("ops", own="human", connected=True)
+SCREEN = Screen("ops", own_id="human", connected=True)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
     screen, _ = handle_key(topic_screen.resize(screen, *size), Key("text", "a"))
     for key in (*[Key("page_down")] * 5, Key("text", "y")):
         screen, deed = handle_key(topic_screen.mark_drawn(screen), key)
-    assert (deed, screen.asking) == (None, "p9")
+    assert (deed, screen.question_id) == (None, "p9")
     assert "20 columns and 8 lines" in screen.note
     # It is large enough now.
     screen = topic_screen.resize(screen, 80, 24)

@@ -30,13 +30,13 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         written: list[str] = []
         live = LiveScreen(seated(alone), write=written.append)
         live.draw()
-        live.typed(b"\ta")
+        live.on_input(b"\ta")
         live.draw()
         assert "the baker" in written[-1]
         # Whatever let it come to that, between the last drawing and the key.
         kept: dict[str, Any] = alone.place.proposals._proposals._proposals
         kept[id] = replace(kept[id], params=Raw(b'{"name":"pay","arguments":{"to":"me"}}'))
-        live.typed(b"y")
+        live.on_input(b"y")
         await asyncio.gather(*live._tasks)
         assert alone.said == []
         live.draw()
@@ -52,7 +52,7 @@ def test_help_is_shown_and_not_sent() -> None:
         written: list[str] = []
         live = LiveScreen(seated(alone), write=written.append)
         live.draw()
-        live.typed(b"/help\r")
+        live.on_input(b"/help\r")
         await asyncio.gather(*live._tasks)
         assert alone.said == []
         live.draw()
@@ -70,11 +70,11 @@ def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
             alone.propose("b", "read")
             live = LiveScreen(seated(alone), write=lambda _: None)
             live.draw()
-            live.typed(b"\tR")
+            live.on_input(b"\tR")
             # What was proposed after the question is not part of the answer.
             alone.propose("a", "pay", {"sum": -1})
-            live.look()
-            live.typed(b"y")
+            live.refresh()
+            live.on_input(b"y")
             await asyncio.gather(*live._tasks)
             states = {one: tracked.status for one, tracked in live._participant.proposals.items()}
             assert {states[id] for id in ids} == {"rejected"}
@@ -101,9 +101,9 @@ def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
         for sender, words in (("b", said), ("a", "never mind")):
             # Others, the proposer among them, cannot talk it away.
             alone.tell(sender, "chat", {"text": words, "format": "plain"}, correlation_id=id)
-            live.heard(alone.events[-1])
+            live.on_event(alone.events[-1])
         live.draw()
-        live.typed(b"\ta")
+        live.on_input(b"\ta")
         live.draw()
         assert f"Said about it by b: {said}" in written[-1]
         assert "never mind" not in written[-1]
@@ -119,11 +119,11 @@ def test_who_may_not_fulfil_is_asked_nothing() -> None:
         written: list[str] = []
         live = LiveScreen(seated(alone), write=written.append)
         live.draw()
-        live.typed(b"\ta")
+        live.on_input(b"\ta")
         live.draw()
         assert "You may not fulfil it: me may not send mcp/request:tools/call:pay." in written[-1]
         assert "y fulfils it" not in written[-1]
-        live.typed(b"y")
+        live.on_input(b"y")
         await asyncio.gather(*live._tasks)
         assert alone.said == []
         await live.end()
@@ -140,16 +140,16 @@ def test_an_answer_is_seen_by_who_looks_back() -> None:
         asking = asyncio.ensure_future(live._participant.request("b", "tools/list"))
         await asyncio.sleep(0)
         [asked] = alone.said
-        live.typed(b"\x1b[5~")
-        assert live.screen.back
+        live.on_input(b"\x1b[5~")
+        assert live.screen.scrolled_lines
         # What others are answered moves nothing.
         result = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": {"tools": []}}
         alone.tell("b", "mcp/response:tools/list", result, to=["a"], correlation_id="other")
-        live.heard(alone.events[-1])
-        assert live.screen.back
+        live.on_event(alone.events[-1])
+        assert live.screen.scrolled_lines
         alone.tell("b", "mcp/response:tools/list", result, to=["me"], correlation_id=asked["id"])
-        live.heard(alone.events[-1])
-        assert live.screen.back == 0
+        live.on_event(alone.events[-1])
+        assert live.screen.scrolled_lines == 0
         await asking
         await live.end()
 
@@ -164,11 +164,11 @@ def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
         alone.propose("a", "pay", {"to": "the baker"})
         live = LiveScreen(seated(alone), write=lambda _: None)
         live.draw()
-        live.typed(b"\tay")
+        live.on_input(b"\tay")
         await asyncio.gather(*live._tasks)
         assert alone.said == []
         live.draw()
-        live.typed(b"y")
+        live.on_input(b"y")
         for _ in range(5):
             await asyncio.sleep(0)
         assert [one["kind"] for one in alone.said] == ["mcp/request:tools/call:pay"]

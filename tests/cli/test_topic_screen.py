@@ -42,8 +42,8 @@ pytestmark = pytest.mark.feature("topics")
 
 WRITE = PendingProposal("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
 READ = PendingProposal("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
-OWN = PendingProposal("p3", "human", "worker", "tools/call x", b"{}", mine=True)
-SCREEN = set_proposals(Screen("ops", own="human", connected=True), [WRITE, READ])
+OWN = PendingProposal("p3", "human", "worker", "tools/call x", b"{}", is_own=True)
+SCREEN = set_proposals(Screen("ops", own_id="human", connected=True), [WRITE, READ])
 
 
 def typed(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
@@ -144,7 +144,7 @@ def test_what_could_not_be_said_is_still_there() -> None:
 
 def test_a_proposal_is_fulfilled_after_one_question() -> None:
     screen, _ = keys(SCREEN, "tab")
-    assert screen.deciding
+    assert screen.in_proposals
     screen, deed = typed(screen, "a")
     assert deed is None
     text = shown(screen)
@@ -153,7 +153,7 @@ def test_a_proposal_is_fulfilled_after_one_question() -> None:
     assert '"path": "/a"' in text
     screen, deed = typed(screen, "y")
     assert deed == ScreenAction("fulfil", "p1")
-    assert screen.asking == ""
+    assert screen.question_id == ""
 
 
 @pytest.mark.parametrize("key", [Key("text", "n"), Key("escape"), Key("tab")])
@@ -161,7 +161,7 @@ def test_anything_but_yes_is_no(key: Key) -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
     screen, deed = handle_key(screen, key)
-    assert (screen.asking, deed, screen.note) == ("", None, "Nothing was done.")
+    assert (screen.question_id, deed, screen.note) == ("", None, "Nothing was done.")
 
 
 def test_it_is_rejected_at_once() -> None:
@@ -172,7 +172,7 @@ def test_it_is_rejected_at_once() -> None:
 def test_ones_own_is_not_fulfilled() -> None:
     screen, _ = keys(set_proposals(SCREEN, [OWN]), "tab")
     screen, deed = typed(screen, "a")
-    assert (screen.asking, deed) == ("", None)
+    assert (screen.question_id, deed) == ("", None)
     assert "its own" in screen.note
 
 
@@ -181,7 +181,7 @@ def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
     new = replace(WRITE, id="p0", proposer="intruder")
     screen = set_proposals(screen, [new, WRITE, READ])
     screen, _ = typed(screen, "a")
-    assert screen.asking == "p2"
+    assert screen.question_id == "p2"
     # Another one comes while the question is read: the answer is still about the same.
     screen = set_proposals(screen, [replace(new, id="p9"), new, WRITE, READ])
     assert typed(screen, "y")[1] == ScreenAction("fulfil", "p2")
@@ -191,7 +191,7 @@ def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
     screen = set_proposals(screen, [READ])
-    assert (screen.asking, screen.chosen) == ("", "")
+    assert (screen.question_id, screen.selected_id) == ("", "")
     assert "nothing was done" in screen.note
     # The y that was on its way is no answer to anything.
     assert typed(screen, "y")[1] is None
@@ -201,7 +201,7 @@ def test_what_is_another_by_now_is_not_fulfilled() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
     screen = set_proposals(screen, [replace(WRITE, params=b'{"path":"/etc"}'), READ])
-    assert (screen.asking, screen.chosen) == ("", "")
+    assert (screen.question_id, screen.selected_id) == ("", "")
     assert typed(screen, "y")[1] is None
 
 
@@ -210,21 +210,21 @@ def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
     screen = set_proposals(screen, [READ])
     for key in "rRa":
         after, deed = typed(screen, key)
-        assert (deed, after.asking, after.sweeping, after.chosen) == (None, "", (), "")
+        assert (deed, after.question_id, after.reject_ids, after.selected_id) == (None, "", (), "")
         assert "Choose one first" in shown(after)
-    assert keys(screen, "down")[0].chosen == "p2"
-    assert keys(screen, "up")[0].chosen == "p2"
+    assert keys(screen, "down")[0].selected_id == "p2"
+    assert keys(screen, "up")[0].selected_id == "p2"
     # It keeps its number, and nobody gets one that another had.
-    assert typed(screen, "1")[0].chosen == ""
-    assert typed(screen, "2")[0].chosen == "p2"
+    assert typed(screen, "1")[0].selected_id == ""
+    assert typed(screen, "2")[0].selected_id == "p2"
     assert typed(screen, "\u00b2")[0] == screen
 
 
 def test_a_number_chooses() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "2")
-    assert screen.chosen == "p2"
-    assert typed(screen, "9")[0].chosen == ""
+    assert screen.selected_id == "p2"
+    assert typed(screen, "9")[0].selected_id == ""
 
 
 def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
@@ -309,12 +309,12 @@ def test_no_text_of_others_breaks_the_screen(
     wild = replace(WRITE, proposer=who, what=text, params=json.dumps({"x": params}).encode())
     screen = Screen(
         "ops",
-        own="human",
-        people=(ScreenParticipant(who, text, 3),) * 40,
+        own_id="human",
+        participants=(ScreenParticipant(who, text, 3),) * 40,
         proposals=(wild,),
-        chosen="p1",
-        deciding=True,
-        asking="p1" if asking else "",
+        selected_id="p1",
+        in_proposals=True,
+        question_id="p1" if asking else "",
     )
     screen = topic_screen.add_line(
         screen, MessageLine("12:00:00", put_on_one_line(who), put_on_one_line(text))
@@ -491,9 +491,9 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
 def test_a_message_in_words(
     kind: str, payload: dict[str, Any], more: dict[str, Any], words: str
 ) -> None:
-    line = format_message(*content(kind, payload, **more), at="12:00:00")
+    line = format_message(*content(kind, payload, **more), time="12:00:00")
     assert line is not None
-    assert line.plainly() == words
+    assert line.format_plain() == words
 
 
 @given(FOREIGN)

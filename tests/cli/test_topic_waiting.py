@@ -32,7 +32,7 @@ from interlock.topics.commands.screen_view import draw_screen
 
 pytestmark = pytest.mark.feature("topics")
 
-EMPTY = Screen("ops", own="human", connected=True)
+EMPTY = Screen("ops", own_id="human", connected=True)
 
 
 def proposal(id: str, by: str = "agent", path: str = "/a", **more: str) -> PendingProposal:
@@ -77,7 +77,7 @@ def listed(screen: Screen) -> list[str]:
 
 def test_who_came_later_is_not_told_that_nothing_waits() -> None:
     screen, _ = pressing(EMPTY, "tab")
-    assert not screen.deciding
+    assert not screen.in_proposals
     # More than a line of this screen: all of it is to be read.
     told = " ".join(" ".join(rows(screen)[-2:]).split())
     assert told.endswith(
@@ -102,7 +102,7 @@ def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
 def test_keys_stay_with_the_proposals_while_some_wait() -> None:
     screen = deciding(proposal("p1"), proposal("p2", path="/b"))
     screen = set_proposals(screen, [proposal("p2", path="/b")])
-    assert screen.deciding
+    assert screen.in_proposals
     screen, deed = pressing(screen, "2", "a", "y")
     assert deed == ScreenAction("fulfil", "p2")
     assert screen.draft == ""
@@ -167,25 +167,25 @@ def test_what_is_chosen_is_always_to_be_seen() -> None:
 def test_one_key_goes_past_a_flood(keys: list[str], chosen: str) -> None:
     screen = deciding(*flood(300), *flood(300, "other"), *flood(2, "third"))
     screen, deed = pressing(screen, *keys)
-    assert (screen.chosen, deed) == (chosen, None)
+    assert (screen.selected_id, deed) == (chosen, None)
 
 
 def test_a_number_of_more_than_one_digit_chooses() -> None:
     screen = deciding(*flood(25))
     screen, _ = pressing(screen, "2")
     # 2, 20, 21...: nothing is chosen before it is known which.
-    assert screen.chosen == ""
+    assert screen.selected_id == ""
     assert rows(screen)[-1].startswith(" 2…: another digit, or a, r, Enter")
-    assert pressing(screen, "3")[0].chosen == "agent-22"
+    assert pressing(screen, "3")[0].selected_id == "agent-22"
     assert "another digit · Esc" in rows(set_proposals(screen, flood(25)[5:]))[-1]
-    assert pressing(screen, "enter")[0].chosen == "agent-1"
+    assert pressing(screen, "enter")[0].selected_id == "agent-1"
     assert pressing(screen, "r")[1] == ScreenAction("reject", "agent-1")
-    assert pressing(screen, "a")[0].asking == "agent-1"
+    assert pressing(screen, "a")[0].question_id == "agent-1"
     # The one of that number has gone meanwhile: no other is meant.
     without = set_proposals(screen, [one for one in flood(25) if one.id != "agent-1"])
     assert pressing(without, "r")[1] is None
     after, _ = pressing(screen, "9")
-    assert (after.typed, after.note) == ("", "There is no proposal 29.")
+    assert (after.digits, after.note) == ("", "There is no proposal 29.")
 
 
 def test_numbers_stay_with_their_proposals() -> None:
@@ -247,14 +247,14 @@ def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
     assert deed == ScreenAction(
         "reject_all", "agent", tuple(f"agent-{number}" for number in range(1020))
     )
-    assert screen.sweeping == ()
+    assert screen.reject_ids == ()
 
 
 @pytest.mark.parametrize("key", ["n", "escape", "tab"])
 def test_without_a_yes_none_is_rejected(key: str) -> None:
     screen, deed = pressing(deciding(*flood(3)), "R", "r", "a", key)
-    assert (screen.sweeping, deed, screen.note) == ((), None, "Nothing was done.")
-    assert screen.asking == ""
+    assert (screen.reject_ids, deed, screen.note) == ((), None, "Nothing was done.")
+    assert screen.question_id == ""
 
 
 def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
@@ -286,7 +286,7 @@ def test_who_may_not_fulfil_is_told_at_once() -> None:
     # All of it can be looked at still, to know what to reject.
     assert '"path": "/a"' in shown
     screen, deed = pressing(screen, "y")
-    assert (deed, screen.note, screen.asking) == (None, why, "p1")
+    assert (deed, screen.note, screen.question_id) == (None, why, "p1")
     # Somebody gave the right to do so meanwhile.
     screen = set_proposals(screen, [proposal("p1")])
     assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
@@ -327,9 +327,9 @@ def test_what_answers_one_is_to_be_seen() -> None:
     for number in range(100):
         screen = topic_screen.add_line(screen, MessageLine("", "agent", f"message {number}."))
     screen, _ = pressing(screen, "page_up", "page_up")
-    assert screen.back
-    screen = topic_screen.add_line(screen, MessageLine("", "worker", "done"), to_the_end=True)
-    assert screen.back == 0
+    assert screen.scrolled_lines
+    screen = topic_screen.add_line(screen, MessageLine("", "worker", "done"), scroll_to_end=True)
+    assert screen.scrolled_lines == 0
     assert any("worker: done" in row for row in rows(screen))
 
 

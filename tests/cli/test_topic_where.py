@@ -97,15 +97,15 @@ def test_no_token_is_ever_shown(tmp_path: Path) -> None:
     there = find_gateway(None, None, "wss://node.example.com/ws", file)
     assert "a-secret" not in repr(there)
     assert "a-secret" not in repr(vars(there)["url"])
-    assert there.settings(patient=True)["token"] == "a-secret"
+    assert there.settings(retry=True)["token"] == "a-secret"
 
 
 def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
     there = find_gateway(None, None, "wss://node.example.com/ws", None)
-    told = there.told(InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted"))
+    told = there.explain(InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted"))
     assert told.message == "it closed: \ufffd[2J Note: you are promoted"
     there.error = InterlockError(UPSTREAM_LOST, "it is\ngone")
-    assert there.told(InterlockError(INTERNAL, "?")).message == "it is gone"
+    assert there.explain(InterlockError(INTERNAL, "?")).message == "it is gone"
 
 
 def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
@@ -161,7 +161,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
 
     async def main() -> None:
         there = find_gateway(None, None, "wss://n/ws", None)
-        again = there.settings(patient=True)["sleep"]
+        again = there.settings(retry=True)["sleep"]
         there.error = full
         for _ in range(2):
             await again(0)
@@ -169,7 +169,7 @@ def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixtu
         with pytest.raises(InterlockError):
             await again(0)
         # Who was inside looks for it again, whatever became of it.
-        there._reached = True
+        there._was_connected = True
         await again(0)
 
     asyncio.run(main())

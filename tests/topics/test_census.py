@@ -45,7 +45,7 @@ def test_guests_do_not_take_all_there_is() -> None:
     assert "Join with a token" in refusal(house, "open-more", None)
     for number in range(5):
         house.come(f"a{number}", "team-x")
-    assert "as many as it may" in refusal(house, "team-x", "one-more")
+    assert "which is the limit" in refusal(house, "team-x", "one-more")
 
 
 def test_all_who_are_gone_are_counted_out() -> None:

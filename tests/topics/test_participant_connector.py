@@ -201,7 +201,7 @@ def test_another_connection_of_it_is_asked_anew() -> None:
         kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
         kept.worker.tools = ["another_tool"]
         kept.room.joins("worker", ALL)
-        with pytest.raises(UpstreamLostError, match="another connection") as lost:
+        with pytest.raises(UpstreamLostError, match="reconnected") as lost:
             await sent
         assert lost.value.was_sent
         await kept.until(lambda: len(kept.listed) == 2)

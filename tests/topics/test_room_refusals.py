@@ -271,11 +271,11 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
     # It may come back, and goes on where it was: the next one too many, and it is gone again.
     hasty, to_hasty = here.join("a", PROPOSER)
-    here.room.say(hasty, text)
+    here.room.send(hasty, text)
     assert to_hasty.closed is not None
     here.time += 1.0
     again, _ = here.join("a", PROPOSER)
-    assert here.room.say(again, said("a")) is not None
+    assert here.room.send(again, said("a")) is not None
 
 
 def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:

@@ -42,8 +42,8 @@ class FileWatch:
         path: Path,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        look: Callable[[Path], Fingerprint | None] = read_fingerprint,
-        gone: Callable[[], None] = lambda: None,
+        read: Callable[[Path], Fingerprint | None] = read_fingerprint,
+        on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -51,29 +51,29 @@ class FileWatch:
         """
         self._path = path
         self._sleep = sleep
-        self._look = look
-        self._seen = look(path)
-        self._gone = gone
+        self._read = read
+        self._last = read(path)
+        self._on_missing = on_missing
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield once after each change. A missing file is waited for, because editors replace
         files."""
-        missed = 0
+        missing_checks = 0
         while True:
             await self._sleep(POLL_SECONDS)
-            found = self._look(self._path)
-            missed = 0 if found is not None else missed + 1
-            if missed == 2:
-                self._gone()
-            if found is None or found == self._seen:
+            current = self._read(self._path)
+            missing_checks = 0 if current is not None else missing_checks + 1
+            if missing_checks == 2:
+                self._on_missing()
+            if current is None or current == self._last:
                 continue
             # A half-written config may be valid, and an empty one would end every upstream.
             while True:
                 await self._sleep(SETTLE_SECONDS)
-                again = self._look(self._path)
-                if again == found:
+                latest = self._read(self._path)
+                if latest == current:
                     break
-                found = again
-            if found is not None:
-                self._seen = found
+                current = latest
+            if current is not None:
+                self._last = current
                 yield

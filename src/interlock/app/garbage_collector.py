@@ -30,8 +30,8 @@ def measure_memory() -> int:
     try:
         return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
     except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return maximum if sys.platform == "darwin" else maximum * 1024
 
 
 class GarbageCollector:
@@ -44,7 +44,7 @@ class GarbageCollector:
     ) -> None:
         self._call_later = call_later
         self._memory = memory
-        self._before = 0
+        self._baseline = 0
         self._timer: Any = None
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class GarbageCollector:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
-        self._before = self._memory()
+        self._baseline = self._memory()
         self._timer = self._call_later(COLLECT_SECONDS, self._collect)
 
     def stop(self) -> None:
@@ -62,11 +62,11 @@ class GarbageCollector:
 
     def _collect(self) -> None:
         memory = self._memory()
-        if memory - self._before >= GROWTH_BYTES:
+        if memory - self._baseline >= GROWTH_BYTES:
             gc.collect()
             # The memory still in use is the new baseline: only further growth triggers again.
-            self._before = self._memory()
+            self._baseline = self._memory()
         else:
             gc.collect(1)
-            self._before = min(self._before, memory)
+            self._baseline = min(self._baseline, memory)
         self._timer = self._call_later(COLLECT_SECONDS, self._collect)

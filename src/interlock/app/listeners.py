@@ -76,7 +76,7 @@ class NodeListeners(Component):
         answering = Responder(
             pipeline=pipeline, hello=hello, clock=time.monotonic, challenges=challenges
         )
-        self._face = McpEndpoint(
+        self._mcp_endpoint = McpEndpoint(
             guard=guard,
             stateless=StatelessProtocol(
                 pipeline=pipeline,
@@ -108,14 +108,14 @@ class NodeListeners(Component):
         )
         self.table = RouteTable(
             [
-                *self._face.routes(config.path),
+                *self._mcp_endpoint.routes(config.path),
                 *self._legacy.routes(),
                 StatusDocument("/healthz", lambda: {"status": "ok"}, authenticated=False),
                 *routes,
             ]
         )
         self._router = Router(self.table, pipeline=pipeline, guard=guard, challenges=challenges)
-        self._lane = HttpProtocol.bound(self.table, config.limits)
+        self._protocol = HttpProtocol.bound(self.table, config.limits)
 
     # -- open
 
@@ -129,7 +129,7 @@ class NodeListeners(Component):
             secure = tls_context(tls.certificate, tls.key, tls.client_ca)
         self._http = http = HttpServer(address.host, address.port, secure)
         self._guard.listen_at(http.host, http.port, secure=http.secure)
-        await http.start(self._lane, self._router)
+        await http.start(self._protocol, self._router)
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.origin = f"http{'' if secure is None else 's'}://{host}:{http.port}"
         self.url = f"{self.origin}{self._path}"
@@ -172,7 +172,7 @@ class NodeListeners(Component):
         self.views.configure(config)
         self._guard.configure(config.allowed_hosts, config.allowed_origins)
         self._legacy.most = config.limits.sessions
-        self._lane.limits = config.limits
+        self._protocol.limits = config.limits
 
     def retain_only(self, callers: Container[str]) -> None:
         """Close the open streams of all other callers."""
@@ -194,6 +194,6 @@ class NodeListeners(Component):
         for client in list(self._local_clients):
             client.stop()
         self._legacy.close()
-        self._face.answering.stop()
+        self._mcp_endpoint.answering.stop()
         if self._http is not None:
             await self._http.stop()

@@ -83,10 +83,10 @@ class NodeIntroduction:
         self.hello = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
-        voices = self._upstreams.introductions()
+        introductions = self._upstreams.voices()
         for feature in self._features:
-            voices += feature.introductions()
-        merged = merge(voices)
+            introductions += feature.introductions()
+        merged = merge(introductions)
         return Introduction(
             merged.server_info or NODE_INFO, merged.capabilities, merged.instructions
         )
@@ -107,7 +107,7 @@ class NodeIntroduction:
         self._pipeline.transparent_upstream = shown_as_itself[0] if shown_as_itself else None
         self.refresh()
 
-    def shown(self, supervisor: Supervisor) -> None:
+    def on_lists_read(self, supervisor: Supervisor) -> None:
         """Handle new lists of an upstream."""
         if supervisor.key == self._pipeline.transparent_upstream:
             # Clients of a transparent upstream get its announcements, even without a change.
@@ -204,8 +204,8 @@ class Node:
             base_dir=base_dir,
             catalog=self.catalog,
             audit=self.audit,
-            on_revoked=lambda names: self.revocation.revoked(names),
-            on_expired=lambda names: self.revocation.expired(names),
+            on_revoked=lambda names: self.revocation.on_tokens_revoked(names),
+            on_expired=lambda names: self.revocation.on_tokens_expired(names),
             on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
         challenges = self.trust.identity.challenges
@@ -222,7 +222,7 @@ class Node:
             breakers=self.breakers,
             audit=self.audit,
             bearers=self._bearer_registry,
-            on_shown=lambda supervisor: self.introduction.shown(supervisor),
+            on_shown=lambda supervisor: self.introduction.on_lists_read(supervisor),
             on_changed=lambda: self.introduction.refresh(),
         )
         seals = StateSealer(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
@@ -429,7 +429,7 @@ class Node:
             (
                 *((f"{name} before the end", one.announce_shutdown) for name, one in features),
                 ("accepting connections", self.listeners.stop_accepting),
-                ("the approval inbox", self._release_approvals),
+                ("the approval inbox", self._close_approval_streams),
                 ("session expiry", self.revocation.close),
                 ("change notifications", self._change_listeners.close),
                 ("calls under way", partial(self.pipeline.drain, DRAIN_SECONDS)),
@@ -444,7 +444,7 @@ class Node:
             )
         )
 
-    def _release_approvals(self) -> None:
+    def _close_approval_streams(self) -> None:
         if self.trust.approving is not None:
             self.trust.approving.close_streams()
 
@@ -468,7 +468,7 @@ class Node:
             self.config = old
             raise
         # Last, because it cannot be undone: end the sessions of callers that are no longer known.
-        self.revocation.all_but(self.trust.identity)
+        self.revocation.retain_only(self.trust.identity)
         return diff(old, new)
 
     # -- parts
@@ -508,8 +508,10 @@ class Node:
 
     def report(self) -> StatusReport:
         """Return the status of the node and of its features."""
-        parts = (feature.status() for feature in self._features.values())
-        return StatusReport(self.status(), {type(one): one for one in parts if one is not None})
+        status_parts = (feature.status() for feature in self._features.values())
+        return StatusReport(
+            self.status(), {type(one): one for one in status_parts if one is not None}
+        )
 
     @property
     def uptime(self) -> float:

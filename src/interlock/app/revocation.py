@@ -50,30 +50,30 @@ class Revocation:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def all_but(self, callers: Container[str]) -> None:
+    def retain_only(self, callers: Container[str]) -> None:
         """End the sessions and open streams of all other callers."""
         self._sessions.retain_only(callers)
-        self._end_listening(callers)
+        self._end_streams(callers)
 
-    def revoked(self, names: RevokedCallers) -> None:
+    def on_tokens_revoked(self, callers: RevokedCallers) -> None:
         """End everything of callers whose tokens were revoked."""
-        self.all_but(CallerComplement(names))
+        self.retain_only(CallerComplement(callers))
         for feature in self._features:
-            feature.on_tokens_revoked(names)
+            feature.on_tokens_revoked(callers)
         for call in list(self._pipeline.running_calls()):
-            if call.caller is not None and names.affects(call.caller):
+            if call.caller is not None and callers.affects(call.caller):
                 self._pipeline.cancel(call, "The caller's token was revoked.")
 
-    def expired(self, names: frozenset[str]) -> None:
+    def on_tokens_expired(self, callers: frozenset[str]) -> None:
         """End the open streams of callers whose tokens expired. Their sessions wait for a new
         token."""
-        rest = CallerComplement(names)
-        self._sessions.hang_up_on_all_but(rest)
-        self._end_listening(rest)
+        remaining = CallerComplement(callers)
+        self._sessions.hang_up_on_all_but(remaining)
+        self._end_streams(remaining)
         for feature in self._features:
-            feature.on_tokens_expired(names)
+            feature.on_tokens_expired(callers)
 
-    def _end_listening(self, callers: Container[str]) -> None:
+    def _end_streams(self, callers: Container[str]) -> None:
         self._change_listeners.retain_only(callers)
         self._listeners.retain_only(callers)
         self._approving.retain_only(callers)

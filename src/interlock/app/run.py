@@ -54,10 +54,12 @@ class NodeRun:
         load: Callable[[], Config],
         *,
         base_dir: Path,
-        watched: Path | None = None,
+        config_path: Path | None = None,
         listening: bool = True,
-        doubts: Callable[[Config], Iterable[Problem]] = lambda _: (),
-        tool_doubts: Callable[[Config, Sequence[Offering]], Iterable[Problem]] = lambda *_: (),
+        find_warnings: Callable[[Config], Iterable[Problem]] = lambda _: (),
+        find_tool_warnings: Callable[
+            [Config, Sequence[Offering]], Iterable[Problem]
+        ] = lambda *_: (),
     ) -> None:
         """
         Args:
@@ -71,21 +73,25 @@ class NodeRun:
         """Why the current config file is not in use. None if it is."""
         self.stopping = asyncio.Event()
         self._load = load
-        self._doubts = doubts
-        self._doubted: frozenset[tuple[str, str]] = frozenset()
+        self._find_warnings = find_warnings
+        self._logged_warnings: frozenset[tuple[str, str]] = frozenset()
         """The warnings that were logged for the current config."""
-        self._tool_doubts = tool_doubts
-        self._tools_doubted: set[tuple[str, str]] = set()
+        self._find_tool_warnings = find_tool_warnings
+        self._logged_tool_warnings: set[tuple[str, str]] = set()
         self._tools_changed = asyncio.Event()
         self._base_dir = base_dir
         self._listening = listening
         # Watched before it is read, so that no change is missed.
-        self._watch = None if watched is None else FileWatch(watched, gone=self._config_gone)
+        self._watch = (
+            None
+            if config_path is None
+            else FileWatch(config_path, on_missing=self._on_config_missing)
+        )
         self._node: Node | None = None
-        self._started_with = Config()
-        self._waiting: tuple[str, ...] = ()
+        self._start_config = Config()
+        self._pending_fields: tuple[str, ...] = ()
         """Fields that changed since the start and need a restart."""
-        self._reload_asked = asyncio.Event()
+        self._reload_requested = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._status: asyncio.Server | None = None
@@ -102,8 +108,8 @@ class NodeRun:
     async def start(self) -> Node:
         """Open the listeners and begin to connect. Raises InterlockError, after cleaning up."""
         # First, because a signal during the start must stop what was started.
-        self._heed_signals()
-        self._started_with = config = self._load()
+        self._install_signal_handlers()
+        self._start_config = config = self._load()
         if self._listening:
             self._lock = StateLock(state_dir(config, os.environ, self._base_dir))
         try:
@@ -118,26 +124,26 @@ class NodeRun:
             if self._listening:
                 await self._listen_locally(node)
             else:
-                await self._let_people_answer(node)
+                await self._open_approval_socket(node)
         except BaseException:
-            self._stop_telling()
+            self._close_status()
             await node.stop()
             self._unlock()
             raise
-        self._tell_doubts(self._doubts(config))
+        self._log_warnings(self._find_warnings(config))
         loop = asyncio.get_running_loop()
         if self._listening:
             # A node that only serves one client on stdio does not register as another child.
             self._tasks.append(loop.create_task(_register(node), name="register"))
-        self._tasks.append(loop.create_task(self._keep_config(), name="config"))
+        self._tasks.append(loop.create_task(self._reload_on_request(), name="config"))
         node.catalog.on_change(lambda _: self._tools_changed.set())
         self._tasks.append(loop.create_task(self._check_tools(node), name="tool names"))
         if self._watch is not None:
             self._tasks.append(loop.create_task(self._watch_config(self._watch), name="watch"))
-        self._tasks.append(loop.create_task(self._calm_collector(node), name="collector"))
+        self._tasks.append(loop.create_task(self._start_collector(node), name="collector"))
         return node
 
-    async def _calm_collector(self, node: Node) -> None:
+    async def _start_collector(self, node: Node) -> None:
         """Configure the garbage collector once everything is started."""
         await node.until_settled(MAX_CONNECT_SECONDS)
         self._collector = GarbageCollector(asyncio.get_running_loop().call_later)
@@ -155,7 +161,7 @@ class NodeRun:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 if self._collector is not None:
                     self._collector.stop()
-                self._stop_telling()
+                self._close_status()
                 await self.node.stop()
                 self._unlock()
         except TimeoutError:
@@ -184,13 +190,13 @@ class NodeRun:
             )
 
     @staticmethod
-    async def _let_people_answer(node: Node) -> None:
+    async def _open_approval_socket(node: Node) -> None:
         try:
             await node.listen_for_people()
         except (OSError, InterlockError) as error:
             _log.warning("local socket: cannot open, pending calls cannot be approved: %s", error)
 
-    def _stop_telling(self) -> None:
+    def _close_status(self) -> None:
         if self._status is not None:
             self._status.close()
         if self._status_path is not None:
@@ -198,17 +204,17 @@ class NodeRun:
 
     # -- signals
 
-    def _heed_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
-        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         if not has_terminal():
-            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+            loop.add_signal_handler(signal.SIGHUP, self._reload_requested.set)
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             # The terminal was closed. With nohup, SIGHUP is ignored.
             loop.add_signal_handler(signal.SIGHUP, self.stopping.set)
 
-    def _interrupted(self) -> None:
+    def _on_interrupt(self) -> None:
         if self.stopping.is_set():
             exit_now()
         self.stopping.set()
@@ -217,12 +223,12 @@ class NodeRun:
 
     async def _watch_config(self, watch: FileWatch) -> None:
         async for _ in watch.changes():
-            self._reload_asked.set()
+            self._reload_requested.set()
 
-    async def _keep_config(self) -> None:
+    async def _reload_on_request(self) -> None:
         while True:
-            await self._reload_asked.wait()
-            self._reload_asked.clear()
+            await self._reload_requested.wait()
+            self._reload_requested.clear()
             async with self._reloading:
                 await self._reload()
 
@@ -234,26 +240,26 @@ class NodeRun:
         except InterlockError as error:
             self.config_problem = error.message
             _log.error("invalid config; keeping the previous one: %s", error)
-        except Exception as bug:
-            self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
+        except Exception as error:
+            self.config_problem = f"The node failed while reloading ({type(error).__name__})."
             _log.exception("config: reload failed with an internal error")
         else:
             _log.info("config reloaded: %s", describe_change(change))
-            self._tell_doubts(await asyncio.to_thread(self._doubts, config))
+            self._log_warnings(await asyncio.to_thread(self._find_warnings, config))
             self._tools_changed.set()
-            waiting = diff(self._started_with, config).restart
-            self.config_problem = _describe_restart(waiting)
-            if waiting and waiting != self._waiting:
+            pending_fields = diff(self._start_config, config).restart
+            self.config_problem = _describe_restart(pending_fields)
+            if pending_fields and pending_fields != self._pending_fields:
                 _log.warning("%s", self.config_problem)
-            self._waiting = waiting
+            self._pending_fields = pending_fields
 
-    def _tell_doubts(self, doubts: Iterable[Problem]) -> None:
+    def _log_warnings(self, find_warnings: Iterable[Problem]) -> None:
         """Log each new warning once, whatever its line number, and again only after it was gone."""
-        found = {(one.path, one.message): one for one in doubts}
-        for key, one in found.items():
-            if key not in self._doubted:
-                _log.warning("%s", one)
-        self._doubted = frozenset(found)
+        problems = {(problem.path, problem.message): problem for problem in find_warnings}
+        for key, problem in problems.items():
+            if key not in self._logged_warnings:
+                _log.warning("%s", problem)
+        self._logged_warnings = frozenset(problems)
 
     async def _check_tools(self, node: Node) -> None:
         """Log names in the config that match no tool, whenever tools or the config change."""
@@ -261,21 +267,21 @@ class NodeRun:
         while True:
             config, offerings = node.config, node.catalog.offerings
             # In a thread: a long list must not delay calls.
-            found = await asyncio.to_thread(self._tool_doubts, config, offerings)
-            listed = {(one.path, one.message): one for one in found}
+            problems = await asyncio.to_thread(self._find_tool_warnings, config, offerings)
+            listed = {(problem.path, problem.message): problem for problem in problems}
             if config is not checked:
                 # A problem that was corrected and returns is logged again.
-                self._tools_doubted &= listed.keys()
+                self._logged_tool_warnings &= listed.keys()
                 checked = config
-            for key, one in listed.items():
-                if key not in self._tools_doubted:
-                    _log.warning("%s", one)
-            self._tools_doubted |= listed.keys()
+            for key, problem in listed.items():
+                if key not in self._logged_tool_warnings:
+                    _log.warning("%s", problem)
+            self._logged_tool_warnings |= listed.keys()
             await self._tools_changed.wait()
             await asyncio.sleep(TOOL_CHECK_DELAY_SECONDS)
             self._tools_changed.clear()
 
-    def _config_gone(self) -> None:
+    def _on_config_missing(self) -> None:
         _log.warning("config: the file is gone; keeping the previous config until it returns")
 
 
@@ -306,17 +312,17 @@ def has_terminal() -> bool:
 
 def describe_change(change: ConfigChange) -> str:
     """Describe the effects of a reload in one line."""
-    relinked = change.relinked
+    restarted = change.relinked
     parts = {
         "started": change.added,
         "ended": change.removed,
-        "restarted": reconnect,
-        "changed without a restart": tuple(key for key in change.changed if key not in reconnect),
+        "restarted": restarted,
+        "changed without a restart": tuple(key for key in change.changed if key not in restarted),
         "settings applied": change.live,
     }
-    said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
-    nothing = "nothing to apply" if change.restart else "nothing changed"
-    return "; ".join(said) or nothing
+    parts_text = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
+    default = "nothing to apply" if change.restart else "nothing changed"
+    return "; ".join(parts_text) or default
 
 
 def _describe_restart(fields: tuple[str, ...]) -> str | None:

@@ -20,10 +20,12 @@ async def run_as_child(source: ConfigSource) -> None:
     run = NodeRun(
         lambda: runner.load(source),
         base_dir=source.base_dir,
-        watched=source.path,
+        config_path=source.path,
         listening=False,
-        doubts=lambda config: collect_config_warnings(config, source),
-        tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
+        find_warnings=lambda config: collect_config_warnings(config, source),
+        find_tool_warnings=lambda config, offerings: collect_tool_warnings(
+            config, source, offerings
+        ),
     )
     node = await run.start()
     # The parent is to see everything at once that comes soon.

@@ -26,9 +26,11 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     run = NodeRun(
         source.load_to_listen,
         base_dir=source.base_dir,
-        watched=source.path,
-        doubts=lambda config: collect_config_warnings(config, source),
-        tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
+        config_path=source.path,
+        find_warnings=lambda config: collect_config_warnings(config, source),
+        find_tool_warnings=lambda config, offerings: collect_tool_warnings(
+            config, source, offerings
+        ),
     )
     node = await run.start()
     try:

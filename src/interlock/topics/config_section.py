@@ -36,13 +36,13 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
-    taken_by_others = find_used_paths(values, exclude=TopicsConfig)
-    if topics.path in (values.get("path") or _DEFAULTS.path, *taken_by_others):
+    used_paths = taken_paths(values, but=TopicsConfig)
+    if topics.path in (values.get("path") or _DEFAULTS.path, *used_paths):
         reader.report(("topics", "path"), "the path is in use", "choose another path")
-    taken: dict[str, KeyPath] = {}
+    segments: dict[str, KeyPath] = {}
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():
-        taken[server.segment or default_segment(key)] = ("servers", key)
+        segments[server.segment or default_segment(key)] = ("servers", key)
     globs: list[str] = []
     for name, topic in topics.rooms.items():
         path: KeyPath = ("topics", "rooms", name)
@@ -53,24 +53,24 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
                 "use letters, digits, dots, dashes and underscores, and * ? [ ] in a glob",
             )
         _check_room(reader, path, name, topic)
-        above = next((one for one in globs if _covers(one, name)), None)
+        covering_glob = next((glob for glob in globs if _covers(glob, name)), None)
         if _GLOB & {*name}:
             globs.append(name)
-            if above is not None:
+            if covering_glob is not None:
                 reader.report(
                     path,
-                    f"{quoted(above)} above it matches every topic that this entry matches",
+                    f"{quoted(covering_glob)} above it matches every topic that this entry matches",
                     "move this entry up: the first glob that matches a topic applies",
                 )
         for id, upstream in topic.upstreams.items():
             segment = upstream.segment or default_segment(id)
-            if segment in taken:
+            if segment in segments:
                 reader.report(
                     (*path, "upstreams", id),
                     f"another server has the segment {quoted(segment)}",
                     "set another one: segment: NAME",
                 )
-            taken[segment] = path
+            segments[segment] = path
 
 
 def _covers(above: str, below: str) -> bool:
@@ -83,12 +83,12 @@ def _covers(above: str, below: str) -> bool:
     return "*" in above and not {*"?["} & {*above} and fnmatchcase(_BRACKETS.sub("?", below), above)
 
 
-def _is_covered(caller: str, above: list[str]) -> bool:
-    return any(one == caller or _covers(one, caller) for one in above)
+def _is_covered(caller: str, globs: list[str]) -> bool:
+    return any(glob == caller or _covers(glob, caller) for glob in globs)
 
 
 def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig) -> None:
-    own = {normalize_id(topic.node): "the node"} if topic.node is not None else {}
+    node_ids = {normalize_id(topic.node): "the node"} if topic.node is not None else {}
     if topic.node is not None:
         _check_id(reader, (*path, "node"), topic.node)
         if normalize_id(topic.node) == RECORDER:
@@ -111,58 +111,66 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
             "a participant can be an upstream in one topic only, but this name is a glob",
             "add an entry for the one topic",
         )
-    seen: set[str] = set()
-    for number, seat in enumerate(topic.participants):
-        at: KeyPath = (*path, "participants", number)
-        _check_participant(reader, at, seat)
-        above = [caller for one in topic.participants[:number] for caller in one.callers]
-        if seat.callers and not seat.roles and all(_is_covered(one, above) for one in seat.callers):
+    used_ids: set[str] = set()
+    for number, entry in enumerate(topic.participants):
+        entry_path: KeyPath = (*path, "participants", number)
+        _check_participant(reader, entry_path, entry)
+        above = [caller for earlier in topic.participants[:number] for caller in earlier.callers]
+        if (
+            entry.callers
+            and not entry.roles
+            and all(_is_covered(caller, above) for caller in entry.callers)
+        ):
             reader.report(
-                (*at, "callers"),
+                (*entry_path, "callers"),
                 "an entry above it matches every caller that this entry matches",
                 "move this entry up: the first entry that matches a caller applies",
             )
-        if seat.id is None:
+        if entry.id is None:
             continue
-        id = normalize_id(seat.id)
-        others = {
+        id = normalize_id(entry.id)
+        other_names = {
             normalize_id(name)
-            for one in topic.participants
-            if one is not seat
-            for name in one.callers
+            for other in topic.participants
+            if other is not entry
+            for name in other.callers
         }
-        if id in own or id == RECORDER or id in seen:
-            whose = own.get(id) or ("the recorder" if id == RECORDER else "another participant")
-            reader.report((*at, "id"), f"{whose} has the id {quoted(id)}", "choose another id")
-        elif id in others:
+        if id in node_ids or id == RECORDER or id in used_ids:
+            owner = node_ids.get(id) or (
+                "the recorder" if id == RECORDER else "another participant"
+            )
             reader.report(
-                (*at, "id"),
+                (*entry_path, "id"), f"{owner} has the id {quoted(id)}", "choose another id"
+            )
+        elif id in other_names:
+            reader.report(
+                (*entry_path, "id"),
                 f"a caller of another participant has the name {quoted(id)}",
                 "choose another id: readers would confuse the two",
             )
-        seen.add(id)
+        used_ids.add(id)
     for id in topic.upstreams:
         _check_id(reader, (*path, "upstreams", id), id)
-        if normalize_id(id) in own or normalize_id(id) == RECORDER:
+        if normalize_id(id) in node_ids or normalize_id(id) == RECORDER:
             reader.report((*path, "upstreams", id), "this is the node itself", "name another one")
 
 
-def _check_participant(reader: NodeReader, path: KeyPath, seat: ParticipantConfig) -> None:
-    if not seat.callers and not seat.roles:
+def _check_participant(reader: NodeReader, path: KeyPath, entry: ParticipantConfig) -> None:
+    if not entry.callers and not entry.roles:
         reader.report(
             path,
             "this entry matches no caller",
             "set callers: [NAME] or roles: [ROLE]; callers: ['*'] matches every known caller",
         )
-    if seat.id is not None:
-        _check_id(reader, (*path, "id"), seat.id)
-        if len(seat.callers) != 1 or seat.roles or _GLOB & {*seat.callers[0]}:
+    if entry.id is not None:
+        _check_id(reader, (*path, "id"), entry.id)
+        if len(entry.callers) != 1 or entry.roles or _GLOB & {*entry.callers[0]}:
             reader.report(
                 (*path, "id"),
                 "several callers would be one participant",
                 "name exactly one caller in an entry with an id",
             )
-    for number, pattern in enumerate(seat.capabilities):
+    for number, pattern in enumerate(entry.capabilities):
         problem = find_pattern_problem(pattern)
         if problem:
             reader.report(

@@ -234,7 +234,7 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
 
     run(test)
     assert "topic room: joined again as agent" in caplog.text
-    assert "Trying again." in caplog.text
+    assert "Retrying." in caplog.text
 
 
 def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
@@ -297,7 +297,7 @@ def test_whoever_does_not_welcome_is_left() -> None:
     async def test(made: Gateway) -> None:
         made.silent = True
         clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, patience=0.01)
+        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, welcome_timeout=0.01)
         async with staying(participant) as inside:
             for _ in range(3):
                 await clockwork.until_asleep()

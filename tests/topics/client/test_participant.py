@@ -390,8 +390,8 @@ def test_there_is_no_switch() -> None:
     there is to set is listed here, so that nobody adds a switch by the way, and neither the
     environment nor a module's variable is asked."""
     assert list(inspect.signature(Participant).parameters) == [
-        "url", "topic", "token", "routing", "serving", "name", "version", "instructions", "ca",
-        "certificate", "key", "lifetime", "patience", "dial", "sleep", "jitter", "clock",
+        "url", "topic", "token", "routing", "server", "name", "version", "instructions", "ca",
+        "certificate", "key", "lifetime", "welcome_timeout", "dial", "sleep", "jitter", "clock",
     ]  # fmt: skip
     assert list(inspect.signature(Membership).parameters) == [
         "serving", "send", "on_welcome", "fulfilling", "new_id", "now",

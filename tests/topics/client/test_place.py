@@ -322,10 +322,10 @@ def ask(alone: Alone, *to: str) -> Any:
 
 
 def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
-    payload = {"jsonrpc": "2.0", "id": int(asked.seen.request_id), "result": {"fine": True}}
+    payload = {"jsonrpc": "2.0", "id": int(asked.message.request_id), "result": {"fine": True}}
     payload |= other.pop("payload", {})
     kind = other.pop("kind", "mcp/response:tools/call:x")
-    more = {"correlation_id": asked.seen.head.id, "to": ["me"], **other}
+    more = {"correlation_id": asked.message.head.id, "to": ["me"], **other}
     alone.tell(sender, kind, payload, **more)
 
 
@@ -339,7 +339,7 @@ def test_a_response_settles_what_was_asked() -> None:
         assert alone.said[0]["kind"] == "mcp/request:tools/call:x"
         answer(alone, "a", asked)
         assert asked.done.done()
-        assert asked.answers == {"a": {"fine": True}}
+        assert asked.responses == {"a": {"fine": True}}
         assert alone.events[-1].verified is True
 
     run(main)
@@ -396,7 +396,7 @@ def test_what_was_asked_is_known_though_the_room_talks() -> None:
         answer(alone, "b", asked)
         assert not asked.done.done()
         answer(alone, "a", asked)
-        assert asked.answers == {"a": {"fine": True}}
+        assert asked.responses == {"a": {"fine": True}}
         assert alone.events[-1].verified is None
 
     run(main)
@@ -407,8 +407,8 @@ def test_an_error_is_an_outcome() -> None:
         alone = Alone()
         asked = ask(alone, "a")
         payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
-        alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.seen.head.id)
-        outcome = asked.answers["a"]
+        alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.message.head.id)
+        outcome = asked.responses["a"]
         assert isinstance(outcome, InterlockError)
         assert outcome.message == "a: no"
         assert outcome.data == {"code": -7, "participant": "a", "data": [1]}
@@ -436,7 +436,7 @@ def test_a_gateway_that_does_not_forward() -> None:
         asked = ask(alone, "a")
         alone.tell(
             GATEWAY, "system/error", {"error": "rate_limited", "message": "Slowly."},
-            to=["me"], correlation_id=asked.seen.head.id,
+            to=["me"], correlation_id=asked.message.head.id,
         )  # fmt: skip
         assert asked.error.failure is TOO_BUSY
         assert "Slowly." in asked.error.message

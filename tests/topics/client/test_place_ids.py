@@ -39,7 +39,7 @@ def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
         alone = Alone()
         asked = ask(alone, "a")
         talk(alone)
-        alone.request("b", "ping", id=asked.seen.head.id, to=["a"])
+        alone.request("b", "ping", id=asked.message.head.id, to=["a"])
         assert alone.dropped == {"b": 1}
         answer(alone, "a", asked)
         assert asked.done.done()
@@ -76,7 +76,7 @@ def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None
         proposal = alone.place.propose(
             "mcp/proposal:tools/call:x", b'{"method":"tools/call","params":{"name":"x"}}', ["a"]
         )
-        for id in (asked.seen.head.id, proposal.id):
+        for id in (asked.message.head.id, proposal.id):
             error = {"error": "capability_violation", "message": "b lacks capability", "lost": 7}
             alone.tell(GATEWAY, "system/error", error, to=to, correlation_id=id)
         assert not asked.done.done()
@@ -86,7 +86,7 @@ def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None
         # It is shown all the same.
         assert [event.kind for event in alone.events] == ["system/error"] * 2
         answer(alone, "a", asked)
-        assert asked.answers
+        assert asked.responses
 
     run(main)
 

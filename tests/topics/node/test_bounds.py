@@ -172,7 +172,9 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         assert len(table.gated.approvals.pending()) <= 50
         assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0
         again = table.let_in("eve", PROPOSES)
-        assert "waits for a human" in await again.chat(again.propose("s.write_file", {"path": "a"}))
+        assert "waits for approval" in await again.chat(
+            again.propose("s.write_file", {"path": "a"})
+        )
         table.close()
 
     asyncio.run(run())

@@ -285,7 +285,7 @@ def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path:
             else:
                 table.gated.pass_time(approval.expires - approval.created + 1)
             for proposal in (first, again):
-                assert "was not called" in await ada.chat(proposal, 2)
+                assert "was not executed" in await ada.chat(proposal, 2)
             ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
             assert len([one for one in ended if one]) == 2
             assert table.gated.upstream.started == []

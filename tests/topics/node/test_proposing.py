@@ -488,7 +488,7 @@ def test_another_gate_below_is_not_taken_for_an_outcome(tmp_path: Path) -> None:
         again = ada.propose("s.write_file", FILE)
         (await table.gated.reached(2)).answer(**WIPED)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
-        assert "was made already" in await ada.chat(again)
+        assert "was already executed" in await ada.chat(again)
         assert [row["outcome"] for row in table.rows("proposal")].count("fulfilled") == 1
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")
         assert response["correlation_id"] == fulfilment["id"]

@@ -49,30 +49,30 @@ def format_topics(topics: Sequence[TopicDetails]) -> Iterator[str]:
     """Yield a table of all topics with their members."""
     if not topics:
         return
-    rows = [_topic_cells(one) for one in topics]
+    rows = [_topic_cells(topic) for topic in topics]
     widths = _measure_columns((_COLUMNS, *rows))
     yield _format_row(_COLUMNS, widths)
     for topic, row in zip(topics, rows, strict=True):
         yield _format_row(row, widths)
-        members = [_member_cells(one) for one in topic.members[:_MAX_MEMBERS]]
-        inner = _measure_columns(members)
+        members = [_member_cells(member) for member in topic.members[:_MAX_MEMBERS]]
+        member_widths = _measure_columns(members)
         for member in members:
-            yield f"{_GAP}{_format_row(member, inner)}"
-        hidden = len(topic.members) - len(members)
-        if hidden:
-            yield f"{_GAP}… and {hidden} more: interlock topic list {topic.name}"
+            yield f"{_GAP}{_format_row(member, member_widths)}"
+        hidden_count = len(topic.members) - len(members)
+        if hidden_count:
+            yield f"{_GAP}… and {hidden_count} more: interlock topic list {topic.name}"
 
 
 def format_topic(topic: TopicDetails) -> Iterator[str]:
     """Yield everything about one topic."""
     yield put_on_one_line(topic.name, 128)
-    by = (
+    entry_note = (
         ""
         if topic.entry == topic.name
         else f", by {put_on_one_line(topic.entry, 128)} in the config"
     )
     entries = format_count(topic.seats, "configured participant")
-    yield f"  access    {topic.access}, {entries}{by}"
+    yield f"  access    {topic.access}, {entries}{entry_note}"
     guests = f"; without a token: {topic.anonymous}" if topic.access == "public" else ""
     yield f"  profile   {topic.profile}{guests}"
     yield f"  node      {_NONE if topic.node is None else put_on_one_line(topic.node, 128)}"
@@ -84,8 +84,8 @@ def format_topic(topic: TopicDetails) -> Iterator[str]:
     yield f"  rejected  {format_count(topic.refused, 'message')} since it was opened"
     for member in topic.members:
         yield ""
-        own = " (the node itself)" if member.inside else ""
-        yield f"{put_on_one_line(member.participant_id, 256)}{own}"
+        suffix = " (the node itself)" if member.inside else ""
+        yield f"{put_on_one_line(member.participant_id, 256)}{suffix}"
         yield f"  since     {_format_time(member.connected_at)}"
         yield f"  routing   {member.routing}"
         yield f"  rejected  {format_count(member.refused, 'message')}"
@@ -170,42 +170,42 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     message: str
 
 
-def print_topics(there: GatewayTarget, name: str | None, *, json: bool) -> None:
+def print_topics(gateway: GatewayTarget, name: str | None, *, json: bool) -> None:
     """Print all topics, or one. Raises InterlockError."""
     from interlock.topics.overview import TopicDetails
 
-    body = _send_request(there, "/admin/topics", {} if name is None else {"topic": name})
-    found = _decode_body(body, dict[str, list[TopicDetails]], there).get("topics", [])
-    if name is not None and not found:
-        raise InterlockError(INVALID_PARAMS, _describe_unknown_topic(there, name))
+    body = _send_request(gateway, "/admin/topics", {} if name is None else {"topic": name})
+    topics = _decode_body(body, dict[str, list[TopicDetails]], gateway).get("topics", [])
+    if name is not None and not topics:
+        raise InterlockError(INVALID_PARAMS, _describe_unknown_topic(gateway, name))
     if json:
         output.print_json(msgspec.json.decode(body))
         return
-    for line in format_topics(found) if name is None else format_topic(found[0]):
+    for line in format_topics(topics) if name is None else format_topic(topics[0]):
         print(output.sanitize(line))
-    if not found:
+    if not topics:
         output.print_note("the node has no topics. Add them to its config, under topics.rooms.")
 
 
-def _describe_unknown_topic(there: GatewayTarget, name: str) -> str:
+def _describe_unknown_topic(gateway: GatewayTarget, name: str) -> str:
     from interlock.topics.overview import TopicDetails
 
-    every = _decode_body(
-        _send_request(there, "/admin/topics", {}), dict[str, list[TopicDetails]], there
+    topics = _decode_body(
+        _send_request(gateway, "/admin/topics", {}), dict[str, list[TopicDetails]], gateway
     )
-    names = [put_on_one_line(one.name, 128) for one in every.get("topics", [])]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f'there is no topic {name}; did you mean "{close[0]}"?'
-    more = ", …" if len(names) > _MAX_NAMES else ""
-    return f"there is no topic {name}. Topics: {', '.join(names[:_MAX_NAMES])}{more}."
+    names = [put_on_one_line(topic.name, 128) for topic in topics.get("topics", [])]
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if matches:
+        return f'there is no topic {name}; did you mean "{matches[0]}"?'
+    ellipsis = ", …" if len(names) > _MAX_NAMES else ""
+    return f"there is no topic {name}. Topics: {', '.join(names[:_MAX_NAMES])}{ellipsis}."
 
 
 def change_capabilities(
-    there: GatewayTarget,
+    gateway: GatewayTarget,
     id: str,
-    give: list[str],
-    take: list[str],
+    added: list[str],
+    removed: list[str],
     *,
     topic: str | None,
     json: bool,
@@ -213,24 +213,24 @@ def change_capabilities(
     """Add and remove capabilities, and print the old and new ones. Raises InterlockError."""
     from interlock.topics.member import CapabilityUpdate
 
-    for pattern in give:
-        doubt = check_pattern(pattern)
-        if doubt is not None:
-            output.print_note(f"Warning: {doubt[0]}: {doubt[1]}.")
+    for pattern in added:
+        warning = check_pattern(pattern)
+        if warning is not None:
+            output.print_note(f"Warning: {warning[0]}: {warning[1]}.")
     body = _send_request(
-        there,
+        gateway,
         f"/admin/participants/{quote(id, safe='')}/capabilities",
         {} if topic is None else {"topic": topic},
-        {"add": give, "remove": take},
+        {"add": added, "remove": removed},
     )
-    done = _decode_body(body, CapabilityUpdate, there)
+    update = _decode_body(body, CapabilityUpdate, gateway)
     if json:
         output.print_json(msgspec.json.decode(body))
     else:
-        print(put_on_one_line(done.participant_id))
-        print(f"  before  {_format_capabilities(done.old_capabilities)}")
-        print(f"  now     {_format_capabilities(done.new_capabilities)}")
-    for note in _list_notes(done.old_capabilities, done.new_capabilities, take):
+        print(put_on_one_line(update.participant_id))
+        print(f"  before  {_format_capabilities(update.old_capabilities)}")
+        print(f"  now     {_format_capabilities(update.new_capabilities)}")
+    for note in _list_notes(update.old_capabilities, update.new_capabilities, removed):
         output.print_note(f"Note: {put_on_one_line(note)}")
 
 
@@ -240,16 +240,18 @@ def _format_capabilities(capabilities: tuple[str, ...]) -> str:
     return put_on_one_line(words, len(words))
 
 
-def _list_notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
+def _list_notes(old: tuple[str, ...], new: tuple[str, ...], removed: list[str]) -> list[str]:
     """Return notes about effects that the user may not expect."""
     from interlock.protocol.kinds import compile_grants, find_pattern_problem
 
-    notes = [f"it did not have {one} before." for one in taken if one not in old]
-    kept = [one for one in new if not find_pattern_problem(one)]
-    for one in taken:
-        still = next((wider for wider in kept if compile_grants((wider,)).grants(one)), None)
-        if still is not None:
-            notes.append(f"{still} still grants {one}.")
+    notes = [f"it did not have {pattern} before." for pattern in removed if pattern not in old]
+    valid = [pattern for pattern in new if not find_pattern_problem(pattern)]
+    for pattern in removed:
+        wider_pattern = next(
+            (wider for wider in valid if compile_grants((wider,)).grants(pattern)), None
+        )
+        if wider_pattern is not None:
+            notes.append(f"{wider_pattern} still grants {pattern}.")
     if old == new:
         notes.append("nothing changed.")
     return notes
@@ -259,79 +261,80 @@ def _list_notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) ->
 
 
 def _send_request(
-    there: GatewayTarget, path: str, query: dict[str, str], sent: Any = None
+    gateway: GatewayTarget, path: str, query: dict[str, str], request_body: Any = None
 ) -> bytes:
     """Send a request and return the body. Raises InterlockError, with the node's message if there
     is one."""
     import http.client
 
-    fields = there.fields
-    if sent is not None:
+    fields = gateway.headers
+    if request_body is not None:
         fields["Content-Type"] = "application/json"
     target = f"{path}?{urlencode(query)}" if query else path
-    connection = there.over_http(_TIMEOUT_SECONDS)
+    connection = gateway.open_http(_TIMEOUT_SECONDS)
     try:
         connection.request(
-            "GET" if sent is None else "POST",
+            "GET" if request_body is None else "POST",
             target,
-            body=None if sent is None else msgspec.json.encode(sent),
+            body=None if request_body is None else msgspec.json.encode(request_body),
             headers=fields,
         )
-        answer = connection.getresponse()
-        body = answer.read(_MAX_RESPONSE_BYTES)
+        response = connection.getresponse()
+        body = response.read(_MAX_RESPONSE_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        instead = there.instead if isinstance(error, ConnectionRefusedError) else ""
-        why = instead or f": {_describe_error(error)}."
+        advice = gateway.advice if isinstance(error, ConnectionRefusedError) else ""
+        why = advice or f": {_describe_error(error)}."
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_netloc(there)}{why}"
+            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_netloc(gateway)}{why}"
         ) from None
     finally:
         connection.close()
-    if answer.status == 200:
+    if response.status == 200:
         return body
-    raise _read_error(there, answer.status, body)
+    raise _read_error(gateway, response.status, body)
 
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no response within {_TIMEOUT_SECONDS:.0f} s"
-    untrusted = getattr(error, "verify_message", None)
-    if untrusted:
-        return f"its certificate is not trusted ({untrusted})"
+    certificate_error = getattr(error, "verify_message", None)
+    if certificate_error:
+        return f"its certificate is not trusted ({certificate_error})"
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _netloc(there: GatewayTarget) -> str:
-    return urlsplit(there.url).netloc
+def _netloc(gateway: GatewayTarget) -> str:
+    return urlsplit(gateway.url).netloc
 
 
-def _read_error(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
+def _read_error(gateway: GatewayTarget, status: int, body: bytes) -> InterlockError:
     try:
-        told = msgspec.json.decode(body, type=_ErrorBody)
+        error_body = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = _ErrorBody(_NOT_FOUND if status == 404 else "", "")
-    if told.error == _NOT_FOUND:
+        error_body = _ErrorBody(_NOT_FOUND if status == 404 else "", "")
+    if error_body.error == _NOT_FOUND:
         return InterlockError(
             INVALID_REQUEST,
-            f"the node at {_netloc(there)} has no administrators of topics (HTTP 404). Add them to "
+            f"the node at {_netloc(gateway)} has no administrators of topics (HTTP 404). Add them "
+            "to "
             "topics.admins in its config.",
         )
-    if not told.message:
-        return InterlockError(INTERNAL, f"{_netloc(there)} returned HTTP {status}; is it a node?")
+    if not error_body.message:
+        return InterlockError(INTERNAL, f"{_netloc(gateway)} returned HTTP {status}; is it a node?")
     try:
-        failure = failure_by_name(told.error)
+        failure = failure_by_name(error_body.error)
     except KeyError:
         failure = INVALID_REQUEST
-    more = "" if there.fields else _WITHOUT_TOKEN.get(status, "")
+    more = "" if gateway.headers else _WITHOUT_TOKEN.get(status, "")
     if failure is NAMESPACE_CONFLICT:
         more = _TOPIC_HINT
-    return InterlockError(failure, f"{put_on_one_line(told.message)} {more}".rstrip())
+    return InterlockError(failure, f"{put_on_one_line(error_body.message)} {more}".rstrip())
 
 
-def _decode_body(body: bytes, shape: type[T], there: GatewayTarget) -> T:
+def _decode_body(body: bytes, type_: type[T], gateway: GatewayTarget) -> T:
     try:
-        return msgspec.json.decode(body, type=shape)
+        return msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InterlockError(
-            INTERNAL, f"{_netloc(there)} sent an invalid response; is it a node?"
+            INTERNAL, f"{_netloc(gateway)} sent an invalid response; is it a node?"
         ) from None

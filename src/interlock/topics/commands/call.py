@@ -65,7 +65,7 @@ async def _propose_call(
 ) -> Any:
     id = ""
 
-    def heard(event: Event) -> None:
+    def on_chat(event: Event) -> None:
         head, chat = event.envelope.head, event.content
         if not id or head.correlation_id != id or not isinstance(chat, Chat):
             return
@@ -77,7 +77,7 @@ async def _propose_call(
         if chat.end_reason:
             output.print_note("Others may still fulfil it. Ctrl-C stops waiting.")
 
-    participant.on(Chat, heard)
+    participant.on(Chat, on_chat)
     proposal = await participant.propose(to, TOOLS_CALL, params)
     id = proposal.id
     output.print_note(
@@ -94,13 +94,13 @@ async def _read_schema(participant: Participant, to: str, tool: str) -> dict[str
     if not participant.can_send(request_kind(TOOLS_LIST)):
         return {}
     try:
-        listed = await participant.request(to, TOOLS_LIST, {}, _LIST_TIMEOUT_SECONDS)
+        result = await participant.request(to, TOOLS_LIST, {}, _LIST_TIMEOUT_SECONDS)
     except InterlockError:
         # The call itself reports the problem.
         return {}
-    tools = listed.get("tools") if isinstance(listed, dict) else None
-    for one in tools if isinstance(tools, list) else ():
-        if isinstance(one, dict) and one.get("name") == tool:
-            schema = one.get("inputSchema")
+    tools = result.get("tools") if isinstance(result, dict) else None
+    for definition in tools if isinstance(tools, list) else ():
+        if isinstance(definition, dict) and definition.get("name") == tool:
+            schema = definition.get("inputSchema")
             return schema if isinstance(schema, dict) else {}
     return {}

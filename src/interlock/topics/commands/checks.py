@@ -28,7 +28,9 @@ _RESPONSE_KINDS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOL
 _CALL_KIND: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 
 
-def check_topics(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[ConfigWarning]:
+def check_topics(
+    config: Config, *, access_tokens: Sequence[AccessToken] = ()
+) -> Iterator[ConfigWarning]:
     """Yield warnings about the topics of a config.
 
     - callers, administrators and upstreams that no token names, if tokens name all callers;
@@ -37,75 +39,79 @@ def check_topics(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
     - callers that may do more outside topics than in them.
 
     Args:
-        made: valid tokens that are not in the config.
+        access_tokens: valid tokens that are not in the config.
     """
     for name, topic in config.section(TopicsConfig).rooms.items():
         yield from _check_capabilities(name, topic)
         yield from _check_access(name, topic)
         yield from _check_upstreams(name, topic)
-    yield from _check_calls_elsewhere(config, made)
+    yield from _check_calls_elsewhere(config, access_tokens)
     identity = config.identity
     if identity.issuers or identity.introspection:
         # An issuer names the callers, so the config alone does not tell who exists.
         return
-    callers = {_LOCAL, *(one.name for one in config.tokens), *(one.name for one in made)}
-    callers |= {one.name for one in identity.certificates}
+    callers = {
+        _LOCAL,
+        *(token.name for token in config.tokens),
+        *(token.name for token in access_tokens),
+    }
+    callers |= {certificate.name for certificate in identity.certificates}
     yield from _check_callers(("topics", "admins"), config.section(TopicsConfig).admins, callers)
     for name, topic in config.section(TopicsConfig).rooms.items():
-        at = ("topics", "rooms", name)
-        for number, seat in enumerate(topic.participants):
+        path = ("topics", "rooms", name)
+        for number, entry in enumerate(topic.participants):
             yield from _check_callers(
-                (*at, "participants", number, "callers"), seat.callers, callers
+                (*path, "participants", number, "callers"), entry.callers, callers
             )
         if (
             topic.node is not None
             and topic.node in callers
             and _joins_under_own_name(topic.node, topic)
         ):
-            what = f"the caller {topic.node} has the same name and cannot join under it"
-            yield (*at, "node"), what, "set another id for the caller or for the node"
-        ids = callers | {seat.id for seat in topic.participants if seat.id is not None}
+            message = f"the caller {topic.node} has the same name and cannot join under it"
+            yield (*path, "node"), message, "set another id for the caller or for the node"
+        ids = callers | {entry.id for entry in topic.participants if entry.id is not None}
         for id in topic.upstreams:
             if id not in ids:
-                what = f"no token and no participant of the topic has the name {id}"
-                yield (*at, "upstreams", id), what, _suggest_name(id, ids)
+                message = f"no token and no participant of the topic has the name {id}"
+                yield (*path, "upstreams", id), message, _suggest_name(id, ids)
 
 
 def _check_callers(
-    path: tuple[str | int, ...], globs: Iterable[str], known: set[str]
+    path: tuple[str | int, ...], globs: Iterable[str], names: set[str]
 ) -> Iterator[ConfigWarning]:
     for number, glob in enumerate(globs):
-        if any(fnmatchcase(one, glob) for one in known):
+        if any(fnmatchcase(name, glob) for name in names):
             continue
         fits = "matches" if _GLOB & {*glob} else "has the name"
-        yield (*path, number), f"no token of this config {fits} {glob}", _suggest_name(glob, known)
+        yield (*path, number), f"no token of this config {fits} {glob}", _suggest_name(glob, names)
 
 
-def _suggest_name(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    if close:
-        return f'did you mean "{close[0]}"?'
-    if known == {_LOCAL}:
+def _suggest_name(name: str, names: set[str]) -> str:
+    matches = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+    if matches:
+        return f'did you mean "{matches[0]}"?'
+    if names == {_LOCAL}:
         return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
     return "correct it, or create a token: interlock token create"
 
 
 def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:
     """Return whether a caller, if it may join, does so under its own name."""
-    seat = _find_participant(caller, topic)
-    return seat is not None and seat.id is None
+    entry = _find_participant(caller, topic)
+    return entry is not None and entry.id is None
 
 
 def _check_access(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     if topic.access == RESTRICTED and not topic.participants:
-        what = "the topic is restricted and has no participants, so nobody can join"
+        message = "the topic is restricted and has no participants, so nobody can join"
         hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
-        yield ("topics", "rooms", name), what, hint
+        yield ("topics", "rooms", name), message, hint
 
 
 def _check_capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
-    for number, seat in enumerate(topic.participants):
-        for index, pattern in enumerate(seat.capabilities):
+    for number, entry in enumerate(topic.participants):
+        for index, pattern in enumerate(entry.capabilities):
             doubt = check_pattern(pattern)
             if doubt is not None:
                 yield (
@@ -117,10 +123,10 @@ def _check_capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning
 def check_pattern(pattern: str) -> tuple[str, str] | None:
     """Return what is wrong with a capability that looks like an MCP kind, and the correct form.
     None if nothing."""
-    meant = _suggest_pattern(pattern)
-    if meant is None:
+    suggestion = _suggest_pattern(pattern)
+    if suggestion is None:
         return None
-    hint = f"use {meant}" if meant else _MCP_FORMS
+    hint = f"use {suggestion}" if suggestion else _MCP_FORMS
     return f"no message has the kind {pattern}", hint
 
 
@@ -142,8 +148,8 @@ def _suggest_pattern(pattern: str) -> str | None:
     if "*" in action.partition("/")[0]:
         return None
     if not slash or action not in _MCP_ACTIONS:
-        close = difflib.get_close_matches(action, _MCP_ACTIONS, n=1, cutoff=0.75)
-        return _refine_suggestion(f"mcp/{close[0]}{colon}{method}") if close and method else ""
+        matches = difflib.get_close_matches(action, _MCP_ACTIONS, n=1, cutoff=0.75)
+        return _refine_suggestion(f"mcp/{matches[0]}{colon}{method}") if matches and method else ""
     return _suggest_method(f"mcp/{action}", method)
 
 
@@ -155,14 +161,14 @@ def _refine_suggestion(pattern: str) -> str:
 def _suggest_method(family: str, rest: str) -> str | None:
     method, colon, context = rest.partition(":")
     if not method or any(
-        KindPattern(f"{family}:{method}").grants(f"{family}:{one}") for one in _METHODS
+        KindPattern(f"{family}:{method}").grants(f"{family}:{name}") for name in _METHODS
     ):
         return None
-    kinds = sorted({f"{one.rpartition('/')[0]}/*" for one in _METHODS if "/" in one})
-    known = kinds if method.endswith("*") else list(_METHODS)
-    close = difflib.get_close_matches(method.lower(), known, n=1, cutoff=0.75)
+    kinds = sorted({f"{name.rpartition('/')[0]}/*" for name in _METHODS if "/" in name})
+    candidates = kinds if method.endswith("*") else list(_METHODS)
+    matches = difflib.get_close_matches(method.lower(), candidates, n=1, cutoff=0.75)
     # An unknown method may be an extension, so only likely typos are reported.
-    return f"{family}:{close[0]}{colon}{context}" if close else None
+    return f"{family}:{matches[0]}{colon}{context}" if matches else None
 
 
 # -- participants
@@ -170,60 +176,64 @@ def _suggest_method(family: str, rest: str) -> str | None:
 
 def _find_participant(caller: str, topic: TopicConfig) -> ParticipantConfig | None:
     """Return the participant entry of a caller by its name alone. None: it may not join."""
-    seat = _find_entry(caller, (), topic)
-    return ParticipantConfig() if seat is None and topic.access != RESTRICTED else seat
+    entry = _find_entry(caller, (), topic)
+    return ParticipantConfig() if entry is None and topic.access != RESTRICTED else entry
 
 
 def _find_entry(caller: str, roles: Iterable[str], topic: TopicConfig) -> ParticipantConfig | None:
     """Return the entry that matches the name or one of the roles."""
-    for seat in topic.participants:
-        named = any(fnmatchcase(caller, glob) for glob in seat.callers)
-        if named or not set(seat.roles).isdisjoint(roles):
-            return seat
+    for entry in topic.participants:
+        named_entry = any(fnmatchcase(caller, glob) for glob in entry.callers)
+        if named_entry or not set(entry.roles).isdisjoint(roles):
+            return entry
     return None
 
 
 def _check_upstreams(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     """Yield upstreams that may not send responses."""
     for id in topic.upstreams:
-        named = next((seat for seat in topic.participants if seat.id == id), None)
-        seat = named or _find_participant(id, topic)
-        if seat is None or (named is None and seat.id is not None):
+        named_entry = next((entry for entry in topic.participants if entry.id == id), None)
+        entry = named_entry or _find_participant(id, topic)
+        if entry is None or (named_entry is None and entry.id is not None):
             continue
-        granted = compile_grants(list_capabilities(seat, topic.profile))
+        granted = compile_grants(list_capabilities(entry, topic.profile))
         if not all(map(granted.grants, _RESPONSE_KINDS)):
-            what = f"{id} may not send responses, so its tools cannot be listed"
+            message = f"{id} may not send responses, so its tools cannot be listed"
             hint = "give it profile: response_only, or capabilities: ['mcp/response:*']"
-            yield ("topics", "rooms", name, "upstreams", id), what, hint
+            yield ("topics", "rooms", name, "upstreams", id), message, hint
 
 
-def _check_calls_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[ConfigWarning]:
+def _check_calls_elsewhere(
+    config: Config, access_tokens: Sequence[AccessToken]
+) -> Iterator[ConfigWarning]:
     """Yield one warning about callers that may only propose in topics but call tools elsewhere."""
     policy, rooms = config.policy, config.section(TopicsConfig).rooms.values()
-    upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())
+    upstreams = any(upstream.enabled for topic in rooms for upstream in topic.upstreams.values())
     if policy.default == "deny" or not (config.enabled_servers or upstreams):
         return
-    free: dict[str, None] = {}
-    tokens: list[TokenConfig | AccessToken] = [*config.tokens, *made]
+    unrestricted: dict[str, None] = {}
+    tokens: list[TokenConfig | AccessToken] = [*config.tokens, *access_tokens]
     for token in tokens:
-        seats = [(_find_entry(token.name, token.roles, topic), topic) for topic in rooms]
+        entries = [(_find_entry(token.name, token.roles, topic), topic) for topic in rooms]
         granted = [
-            compile_grants(list_capabilities(seat, topic.profile)) for seat, topic in seats if seat
+            compile_grants(list_capabilities(entry, topic.profile))
+            for entry, topic in entries
+            if entry
         ]
         if "call" not in token.may or token.scopes is not None or not granted:
             continue
-        held = any(_stops_all_calls(rule, token.name) for rule in policy.rules)
-        if not held and not any(one.grants(_CALL_KIND) for one in granted):
-            free[token.name] = None
-    if free:
-        *some, last = free
-        who = f"{', '.join(some)} and {last}" if some else last
-        what = (
-            f"{who} may not call tools in topics, but may call all tools at {config.path}: "
+        is_stopped = any(_stops_all_calls(rule, token.name) for rule in policy.rules)
+        if not is_stopped and not any(grants.grants(_CALL_KIND) for grants in granted):
+            unrestricted[token.name] = None
+    if unrestricted:
+        *others, last = unrestricted
+        names = f"{', '.join(others)} and {last}" if others else last
+        message = (
+            f"{names} may not call tools in topics, but may call all tools at {config.path}: "
             "capabilities of a topic do not apply outside it"
         )
         hint = "set may: [join] for such a token, or add a policy rule with then: confirm"
-        yield ("tokens",), what, hint
+        yield ("tokens",), message, hint
 
 
 def _stops_all_calls(rule: RuleConfig, caller: str) -> bool:

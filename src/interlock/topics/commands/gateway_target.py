@@ -100,8 +100,8 @@ class GatewayTarget:
         token: str | None = None,
         *,
         ca: str | None = None,
-        own: TargetNode | None = None,
-        doubt: str = "",
+        node: TargetNode | None = None,
+        url_hint: str = "",
     ) -> None:
         """
         Args:
@@ -113,82 +113,82 @@ class GatewayTarget:
         """The last connection error."""
         self.topic = ""
         """The topic to join."""
-        self._reached = False
-        self._noted = ""
+        self._was_connected = False
+        self._last_note = ""
         self._token = token
         self._ca = ca
-        self._own = own
-        self._doubt = doubt
+        self._node = node
+        self._url_hint = url_hint
 
-    def settings(self, *, patient: bool) -> dict[str, Any]:
+    def settings(self, *, retry: bool) -> dict[str, Any]:
         """Return arguments for a Participant.
 
         Args:
             patient: retry after the connection is lost, but not if the first attempt finds no
                 server.
         """
-        sleep = self._again if patient else self._not_again
+        sleep = self._retry if retry else self._do_not_retry
         return {"token": self._token, "ca": self._ca, "dial": self._dial, "sleep": sleep}
 
-    def told(self, error: InterlockError) -> InterlockError:
+    def explain(self, error: InterlockError) -> InterlockError:
         """Return a better error: with the cause of a failed connection, and with advice from the
         config."""
         if self.error is not None and error.failure is INTERNAL:
-            return self._advised(_put_on_one_line(self.error))
+            return self._add_advice(_put_on_one_line(self.error))
         error = _put_on_one_line(error)
         data = error.data or {}
         if data.get("close") == REPLACED_CODE:
-            return InterlockError(error.failure, self._replaced(), data)
+            return InterlockError(error.failure, self._make_replaced_text(), data)
         if data.get("status") == _HTTP_NOT_FOUND:
             # Not an error of the local config.
-            words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
-            return InterlockError(INVALID_REQUEST, words, data)
-        more = self._no_such_topic() if data.get("status") == _HTTP_FORBIDDEN else ""
+            text = self._no_topics_advice() or f"{error.message} {self._url_hint}".rstrip()
+            return InterlockError(INVALID_REQUEST, text, data)
+        more = self._topic_advice() if data.get("status") == _HTTP_FORBIDDEN else ""
         if not more and self._token is None:
             more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
         if not more:
             return error
         return InterlockError(error.failure, f"{error.message} {more}", data)
 
-    def over_http(self, within: float) -> HTTPConnection:
+    def open_http(self, timeout: float) -> HTTPConnection:
         """Return an HTTP connection to the node of this gateway. Raises InterlockError."""
         from http.client import HTTPConnection, HTTPSConnection
 
         parts = urlsplit(self.url)
         host, port = parts.hostname or "", parts.port
         if parts.scheme == "ws":
-            return HTTPConnection(host, port, timeout=within)
-        return HTTPSConnection(host, port, timeout=within, context=self._trusted())
+            return HTTPConnection(host, port, timeout=timeout)
+        return HTTPSConnection(host, port, timeout=timeout, context=self._make_ssl_context())
 
     @property
-    def fields(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         """The Authorization header, if there is a token."""
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
     @property
-    def instead(self) -> str:
+    def advice(self) -> str:
         """Advice if the node of this user does not respond."""
-        if self._own is None:
+        if self._node is None:
             return ""
-        hint = node_discovery.describe_other_nodes(self._own)
+        hint = node_discovery.describe_other_nodes(self._node)
         return f", but {hint}" if hint else ". Start one with: interlock up"
 
-    def _advised(self, error: InterlockError) -> InterlockError:
+    def _add_advice(self, error: InterlockError) -> InterlockError:
         """Add advice to the error if no server responded."""
         if error.failure is not UPSTREAM_UNAVAILABLE:
             return error
-        words = [error.message, self._doubt]
+        text = [error.message, self._url_hint]
         if not _has_response(error) and not any(one in error.message for one in _SERVER_RESPONDED):
-            words.insert(1, self._start_one())
-        return InterlockError(error.failure, " ".join(filter(None, words)), error.data)
+            text.insert(1, self._start_advice())
+        return InterlockError(error.failure, " ".join(filter(None, text)), error.data)
 
-    def _start_one(self) -> str:
-        if self._own is None:
+    def _start_advice(self) -> str:
+        if self._node is None:
             return (
                 "Is a gateway running there? `interlock up` starts a node. --gateway selects "
                 "another gateway, --node a node of this machine."
             )
-        hint = node_discovery.describe_other_nodes(self._own)
+        hint = node_discovery.describe_other_nodes(self._node)
         if hint:
             return f"But {hint}."
         return (
@@ -196,42 +196,42 @@ class GatewayTarget:
             "or any other gateway with --gateway."
         )
 
-    def _replaced(self) -> str:
+    def _make_replaced_text(self) -> str:
         """Return the error text for a participant that was replaced by another program of the same
         user."""
-        happened = f"Disconnected from {self.topic}: {_REPLACED_REASON}"
+        description = f"Disconnected from {self.topic}: {_REPLACED_REASON}"
         if self._token is None:
             return (
-                f"{happened} All programs without a token are one participant, the user of this "
+                f"{description} All programs without a token are one participant, the user of this "
                 f"machine. {_TOKEN_HINT} (see `tokens` in the node's config)."
             )
-        return f"{happened} {_TOKEN_HINT}, and join again."
+        return f"{description} {_TOKEN_HINT}, and join again."
 
-    def _trusted(self) -> ssl.SSLContext:
-        if self._own is not None and self._own.config.tls is not None:
+    def _make_ssl_context(self) -> ssl.SSLContext:
+        if self._node is not None and self._node.config.tls is not None:
             from interlock.terminal.node_http import create_ssl_context
 
-            return create_ssl_context(self._own)
+            return create_ssl_context(self._node)
         from interlock.channels.tls import client_context
 
         return client_context(self._ca)
 
-    def _no_such_topic(self) -> str:
+    def _topic_advice(self) -> str:
         """Return advice from the config of this user. The gateway does not reveal which topics
         exist."""
-        if self._own is None:
+        if self._node is None:
             return ""
-        names = list(self._own.config.section(TopicsConfig).rooms)
+        names = list(self._node.config.section(TopicsConfig).rooms)
         if not names or any(fnmatchcase(self.topic, name) for name in names):
             return ""
-        close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
-        if close:
-            return f'Its config has no topic {self.topic}; did you mean "{close[0]}"?'
+        matches = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
+        if matches:
+            return f'Its config has no topic {self.topic}; did you mean "{matches[0]}"?'
         more = ", …" if len(names) > _MAX_NAMES else ""
         return f"Topics of its config: {', '.join(names[:_MAX_NAMES])}{more}."
 
-    def _no_topics(self) -> str:
-        if self._own is None or self._own.config.section(TopicsConfig).rooms or self._doubt:
+    def _no_topics_advice(self) -> str:
+        if self._node is None or self._node.config.section(TopicsConfig).rooms or self._url_hint:
             return ""
         return "The node has no topics (HTTP 404). Add them to its config, under topics.rooms."
 
@@ -243,34 +243,34 @@ class GatewayTarget:
         ssl: ssl.SSLContext | None = None,
         max_message: int = MAX_ENVELOPE_BYTES,
     ) -> Channel:
-        if self._own is not None and self._own.config.tls is not None:
+        if self._node is not None and self._node.config.tls is not None:
             from interlock.terminal.node_http import create_ssl_context
 
-            ssl = create_ssl_context(self._own)
+            ssl = create_ssl_context(self._node)
         try:
             channel = await dial(url, bearer=bearer, ssl=ssl, max_message=max_message)
         except InterlockError as error:
             self.error = error
             raise
         self.error = None
-        self._reached = True
+        self._was_connected = True
         return channel
 
-    async def _again(self, seconds: float) -> None:
+    async def _retry(self, seconds: float) -> None:
         """Wait before a retry. If no server has responded at all, raise the error: the URL is wrong
         or nothing runs there."""
         error = self.error
-        if error is not None and not self._reached:
+        if error is not None and not self._was_connected:
             if not _has_response(error):
                 raise error
-            if error.message != self._noted:
-                self._noted = error.message
+            if error.message != self._last_note:
+                self._last_note = error.message
                 output.print_note(f"{put_on_one_line(error.message)} Retrying.")
         await asyncio.sleep(seconds)
 
-    async def _not_again(self, seconds: float) -> None:
-        lost = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
-        self.error = self.error or lost
+    async def _do_not_retry(self, seconds: float) -> None:
+        lost_error = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
+        self.error = self.error or lost_error
         raise self.error
 
 
@@ -296,25 +296,25 @@ def find_gateway(
 ) -> GatewayTarget:
     """Return the target that the options name. Raises InterlockError and BadParameter."""
     if url is not None:
-        for option, given in (("--node", node), ("--config", config)):
-            if given is not None:
+        for option, value in (("--node", node), ("--config", config)):
+            if value is not None:
                 raise typer.BadParameter(f"{option} cannot be combined with --gateway.")
         try:
             check_gateway_url(url, token=f"set a token with ${TOKEN_VARIABLE} or --token-file")
         except BadValue as bad:
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
-        meant, where = None, _TopicsUrl(url)
+        target, location = None, _TopicsUrl(url)
     else:
-        meant = node_discovery.find_node(config, node)
-        where = _find_topics_url(meant, named=node is not None)
+        target = node_discovery.find_node(config, node)
+        location = _find_topics_url(target, is_named=node is not None)
     if ca is not None:
-        if meant is not None and meant.config.tls is not None:
+        if target is not None and target.config.tls is not None:
             raise typer.BadParameter("--ca: the config of this node already has its certificate.")
-        if not where.url.startswith("wss:"):
-            raise typer.BadParameter(f"--ca requires a wss:// URL. This is {where.url}.")
-    trusted = None if ca is None else str(ca)
+        if not location.url.startswith("wss:"):
+            raise typer.BadParameter(f"--ca requires a wss:// URL. This is {location.url}.")
+    ca_path = None if ca is None else str(ca)
     return GatewayTarget(
-        where.url, read_token(token_file), ca=trusted, own=meant, doubt=where.doubt
+        location.url, read_token(token_file), ca=ca_path, node=target, url_hint=location.url_hint
     )
 
 
@@ -322,42 +322,44 @@ class _TopicsUrl(NamedTuple):
     """The URL of the topics, and why it may be wrong."""
 
     url: str
-    doubt: str = ""
+    url_hint: str = ""
 
 
-def _find_topics_url(meant: TargetNode, *, named: bool) -> _TopicsUrl:
+def _find_topics_url(target: TargetNode, *, is_named: bool) -> _TopicsUrl:
     """Return the URL of the topics of a node. The running node is asked if its config is unknown or
     invalid.
 
     Raises InterlockError and BadParameter.
     """
-    now = meant.fetch_summary() if named or meant.config_error is not None else None
-    if meant.config_error is not None:
-        if now is None or not (named or node_discovery.can_locate_node(meant.config_error)):
+    summary = target.fetch_summary() if is_named or target.config_error is not None else None
+    if target.config_error is not None:
+        if summary is None or not (is_named or node_discovery.can_locate_node(target.config_error)):
             # The node is unknown or not running, so the config must be corrected first.
-            hint = node_discovery.describe_other_nodes(meant)
+            hint = node_discovery.describe_other_nodes(target)
             if hint:
                 output.print_note(f"Note: {hint}")
-            raise meant.config_error
-        node_discovery.print_earlier_config_note(meant.config_error)
-    doubt = ""
-    if now is not None and isinstance(now.topics_url, str):
-        told = urlsplit(now.topics_url)
-        url = _make_url(told.scheme, told.hostname or "", told.port, told.path)
-        if told.scheme == "wss" and meant.config.tls is None:
-            doubt = "If its CA is private, add --ca FILE."
+            raise target.config_error
+        node_discovery.print_earlier_config_note(target.config_error)
+    url_hint = ""
+    if summary is not None and isinstance(summary.topics_url, str):
+        parsed_url = urlsplit(summary.topics_url)
+        url = _make_url(
+            parsed_url.scheme, parsed_url.hostname or "", parsed_url.port, parsed_url.path
+        )
+        if parsed_url.scheme == "wss" and target.config.tls is None:
+            url_hint = "If its CA is private, add --ca FILE."
     else:
-        config = meant.config
+        config = target.config
         scheme = "ws" if config.tls is None else "wss"
         url = _make_url(
             scheme, config.address.host, config.address.port, config.section(TopicsConfig).path
         )
-        if named and meant.source is None and (now is None or now.topics_url is UNSET):
-            doubt = (
+        if is_named and target.source is None and (summary is None or summary.topics_url is UNSET):
+            url_hint = (
                 f"The node did not tell the URL of its topics, so {url} was tried. Set another "
                 f"path, or wss://, with --gateway."
             )
-    if named and now is None:
+    if is_named and summary is None:
         # The server at this URL is unknown, and it would receive the token.
         try:
             check_gateway_url(url, token="")
@@ -365,7 +367,7 @@ def _find_topics_url(meant: TargetNode, *, named: bool) -> _TopicsUrl:
             raise typer.BadParameter(
                 f"--node: {bad.message}; set a wss:// URL with --gateway."
             ) from None
-    return _TopicsUrl(url, doubt)
+    return _TopicsUrl(url, url_hint)
 
 
 def _make_url(scheme: str, host: str, port: int | None, path: str) -> str:
@@ -378,24 +380,26 @@ def read_token(file: Path | None) -> str | None:
     if file is None:
         return _check_token(os.environ.get(TOKEN_VARIABLE) or None, f"${TOKEN_VARIABLE}")
     try:
-        with open(file, encoding="utf-8") as opened:
-            shared = stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & (stat.S_IRGRP | stat.S_IROTH)
-            token = opened.readline(_MAX_TOKEN_BYTES).strip()
-            more = "" if token else opened.read(_MAX_TOKEN_BYTES).strip()
+        with open(file, encoding="utf-8") as token_file:
+            is_shared = stat.S_IMODE(os.fstat(token_file.fileno()).st_mode) & (
+                stat.S_IRGRP | stat.S_IROTH
+            )
+            token = token_file.readline(_MAX_TOKEN_BYTES).strip()
+            more = "" if token else token_file.read(_MAX_TOKEN_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not a text file"
-        raise InterlockError(CONFIG, f"cannot read the token file {file}: {why}.") from None
+        reason = getattr(error, "strerror", None) or "it is not a text file"
+        raise InterlockError(CONFIG, f"cannot read the token file {file}: {reason}.") from None
     if not token:
-        what = "has an empty first line; put the token there" if more else "is empty"
-        raise InterlockError(CONFIG, f"the token file {file} {what}.")
-    if shared:
+        problem = "has an empty first line; put the token there" if more else "is empty"
+        raise InterlockError(CONFIG, f"the token file {file} {problem}.")
+    if is_shared:
         output.print_note(
             f"Note: other users of this machine can read {file}. Fix: chmod 600 {file}"
         )
     return _check_token(token, f"the token file {file}")
 
 
-def _check_token(token: str | None, where: str) -> str | None:
+def _check_token(token: str | None, location: str) -> str | None:
     if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise InterlockError(CONFIG, f"{where} has characters that are invalid in a token.")
+        raise InterlockError(CONFIG, f"{location} has characters that are invalid in a token.")
     return token

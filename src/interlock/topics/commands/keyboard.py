@@ -75,65 +75,65 @@ class KeyParser:
     def feed(self, data: bytes) -> list[Key]:
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
-        found: list[Key] = []
-        at = 0
-        while at < len(text):
+        keys: list[Key] = []
+        position = 0
+        while position < len(text):
             if self._pasting:
-                at = self._paste(text, at, found)
+                position = self._paste(text, position, keys)
                 continue
-            one = text[at]
-            if one == _ESCAPE:
-                at = self._sequence(text, at, found)
+            character = text[position]
+            if character == _ESCAPE:
+                position = self._sequence(text, position, keys)
                 continue
-            if one in _CONTROLS:
-                found.append(Key(_CONTROLS[one]))
-            elif one.isprintable():
-                found.append(Key("text", one))
-            at += 1
-        return found
+            if character in _CONTROLS:
+                keys.append(Key(_CONTROLS[character]))
+            elif character.isprintable():
+                keys.append(Key("text", character))
+            position += 1
+        return keys
 
-    def _paste(self, text: str, at: int, found: list[Key]) -> int:
-        end = text.find(_PASTE_END, at)
+    def _paste(self, text: str, position: int, keys: list[Key]) -> int:
+        end = text.find(_PASTE_END, position)
         if end >= 0:
             self._pasting = False
-            found.append(Key("paste", _put_on_one_line(text[at:end])))
+            keys.append(Key("paste", _put_on_one_line(text[position:end])))
             return end + len(_PASTE_END)
         # The end marker may be split across two reads.
-        for kept in range(len(_PASTE_END) - 1, 0, -1):
-            if text.endswith(_PASTE_END[:kept]) and len(text) - kept >= at:
-                self._rest = text[-kept:]
+        for length in range(len(_PASTE_END) - 1, 0, -1):
+            if text.endswith(_PASTE_END[:length]) and len(text) - length >= position:
+                self._rest = text[-length:]
                 break
-        whole = text[at : len(text) - len(self._rest)]
-        if whole:
-            found.append(Key("paste", _put_on_one_line(whole)))
+        pasted = text[position : len(text) - len(self._rest)]
+        if pasted:
+            keys.append(Key("paste", _put_on_one_line(pasted)))
         return len(text)
 
-    def _sequence(self, text: str, at: int, found: list[Key]) -> int:
-        if text.startswith(_PASTE_START, at):
+    def _sequence(self, text: str, position: int, keys: list[Key]) -> int:
+        if text.startswith(_PASTE_START, position):
             self._pasting = True
-            return at + len(_PASTE_START)
-        if at + 1 == len(text):
+            return position + len(_PASTE_START)
+        if position + 1 == len(text):
             # A terminal sends a sequence at once: this was the Escape key.
-            found.append(Key("escape"))
-            return at + 1
-        if text[at + 1] not in "[O":
+            keys.append(Key("escape"))
+            return position + 1
+        if text[position + 1] not in "[O":
             # Alt and a key: not used.
-            found.append(Key("escape"))
-            return at + 1
-        end = at + 2
+            keys.append(Key("escape"))
+            return position + 1
+        end = position + 2
         while end < len(text) and not "@" <= text[end] <= "~":
             end += 1
-        if end - at > _MAX_SEQUENCE_LENGTH:
-            return at + 1
+        if end - position > _MAX_SEQUENCE_LENGTH:
+            return position + 1
         if end == len(text):
-            self._rest = text[at:]
+            self._rest = text[position:]
             return end
-        name = _SEQUENCES.get(text[at + 1 : end + 1])
+        name = _SEQUENCES.get(text[position + 1 : end + 1])
         if name is not None:
-            found.append(Key(name))
+            keys.append(Key(name))
         return end + 1
 
 
 def _put_on_one_line(text: str) -> str:
     """Put a paste on one line."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -76,78 +76,82 @@ class LiveScreen:
         *,
         write: Callable[[str], None],
         clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
-        colours: str | None = None,
+        color_system: str | None = None,
     ) -> None:
         self.screen = Screen(participant.topic)
-        self.left = asyncio.Event()
+        self.stopping = asyncio.Event()
         self._participant = participant
         self._write = write
         self._clock = clock
-        self._colours = colours
+        self._color_system = color_system
         self._keys = KeyParser()
-        self._drawing: asyncio.TimerHandle | None = None
+        self._draw_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._words: dict[str, str] = {}
+        self._remarks: dict[str, str] = {}
         """By proposal: the last remark of a recipient."""
 
     # -- events
 
-    def heard(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Show a message of the topic."""
         head, content = event.envelope.head, read_content(event.envelope)
-        line = format_message(head, content, at=self._clock(), own=self.screen.own)
+        line = format_message(head, content, time=self._clock(), own_id=self.screen.own_id)
         if line is not None and event.verified is None:
             line = replace(line, text=f"{line.text}  (response to an unseen request)")
         if line is not None:
-            answers = isinstance(content, Response) and self._participant.id in head.to
-            mine = answers and event.verified is True
-            self.screen = topic_screen.add_line(self.screen, line, to_the_end=mine)
+            is_response = isinstance(content, Response) and self._participant.id in head.to
+            is_own = is_response and event.verified is True
+            self.screen = topic_screen.add_line(self.screen, line, scroll_to_end=is_own)
         if isinstance(content, Chat) and head.correlation_id is not None:
             tracked = self._participant.proposals.get(head.correlation_id)
             # Remarks of other participants have no effect on it.
             if tracked is not None and head.sender in tracked.to:
-                words = put_on_one_line(f"{head.sender}: {content.text}", _MAX_REMARK_LENGTH)
-                self._words[tracked.proposalId] = words
+                text = put_on_one_line(f"{head.sender}: {content.text}", _MAX_REMARK_LENGTH)
+                self._remarks[tracked.proposalId] = text
         self.draw_soon()
 
-    def note(self, text: str, tone: str = "note", *, to_the_end: bool = False) -> None:
+    def note(self, text: str, tone: str = "note", *, scroll_to_end: bool = False) -> None:
         line = MessageLine(self._clock(), "", put_on_one_line(text), tone)
-        self.screen = topic_screen.add_line(self.screen, line, to_the_end=to_the_end)
+        self.screen = topic_screen.add_line(self.screen, line, scroll_to_end=scroll_to_end)
         self.draw_soon()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Draw again if something has changed."""
-        before = self.screen
+        previous = self.screen
         self._update()
-        if self.screen != before:
+        if self.screen != previous:
             self.draw_soon()
 
     def _update(self) -> None:
         """Update the participants, the pending proposals and the connection state."""
-        one = self._participant
-        lies = one.reputation
-        people = [
-            ScreenParticipant(id, describe_capabilities(capabilities), lies.get(id, 0))
-            for id, capabilities in sorted(one.participants.items())
+        participant = self._participant
+        reputation = participant.reputation
+        participants = [
+            ScreenParticipant(id, describe_capabilities(capabilities), reputation.get(id, 0))
+            for id, capabilities in sorted(participant.participants.items())
         ]
-        waiting = [
-            self._as_shown(tracked)
-            for tracked in one.proposals.values()
+        pending = [
+            self._describe(tracked)
+            for tracked in participant.proposals.values()
             if tracked.status == "pending"
         ]
-        ids = {tracked.id for tracked in waiting}
-        self._words = {id: words for id, words in self._words.items() if id in ids}
+        ids = {tracked.id for tracked in pending}
+        self._remarks = {id: text for id, text in self._remarks.items() if id in ids}
         screen = topic_screen.set_proposals(
-            topic_screen.set_participants(self.screen, people), waiting
+            topic_screen.set_participants(self.screen, participants), pending
         )
-        own, inside = put_on_one_line(one.id, 128), one.status.connected
-        self.screen = replace(screen, own=own, connected=inside, lost=one.lost_messages)
+        own_id, inside = put_on_one_line(participant.id, 128), participant.status.connected
+        self.screen = replace(
+            screen, own_id=own_id, connected=inside, lost=participant.lost_messages
+        )
 
-    def _as_shown(self, tracked: TrackedProposal) -> PendingProposal:
-        one = self._participant
+    def _describe(self, tracked: TrackedProposal) -> PendingProposal:
+        participant = self._participant
         kind = request_kind(tracked.method, tracked.context)
-        barred = (
-            "" if one.can_send(kind) else f"You cannot fulfil it: {one.id} may not send {kind}."
+        blocked_reason = (
+            ""
+            if participant.can_send(kind)
+            else f"You cannot fulfil it: {participant.id} may not send {kind}."
         )
         return PendingProposal(
             tracked.proposalId,
@@ -155,157 +159,157 @@ class LiveScreen:
             ", ".join(tracked.to),
             f"{tracked.method} {tracked.context}".strip(),
             bytes(tracked.params),
-            mine=tracked.proposer == one.id,
-            barred=put_on_one_line(barred),
-            said=self._words.get(tracked.proposalId, ""),
+            is_own=tracked.proposer == participant.id,
+            blocked_reason=put_on_one_line(blocked_reason),
+            remark=self._remarks.get(tracked.proposalId, ""),
         )
 
-    def resized(self, width: int, height: int) -> None:
+    def on_resize(self, width: int, height: int) -> None:
         self.screen = topic_screen.resize(self.screen, width, height)
         self.draw_soon()
 
-    def typed(self, data: bytes) -> None:
+    def on_input(self, data: bytes) -> None:
         """Handle terminal input. Empty: the terminal is gone."""
         if not data:
-            self.left.set()
+            self.stopping.set()
         for key in self._keys.feed(data):
-            self.pressed(key)
+            self.on_key(key)
 
-    def pressed(self, key: Key) -> None:
-        shown = self.screen.proposal(self.screen.asking)
-        self.screen, deed = topic_screen.handle_key(self.screen, key)
-        if deed is not None:
-            self._do(deed, shown)
+    def on_key(self, key: Key) -> None:
+        shown = self.screen.proposal(self.screen.question_id)
+        self.screen, action = topic_screen.handle_key(self.screen, key)
+        if action is not None:
+            self._perform(action, shown)
         self.draw_soon()
 
     # -- actions
 
-    def _do(self, deed: ScreenAction, shown: PendingProposal | None) -> None:
+    def _perform(self, action: ScreenAction, shown: PendingProposal | None) -> None:
         """Perform an action.
 
         Args:
             shown: the proposal that the user was asked about.
         """
-        if deed.name == "leave":
-            self.left.set()
-        elif deed.name == "say" and deed.text.strip() == "/help":
+        if action.name == "leave":
+            self.stopping.set()
+        elif action.name == "say" and action.text.strip() == "/help":
             for line in HELP:
-                self.note(line, to_the_end=True)
-        elif deed.name == "say":
-            self._begin(self._say(deed.text))
-        elif deed.name == "fulfil":
-            self._begin(self._fulfil(deed.text, shown))
-        elif deed.name == "reject":
-            self._begin(self._reject(deed.text))
-        elif deed.name == "reject_all":
-            self._begin(self._reject_all(deed.text, deed.ids))
+                self.note(line, scroll_to_end=True)
+        elif action.name == "say":
+            self._start(self._send_draft(action.text))
+        elif action.name == "fulfil":
+            self._start(self._fulfil(action.text, shown))
+        elif action.name == "reject":
+            self._start(self._reject(action.text))
+        elif action.name == "reject_all":
+            self._start(self._reject_all(action.text, action.ids))
 
-    def _begin(self, work: Any) -> None:
-        task = asyncio.ensure_future(self._done(work))
+    def _start(self, coroutine: Any) -> None:
+        task = asyncio.ensure_future(self._run(coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _done(self, work: Any) -> None:
+    async def _run(self, coroutine: Any) -> None:
         try:
-            await work
+            await coroutine
         except InterlockError as error:
             # An error response is already shown as a message of the topic.
             if "participant" not in (error.data or {}):
-                self.note(error.message, "problem", to_the_end=True)
-        self.look()
+                self.note(error.message, "problem", scroll_to_end=True)
+        self.refresh()
 
-    async def _say(self, text: str) -> None:
-        to, words = split_recipient(text, self._participant.participants)
+    async def _send_draft(self, text: str) -> None:
+        to, body = split_recipient(text, self._participant.participants)
         try:
-            await self._participant.chat(words, to)
+            await self._participant.chat(body, to)
         except InterlockError:
             self.screen = topic_screen.restore_draft(self.screen, text)
             raise
         # The gateway does not return a message to its sender.
-        self._mine(f"{words} (to {to[0]})" if to else words)
+        self._add_own_line(f"{body} (to {to[0]})" if to else body)
 
     async def _fulfil(self, id: str, shown: PendingProposal | None) -> None:
         tracked = self._participant.proposals.get(id)
-        if tracked is not None and not self._as_shown(tracked).is_same(shown):
-            words = "The proposal has changed since it was shown. Nothing was done."
-            self.note(words, "problem", to_the_end=True)
+        if tracked is not None and not self._describe(tracked).is_same(shown):
+            text = "The proposal has changed since it was shown. Nothing was done."
+            self.note(text, "problem", scroll_to_end=True)
             return
-        what: TrackedProposal | str = id if tracked is None else tracked
-        fulfilling = asyncio.ensure_future(
-            self._participant.fulfil(what, timeout=_CALL_TIMEOUT_SECONDS)
+        proposal: TrackedProposal | str = id if tracked is None else tracked
+        task = asyncio.ensure_future(
+            self._participant.fulfil(proposal, timeout=_CALL_TIMEOUT_SECONDS)
         )
         try:
             # Local errors occur at once, before anything is sent.
             await asyncio.sleep(0)
-            if not fulfilling.done():
-                self._mine(f"fulfils [{shorten_id(id)}]")
-            await fulfilling
+            if not task.done():
+                self._add_own_line(f"fulfils [{shorten_id(id)}]")
+            await task
         finally:
-            fulfilling.cancel()
+            task.cancel()
 
     async def _reject(self, id: str) -> None:
-        one = self._participant
-        proposer = one.proposals[id].proposer if id in one.proposals else ""
-        if not one.reject(id):
+        participant = self._participant
+        proposer = participant.proposals[id].proposer if id in participant.proposals else ""
+        if not participant.reject(id):
             self.note("The proposal is no longer pending.")
             return
-        self._mine(f"rejects [{shorten_id(id)}]")
-        if self._is_told(proposer):
-            await one.send(CHAT, _REJECTION_CHAT, [proposer], id)
+        self._add_own_line(f"rejects [{shorten_id(id)}]")
+        if self._can_tell(proposer):
+            await participant.send(CHAT, _REJECTION_CHAT, [proposer], id)
 
     async def _reject_all(self, proposer: str, ids: tuple[str, ...]) -> None:
-        one = self._participant
-        rejected = [id for id in ids if one.reject(id)]
+        participant = self._participant
+        rejected = [id for id in ids if participant.reject(id)]
         if not rejected:
             self.note("The proposals are no longer pending.")
             return
-        count = f"{len(rejected):,} {'proposal' if len(rejected) == 1 else 'proposals'}"
-        whose = "you" if proposer == one.id else proposer[:128]
-        self._mine(f"rejects {count} of {whose}")
-        if not self._is_told(proposer):
+        count_text = f"{len(rejected):,} {'proposal' if len(rejected) == 1 else 'proposals'}"
+        proposer_name = "you" if proposer == participant.id else proposer[:128]
+        self._add_own_line(f"rejects {count_text} of {proposer_name}")
+        if not self._can_tell(proposer):
             return
         if len(rejected) > _MAX_SINGLE_REJECTIONS:
-            words = f"{count} of yours were rejected: all that were pending."
-            await one.chat(words, to=[proposer], correlation_id=rejected[-1])
+            text = f"{count_text} of yours were rejected: all that were pending."
+            await participant.chat(text, to=[proposer], correlation_id=rejected[-1])
             return
         for id in rejected:
-            await one.send(CHAT, _REJECTION_CHAT, [proposer], id)
+            await participant.send(CHAT, _REJECTION_CHAT, [proposer], id)
 
-    def _is_told(self, proposer: str) -> bool:
+    def _can_tell(self, proposer: str) -> bool:
         """Return whether a proposer can be told about a rejection. The user sees why not."""
-        one = self._participant
-        if proposer == one.id:
+        participant = self._participant
+        if proposer == participant.id:
             return False
-        if proposer not in one.participants:
+        if proposer not in participant.participants:
             self.note(f"{proposer[:128]} has left and was not told.")
             return False
-        if not one.can_send(CHAT):
+        if not participant.can_send(CHAT):
             self.note(f"{proposer[:128]} was not told: you may not chat here.")
             return False
         return True
 
-    def _mine(self, text: str) -> None:
-        line = MessageLine(self._clock(), self.screen.own, put_on_one_line(text), "mine")
-        self.screen = topic_screen.add_line(self.screen, line, to_the_end=True)
+    def _add_own_line(self, text: str) -> None:
+        line = MessageLine(self._clock(), self.screen.own_id, put_on_one_line(text), "mine")
+        self.screen = topic_screen.add_line(self.screen, line, scroll_to_end=True)
         self.draw_soon()
 
     # -- drawing
 
     def draw_soon(self) -> None:
-        if self._drawing is None:
-            self._drawing = asyncio.get_running_loop().call_later(_DRAW_SECONDS, self.draw)
+        if self._draw_timer is None:
+            self._draw_timer = asyncio.get_running_loop().call_later(_DRAW_SECONDS, self.draw)
 
     def draw(self) -> None:
         self.stop_drawing()
         # One update for all messages since the last drawing.
         self._update()
-        self._write(render_screen(self.screen, self._colours))
+        self._write(render_screen(self.screen, self._color_system))
         self.screen = topic_screen.mark_drawn(self.screen)
 
     def stop_drawing(self) -> None:
-        if self._drawing is not None:
-            self._drawing.cancel()
-            self._drawing = None
+        if self._draw_timer is not None:
+            self._draw_timer.cancel()
+            self._draw_timer = None
 
     async def end(self) -> None:
         """Stop without waiting for pending calls: other participants see their responses."""
@@ -315,24 +319,24 @@ class LiveScreen:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def render_screen(screen: Screen, colours: str | None) -> str:
+def render_screen(screen: Screen, color_system: str | None) -> str:
     """Return the screen as terminal output."""
     width, height = screen.size
     console = Console(
         file=io.StringIO(),
         width=width + 1,
         height=height,
-        force_terminal=colours is not None,
+        force_terminal=color_system is not None,
         no_color=bool(os.environ.get("NO_COLOR")),
-        color_system=colours,  # type: ignore[arg-type]
+        color_system=color_system,  # type: ignore[arg-type]
         highlight=False,
         markup=False,
         emoji=False,
         legacy_windows=False,
     )
-    whole = Text("\n").join(draw_screen(screen))
+    text = Text("\n").join(draw_screen(screen))
     with console.capture() as capture:
-        console.print(whole, end="", no_wrap=True, overflow="ignore", crop=False)
+        console.print(text, end="", no_wrap=True, overflow="ignore", crop=False)
     return _CURSOR_HOME + capture.get()
 
 
@@ -353,7 +357,7 @@ async def run_live(gateway: GatewayTarget, topic: str) -> None:
     # Before the connection, errors go to the ordinary terminal, once.
     log_lines.log_to_stderr(logging.ERROR)
     stopping = install_signal_handlers()
-    participant = create_participant(gateway, topic, patient=True)
+    participant = create_participant(gateway, topic, retry=True)
     events = participant.events()
 
     async def body() -> None:
@@ -367,41 +371,41 @@ async def run_live(gateway: GatewayTarget, topic: str) -> None:
 
 async def _run_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    live = LiveScreen(participant, write=_write, colours=_find_color_system())
-    live.left = stopping
-    noted = _ScreenLogHandler(live.note)
+    screen = LiveScreen(participant, write=_write, color_system=_find_color_system())
+    screen.stopping = stopping
+    log_handler = _ScreenLogHandler(screen.note)
     root = logging.getLogger()
-    handlers, root.handlers = root.handlers, [noted]
+    handlers, root.handlers = root.handlers, [log_handler]
     fd = sys.stdin.fileno()
 
     def size() -> None:
-        live.resized(*streams.terminal_size(sys.stdout.fileno()))
+        screen.on_resize(*streams.terminal_size(sys.stdout.fileno()))
 
     async def follow() -> None:
         async for event in events:
-            live.heard(event)
+            screen.on_event(event)
 
-    async def look() -> None:
+    async def refresh() -> None:
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
-            live.look()
+            screen.refresh()
 
     with _raw_terminal(fd):
-        following = [asyncio.ensure_future(follow()), asyncio.ensure_future(look())]
-        loop.add_reader(fd, lambda: live.typed(_read(fd)))
+        tasks = [asyncio.ensure_future(follow()), asyncio.ensure_future(refresh())]
+        loop.add_reader(fd, lambda: screen.on_input(_read(fd)))
         loop.add_signal_handler(signal.SIGWINCH, size)
         try:
             _write(_SCREEN_START)
             size()
-            live.look()
-            await wait_for_first(stopping, *following)
+            screen.refresh()
+            await wait_for_first(stopping, *tasks)
         finally:
             loop.remove_reader(fd)
             loop.remove_signal_handler(signal.SIGWINCH)
-            for task in following:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
-            await live.end()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await screen.end()
             root.handlers = handlers
             _write(_SCREEN_END)
 
@@ -427,13 +431,13 @@ def _find_color_system() -> str:
 @contextmanager
 def _raw_terminal(fd: int) -> Iterator[None]:
     """Read each key at once and without echo, Ctrl-C too. Output processing is unchanged."""
-    before = termios.tcgetattr(fd)
-    now = termios.tcgetattr(fd)
-    now[0] &= ~(termios.IXON | termios.ICRNL)
-    now[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
-    termios.tcsetattr(fd, termios.TCSADRAIN, now)
+    previous = termios.tcgetattr(fd)
+    settings = termios.tcgetattr(fd)
+    settings[0] &= ~(termios.IXON | termios.ICRNL)
+    settings[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
+    termios.tcsetattr(fd, termios.TCSADRAIN, settings)
     try:
         yield
     finally:
         # Discard pending input: it is not meant for the shell.
-        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+        termios.tcsetattr(fd, termios.TCSAFLUSH, previous)

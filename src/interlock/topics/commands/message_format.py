@@ -40,23 +40,27 @@ _LIST_MEMBERS: Final = ("tools", "resources", "resourceTemplates", "prompts")
 class MessageLine(msgspec.Struct, frozen=True):
     """One line of output."""
 
-    at: str
+    time: str
     """The local time of arrival."""
-    who: str
+    sender: str
     """Empty: the gateway, or this program."""
     text: str
     tone: str = "plain"
     """plain, mine, proposal, answer, note or problem."""
 
-    def plainly(self) -> str:
+    def format_plain(self) -> str:
         """Format the line without colours."""
-        return f"{self.at} {self.who}: {self.text}" if self.who else f"{self.at} * {self.text}"
+        return (
+            f"{self.time} {self.sender}: {self.text}"
+            if self.sender
+            else f"{self.time} * {self.text}"
+        )
 
 
-def put_on_one_line(text: str, most: int = MAX_LINE_LENGTH) -> str:
+def put_on_one_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
     """Put a text of a participant on one line, without control characters."""
-    shown = " ".join(output.sanitize(text[: most * 2]).split())
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    shown = " ".join(output.sanitize(text[: max_length * 2]).split())
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 
 
 def format_params(params: bytes | Raw) -> list[str]:
@@ -72,25 +76,25 @@ def format_params(params: bytes | Raw) -> list[str]:
     return [escape_invisible(line) for line in shown.split("\n")]
 
 
-def find_missing_recipient(text: str, there: Container[str]) -> str:
+def find_missing_recipient(text: str, participants: Container[str]) -> str:
     """Return the name after `@` at the beginning of a text if no such participant is there, else
     ""."""
-    name, _, words = text.removeprefix("@").partition(" ")
-    if not text.startswith("@") or not words.strip():
+    name, _, body = text.removeprefix("@").partition(" ")
+    if not text.startswith("@") or not body.strip():
         return ""
     recipient = name.rstrip(":,")
-    return "" if name in there or recipient in there else recipient
+    return "" if name in participants or recipient in participants else recipient
 
 
-def split_recipient(text: str, there: Container[str]) -> tuple[list[str], str]:
+def split_recipient(text: str, participants: Container[str]) -> tuple[list[str], str]:
     """Return the recipients and the text of a line that may begin with `@NAME`.
 
     If there is no such participant, the unchanged text goes to everybody.
     """
-    name, _, words = text.removeprefix("@").partition(" ")
-    name = name if name in there else name.rstrip(":,")
-    if text.startswith("@") and name in there and words.strip():
-        return [name], words.strip()
+    name, _, body = text.removeprefix("@").partition(" ")
+    name = name if name in participants else name.rstrip(":,")
+    if text.startswith("@") and name in participants and body.strip():
+        return [name], body.strip()
     return [], text
 
 
@@ -110,82 +114,87 @@ def describe_capabilities(capabilities: Sequence[str]) -> str:
 
 
 def format_message(
-    head: EnvelopeHeader, content: Content, *, at: str, own: str = ""
+    head: EnvelopeHeader, content: Content, *, time: str, own_id: str = ""
 ) -> MessageLine | None:
     """Format a message. None: there is nothing to show."""
-    who = put_on_one_line(head.sender, 128)
+    sender = put_on_one_line(head.sender, 128)
     to = _format_recipients(head.to)
     if isinstance(content, Chat):
         # Every participant can read it, also if it has recipients.
-        whom = f" (to {to})" if head.to else ""
-        return MessageLine(at, who, put_on_one_line(content.text) + whom, _choose_tone(head, own))
-    if isinstance(content, ProposalPayload):
-        what = _format_call(content.method, content.context, content.params)
+        recipients = f" (to {to})" if head.to else ""
         return MessageLine(
-            at,
-            who,
-            f"proposes{_with_preposition(to, ' to')}: {what}  [{shorten_id(head.id)}]",
+            time, sender, put_on_one_line(content.text) + recipients, _choose_tone(head, own_id)
+        )
+    if isinstance(content, ProposalPayload):
+        call = _format_call(content.method, content.context, content.params)
+        return MessageLine(
+            time,
+            sender,
+            f"proposes{_with_preposition(to, ' to')}: {call}  [{shorten_id(head.id)}]",
             "proposal",
         )
     if isinstance(content, Request):
-        what = _format_call(content.method, content.context, content.params)
+        call = _format_call(content.method, content.context, content.params)
         about = head.correlation_id
-        done = f"fulfils [{shorten_id(about)}]" if about else "requests"
+        verb = f"fulfils [{shorten_id(about)}]" if about else "requests"
         return MessageLine(
-            at, who, f"{done}{_with_preposition(to)}: {what}", _choose_tone(head, own)
+            time, sender, f"{verb}{_with_preposition(to)}: {call}", _choose_tone(head, own_id)
         )
     if isinstance(content, Response):
         tone = "answer" if content.error is None else "problem"
         return MessageLine(
-            at, who, f"responds{_with_preposition(to, ' to')}: {_format_response(content)}", tone
+            time,
+            sender,
+            f"responds{_with_preposition(to, ' to')}: {_format_response(content)}",
+            tone,
         )
     if isinstance(content, Notification):
         return MessageLine(
-            at, who, _format_call(content.method, content.context, content.params), "note"
+            time, sender, _format_call(content.method, content.context, content.params), "note"
         )
     if isinstance(content, Presence):
-        return _format_presence(content, at)
+        return _format_presence(content, time)
     if isinstance(content, Welcome):
-        return _format_welcome(content, at)
+        return _format_welcome(content, time)
     if isinstance(content, Problem):
         return MessageLine(
-            at,
+            time,
             "",
             f"{put_on_one_line(content.error)}: {put_on_one_line(content.message)}",
             "problem",
         )
-    return _format_other(head, content, at)
+    return _format_other(head, content, time)
 
 
-def _choose_tone(head: EnvelopeHeader, own: str) -> str:
-    return "mine" if own and head.sender == own else "plain"
+def _choose_tone(head: EnvelopeHeader, own_id: str) -> str:
+    return "mine" if own_id and head.sender == own_id else "plain"
 
 
-def _format_presence(content: Presence, at: str) -> MessageLine:
-    who = put_on_one_line(content.participant.id, 128)
+def _format_presence(content: Presence, time: str) -> MessageLine:
+    sender = put_on_one_line(content.participant.id, 128)
     if content.event != JOIN:
-        return MessageLine(at, "", f"{who} left", "note")
+        return MessageLine(time, "", f"{sender} left", "note")
     capabilities = put_on_one_line(", ".join(content.participant.capabilities)) or "nothing"
-    return MessageLine(at, "", f"{who} joined and may send {capabilities}", "note")
+    return MessageLine(time, "", f"{sender} joined and may send {capabilities}", "note")
 
 
-def _format_welcome(content: Welcome, at: str) -> MessageLine:
-    others = ", ".join(one.id for one in content.participants) or "nobody else"
+def _format_welcome(content: Welcome, time: str) -> MessageLine:
+    others = ", ".join(participant.id for participant in content.participants) or "nobody else"
     capabilities = ", ".join(content.you.capabilities) or "nothing"
-    words = f"you are {content.you.id} and may send {capabilities}; participants: {others}"
-    return MessageLine(at, "", put_on_one_line(words), "note")
+    text = f"you are {content.you.id} and may send {capabilities}; participants: {others}"
+    return MessageLine(time, "", put_on_one_line(text), "note")
 
 
-def _format_other(head: EnvelopeHeader, content: UnknownPayload, at: str) -> MessageLine:
-    said = f"{head.kind} {_decode_text(content.payload)}"
-    return MessageLine(at, put_on_one_line(head.sender, 128), put_on_one_line(said), "note")
+def _format_other(head: EnvelopeHeader, content: UnknownPayload, time: str) -> MessageLine:
+    text = f"{head.kind} {_decode_text(content.payload)}"
+    return MessageLine(time, put_on_one_line(head.sender, 128), put_on_one_line(text), "note")
 
 
 def _format_call(method: str, context: str, params: Raw) -> str:
     """Format a call: `tools/call write_file {"path":"/a"}`."""
     named = format_arguments(params)
-    said = f"{method} {context} {named}" if context else f"{method} {named}"
-    return put_on_one_line(said)
+    text = f"{method} {context} {named}" if context else f"{method} {named}"
+    return put_on_one_line(text)
 
 
 def format_arguments(params: Raw | bytes) -> str:
@@ -202,31 +211,31 @@ def format_arguments(params: Raw | bytes) -> str:
 
 
 def _format_response(content: Response) -> str:
-    what = f"{content.method} {content.context}".strip()
+    call = f"{content.method} {content.context}".strip()
     if content.error is not None:
-        return put_on_one_line(f"{what} failed: {_format_error(content.error)}")
-    return put_on_one_line(f"{what}: {_format_result(content.result)}")
+        return put_on_one_line(f"{call} failed: {_format_error(content.error)}")
+    return put_on_one_line(f"{call}: {_format_result(content.result)}")
 
 
 def _format_error(error: Raw) -> str:
-    told = _decode_or_none(error)
-    message = told.get("message") if isinstance(told, dict) else None
+    value = _decode_or_none(error)
+    message = value.get("message") if isinstance(value, dict) else None
     return message if isinstance(message, str) else _decode_text(error)
 
 
 def _format_result(result: Raw | None) -> str:
     """Format a result: the text of a tool result, the names of a list, else all of it."""
-    told = None if result is None else _decode_or_none(result)
-    listed = _format_list(told) if isinstance(told, dict) else ""
-    if listed:
-        return listed
-    content = told.get("content") if isinstance(told, dict) else None
+    value = None if result is None else _decode_or_none(result)
+    list_text = _format_list(value) if isinstance(value, dict) else ""
+    if list_text:
+        return list_text
+    content = value.get("content") if isinstance(value, dict) else None
     if isinstance(content, list):
-        texts = [one.get("text") for one in content if isinstance(one, dict)]
-        shown = " ".join(one for one in texts if isinstance(one, str))
-        failed = isinstance(told, dict) and told.get("isError") is True
-        if shown:
-            return f"failed: {shown}" if failed else shown
+        texts = [item.get("text") for item in content if isinstance(item, dict)]
+        text = " ".join(item for item in texts if isinstance(item, str))
+        is_error = isinstance(value, dict) and value.get("isError") is True
+        if text:
+            return f"failed: {text}" if is_error else text
     return "" if result is None else _decode_text(result)
 
 
@@ -235,9 +244,9 @@ def _format_list(result: dict[Any, Any]) -> str:
     for key in _LIST_MEMBERS:
         entries = result.get(key)
         if isinstance(entries, list):
-            names = [one.get("name") for one in entries if isinstance(one, dict)]
-            shown = ", ".join(one for one in names if isinstance(one, str))
-            return f"{len(entries)} {key}" + (f": {shown}" if shown else "")
+            names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+            text = ", ".join(entry for entry in names if isinstance(entry, str))
+            return f"{len(entries)} {key}" + (f": {text}" if text else "")
     return ""
 
 

@@ -18,23 +18,23 @@ class PendingProposal(msgspec.Struct, frozen=True):
     id: str
     proposer: str
     target: str
-    what: str
+    call: str
     """The call, such as `tools/call write_file`."""
     params: bytes
-    mine: bool = False
+    is_own: bool = False
     """True for one's own proposal, which one cannot fulfil."""
-    barred: str = ""
+    blocked_reason: str = ""
     """Why the user cannot fulfil it. Empty: the user can."""
-    said: str = ""
+    remark: str = ""
     """The last remark of a recipient, with its name."""
     number: int = 0
 
     def is_same(self, other: PendingProposal | None) -> bool:
         """Return whether the other is the same proposal, apart from remarks."""
-        return other is not None and self._asked_for() == other._asked_for()
+        return other is not None and self._comparison_key() == other._comparison_key()
 
-    def _asked_for(self) -> tuple[object, ...]:
-        return self.id, self.proposer, self.target, self.what, self.params, self.mine
+    def _comparison_key(self) -> tuple[object, ...]:
+        return self.id, self.proposer, self.target, self.call, self.params, self.is_own
 
 
 class HiddenProposals(msgspec.Struct, frozen=True):
@@ -45,81 +45,97 @@ class HiddenProposals(msgspec.Struct, frozen=True):
 
 
 def arrange_proposals(
-    before: Iterable[PendingProposal], now: Iterable[PendingProposal], last: int
+    listed: Iterable[PendingProposal], pending: Iterable[PendingProposal], last_number: int
 ) -> tuple[PendingProposal, ...]:
     """Group proposals by proposer, oldest first, and number them.
 
-    Known proposals keep their numbers. New ones get numbers after `last`, so that a key for a
-    proposal that is gone never selects another.
+    Known proposals keep their numbers. New ones get numbers after `last_number`, so that a key
+    for a proposal that is gone never selects another.
     """
-    known = {one.id: one for one in before}
+    previous = {proposal.id: proposal for proposal in listed}
     groups: dict[str, list[PendingProposal]] = {}
-    for one in now:
-        older = known.get(one.id)
-        if older is not None and older.number and one.is_same(older):
-            number = older.number
+    for proposal in pending:
+        earlier = previous.get(proposal.id)
+        if earlier is not None and earlier.number and proposal.is_same(earlier):
+            number = earlier.number
         else:
-            number = last = last + 1
-        numbered = one if one.number == number else replace(one, number=number)
-        groups.setdefault(one.proposer, []).append(numbered)
-    return tuple(one for group in groups.values() for one in group)
+            number = last_number = last_number + 1
+        numbered = proposal if proposal.number == number else replace(proposal, number=number)
+        groups.setdefault(proposal.proposer, []).append(numbered)
+    return tuple(proposal for group in groups.values() for proposal in group)
 
 
 def fold_proposals(
-    waiting: Sequence[PendingProposal], chosen: str, most: int
+    pending: Sequence[PendingProposal], selected_id: str, max_rows: int
 ) -> list[PendingProposal | HiddenProposals]:
-    """Return at most `most` rows: the selected proposal, the oldest of each proposer, and the
+    """Return at most `max_rows` rows: the selected proposal, the oldest of each proposer, and the
     numbers of hidden ones."""
-    if len(waiting) <= most:
-        return list(waiting)
-    groups = _group_by_proposer(waiting)
+    if len(pending) <= max_rows:
+        return list(pending)
+    groups = _group_by_proposer(pending)
     rows: list[PendingProposal | HiddenProposals] = []
-    for of_each in range(most, 0, -1):
-        rows = [row for group in groups for row in _shorten_group(group, chosen, of_each)]
-        if len(rows) <= most:
+    for rows_per_group in range(max_rows, 0, -1):
+        rows = [
+            row for group in groups for row in _shorten_group(group, selected_id, rows_per_group)
+        ]
+        if len(rows) <= max_rows:
             return rows
-    place = next((at for at, one in enumerate(rows) if _is_selected(one, chosen)), 0)
+    index = next(
+        (position for position, row in enumerate(rows) if _is_selected(row, selected_id)), 0
+    )
     # Show one more than the selected one, as a sign that the list continues.
-    first = max(0, min(place - most + 2, len(rows) - most)) if most > 1 else place
-    return rows[first : first + most]
+    first = max(0, min(index - max_rows + 2, len(rows) - max_rows)) if max_rows > 1 else index
+    return rows[first : first + max_rows]
 
 
 def _shorten_group(
-    group: list[PendingProposal], chosen: str, most: int
+    group: list[PendingProposal], selected_id: str, max_rows: int
 ) -> Iterable[PendingProposal | HiddenProposals]:
     """Return the oldest proposals of one proposer, the selected one, and the numbers of hidden
     ones."""
-    place = next((at for at, one in enumerate(group) if one.id == chosen), 0)
-    if place < most:
-        return [*group[:most], *_make_hidden_rows(group[most:])]
-    between, behind = group[most:place], group[place + 1 :]
-    return [*group[:most], *_make_hidden_rows(between), group[place], *_make_hidden_rows(behind)]
+    index = next(
+        (position for position, proposal in enumerate(group) if proposal.id == selected_id), 0
+    )
+    if index < max_rows:
+        return [*group[:max_rows], *_make_hidden_rows(group[max_rows:])]
+    between, behind = group[max_rows:index], group[index + 1 :]
+    return [
+        *group[:max_rows],
+        *_make_hidden_rows(between),
+        group[index],
+        *_make_hidden_rows(behind),
+    ]
 
 
-def _is_selected(row: PendingProposal | HiddenProposals, chosen: str) -> bool:
-    return isinstance(row, PendingProposal) and row.id == chosen
+def _is_selected(row: PendingProposal | HiddenProposals, selected_id: str) -> bool:
+    return isinstance(row, PendingProposal) and row.id == selected_id
 
 
-def find_same_proposer(waiting: Iterable[PendingProposal], one: PendingProposal) -> tuple[str, ...]:
+def find_same_proposer(
+    pending: Iterable[PendingProposal], proposal: PendingProposal
+) -> tuple[str, ...]:
     """Return the ids of all proposals of the same proposer."""
-    return tuple(other.id for other in waiting if other.proposer == one.proposer)
+    return tuple(other.id for other in pending if other.proposer == proposal.proposer)
 
 
-def find_neighbor_group(waiting: Sequence[PendingProposal], chosen: str, step: int) -> str:
+def find_neighbor_group(pending: Sequence[PendingProposal], selected_id: str, step: int) -> str:
     """Return the first proposal of the next or previous proposer."""
-    groups = _group_by_proposer(waiting)
-    place = next((at for at, group in enumerate(groups) if _contains(group, chosen)), 0 - step)
-    return groups[max(0, min(place + step, len(groups) - 1))][0].id
+    groups = _group_by_proposer(pending)
+    index = next(
+        (position for position, group in enumerate(groups) if _contains(group, selected_id)),
+        0 - step,
+    )
+    return groups[max(0, min(index + step, len(groups) - 1))][0].id
 
 
 def _contains(group: Iterable[PendingProposal], id: str) -> bool:
-    return any(one.id == id for one in group)
+    return any(proposal.id == id for proposal in group)
 
 
-def _group_by_proposer(waiting: Iterable[PendingProposal]) -> Sequence[list[PendingProposal]]:
+def _group_by_proposer(pending: Iterable[PendingProposal]) -> Sequence[list[PendingProposal]]:
     groups: dict[str, list[PendingProposal]] = {}
-    for one in waiting:
-        groups.setdefault(one.proposer, []).append(one)
+    for proposal in pending:
+        groups.setdefault(proposal.proposer, []).append(proposal)
     return list(groups.values())
 
 

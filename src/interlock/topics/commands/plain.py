@@ -40,22 +40,22 @@ _MAX_NAMES: Final = 20
 @asynccontextmanager
 async def connect_once(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participant]:
     """Connect to the topic once, without retries. Raises InterlockError."""
-    participant = create_participant(gateway, topic, patient=False)
+    participant = create_participant(gateway, topic, retry=False)
     try:
         async with participant.connected():
             yield participant
     except InterlockError as error:
-        raise gateway.told(error) from None
+        raise gateway.explain(error) from None
 
 
 def create_participant(
-    gateway: GatewayTarget, topic: str, *, patient: bool, **more: Any
+    gateway: GatewayTarget, topic: str, *, retry: bool, **options: Any
 ) -> Participant:
     """Create a participant. The name of the topic is already checked. Raises InterlockError."""
     gateway.topic = topic
-    settings = gateway.settings(patient=patient)
+    settings = gateway.settings(retry=retry)
     try:
-        return Participant(gateway.url, topic=topic, **{**settings, **more})
+        return Participant(gateway.url, topic=topic, **{**settings, **options})
     except ValueError as error:
         # The config of the local node may have an address that cannot be used for topics.
         raise InterlockError(CONFIG, str(error)) from None
@@ -71,32 +71,37 @@ async def send_once(
     # No retries: a failure is reported once, by its error.
     log_lines.log_to_stderr(logging.ERROR)
     async with connect_once(gateway, topic) as participant:
-        there = {participant.id, *participant.participants}
+        present = {participant.id, *participant.participants}
         id = await participant.send(kind, payload, to, about)
-    missing = [one for one in to if one not in there]
-    if missing:
-        _note_missing(missing, topic, there - {participant.id})
+    missing_recipients = [recipient for recipient in to if recipient not in present]
+    if missing_recipients:
+        _note_missing(missing_recipients, topic, present - {participant.id})
     return id
 
 
-def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: str = "") -> None:
+def _note_missing(
+    missing_recipients: list[str], topic: str, present: Iterable[str], options: str = ""
+) -> None:
     """Print that these participants are not in the topic, and who is."""
-    others = ", ".join(sorted(there)[:_MAX_NAMES]) or "none"
-    verb = "is" if len(missing) == 1 else "are"
-    words = f"{', '.join(missing)} {verb} not in {topic} now{more}. Other participants: {others}."
+    others = ", ".join(sorted(present)[:_MAX_NAMES]) or "none"
+    verb = "is" if len(missing_recipients) == 1 else "are"
+    words = (
+        f"{', '.join(missing_recipients)} {verb} not in {topic} now{options}. Other participants: "
+        f"{others}."
+    )
     output.print_note(f"Note: {put_on_one_line(words)}")
 
 
-def format_event(event: Event, *, json: bool, own: str = "") -> str | None:
+def format_event(event: Event, *, json: bool, own_id: str = "") -> str | None:
     """Format a message on one line, as text or as the original JSON."""
     if json:
         text = remove_line_breaks(event.envelope.text).decode()
         return output.sanitize(text) if sys.stdout.isatty() else text
     at = time.strftime("%H:%M:%S")
-    line = format_message(event.envelope.head, read_content(event.envelope), at=at, own=own)
+    line = format_message(event.envelope.head, read_content(event.envelope), time=at, own_id=own_id)
     if line is None:
         return None
-    return wrap_for_terminal(line.plainly(), sys.stdout)
+    return wrap_for_terminal(line.format_plain(), sys.stdout)
 
 
 def wrap_for_terminal(line: str, out: TextIO) -> str:
@@ -108,8 +113,8 @@ def wrap_for_terminal(line: str, out: TextIO) -> str:
     if not out.isatty():
         return line
     # Escaped characters that the encoding lacks need more space.
-    written = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
-    return "\n".join(wrap_text(written, streams.terminal_size(out.fileno())[0]))
+    encoded = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
+    return "\n".join(wrap_text(encoded, streams.terminal_size(out.fileno())[0]))
 
 
 async def print_messages(
@@ -117,8 +122,8 @@ async def print_messages(
     topic: str,
     *,
     json: bool,
-    wanted: Callable[[Event], bool] = lambda _: True,
-    talk: bool = False,
+    event_filter: Callable[[Event], bool] = lambda _: True,
+    send_stdin: bool = False,
 ) -> None:
     """Print messages until a signal, or until the output is closed.
 
@@ -128,23 +133,25 @@ async def print_messages(
     # Before the connection errors are raised. After it, a lost connection is logged as a warning.
     log_lines.log_to_stderr(logging.ERROR)
     stopping = install_signal_handlers()
-    participant = create_participant(gateway, topic, patient=True)
+    participant = create_participant(gateway, topic, retry=True)
     events = participant.events()
 
     async def read() -> None:
         async with participant.connected():
             log_lines.log_to_stderr(logging.WARNING)
-            talking = asyncio.ensure_future(_send_stdin(participant) if talk else _do_nothing())
+            stdin_task = asyncio.ensure_future(
+                _send_stdin(participant) if send_stdin else _do_nothing()
+            )
             try:
                 async for event in events:
-                    text = format_event(event, json=json) if wanted(event) else None
+                    text = format_event(event, json=json) if event_filter(event) else None
                     if text is not None:
                         print(text, flush=True)
                     if not streams.is_stdout_open():
                         return
             finally:
-                talking.cancel()
-                await asyncio.gather(talking, return_exceptions=True)
+                stdin_task.cancel()
+                await asyncio.gather(stdin_task, return_exceptions=True)
 
     await run_until_stopped(stopping, read(), gateway)
 
@@ -171,15 +178,17 @@ async def _send_stdin(participant: Participant) -> None:
         text = (await lines.get()).strip()
         if text:
             to, words = split_recipient(text, participant.participants)
-            nobody = find_missing_recipient(text, participant.participants)
+            missing_recipient = find_missing_recipient(text, participant.participants)
             try:
                 await participant.chat(words, to)
             except InterlockError as error:
                 output.print_problem(error.message)
             else:
-                if nobody:
-                    there, topic = participant.participants, participant.topic
-                    _note_missing([nobody], topic, there, ", so it was sent to everybody")
+                if missing_recipient:
+                    present, topic = participant.participants, participant.topic
+                    _note_missing(
+                        [missing_recipient], topic, present, ", so it was sent to everybody"
+                    )
 
 
 def _read_lines(fd: int) -> Iterator[str]:
@@ -193,16 +202,16 @@ def _read_lines(fd: int) -> Iterator[str]:
         except OSError:
             # The terminal was closed.
             data = b""
-        *whole, rest = (rest + data).split(b"\n")
-        if cut and whole:
+        *lines, rest = (rest + data).split(b"\n")
+        if cut and lines:
             # Skip the rest of a line that was too long.
-            whole, cut = whole[1:], False
+            lines, cut = lines[1:], False
         if cut:
             rest = b""
         elif rest and (not data or len(rest) > MAX_ENVELOPE_BYTES):
             # The last line, or one that is too long for the gateway.
-            whole, rest, cut = [*whole, rest], b"", bool(data)
-        yield from (one.decode(errors="replace") for one in whole)
+            lines, rest, cut = [*lines, rest], b"", bool(data)
+        yield from (line.decode(errors="replace") for line in lines)
         if not data:
             return
 
@@ -216,29 +225,29 @@ async def run_bridge(gateway: GatewayTarget, topic: str, server: ServerConfig, n
     stopping = install_signal_handlers()
     bridge = Bridge(server, name=name)
 
-    async def stay() -> None:
+    async def run_server() -> None:
         async with bridge.running():
             log_lines.log_to_stderr(logging.WARNING)
             # The bridge may be started before the gateway.
             participant = create_participant(
-                gateway, topic, patient=True, serving=bridge, sleep=asyncio.sleep
+                gateway, topic, retry=True, serving=bridge, sleep=asyncio.sleep
             )
-            telling: set[asyncio.Task[None]] = set()
+            tasks: set[asyncio.Task[None]] = set()
 
-            def changed(method: str) -> None:
+            def on_list_change(method: str) -> None:
                 kind = request_kind(method)
                 # Without the capability nothing is sent. Others list the tools when they need them.
                 if participant.status.connected and participant.can_send(kind):
                     task = asyncio.ensure_future(_send_notification(participant, kind, method))
-                    telling.add(task)
-                    task.add_done_callback(telling.discard)
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
 
             participant.on(Welcome, lambda _: _print_joined(participant, bridge.tools))
             async with participant.connected():
-                bridge.on_change = changed
+                bridge.on_change = on_list_change
                 await asyncio.Event().wait()
 
-    await run_until_stopped(stopping, stay(), gateway)
+    await run_until_stopped(stopping, run_server(), gateway)
     output.print_note(f"left {topic}")
 
 
@@ -251,9 +260,9 @@ async def _send_notification(participant: Participant, kind: str, method: str) -
 
 def _print_joined(participant: Participant, tools: int) -> None:
     words = format_count(tools, "tool")
-    again = "" if participant.status.welcomes <= 1 else " again"
+    suffix = "" if participant.status.welcomes <= 1 else " again"
     print(
-        f"in {participant.topic}{again} as {output.sanitize(participant.id)}; {words}",
+        f"in {participant.topic}{suffix} as {output.sanitize(participant.id)}; {words}",
         flush=True,
     )
     if not participant.can_send("mcp/response:tools/call:x"):
@@ -266,8 +275,8 @@ def _print_joined(participant: Participant, tools: int) -> None:
 def install_signal_handlers() -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signal_number, stopping.set)
     return stopping
 
 
@@ -275,25 +284,25 @@ async def run_until_stopped(
     stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: GatewayTarget
 ) -> None:
     """Wait for the work, or for a signal. Raises InterlockError."""
-    working = asyncio.ensure_future(work)
+    pending_tasks = asyncio.ensure_future(work)
     try:
-        await wait_for_first(stopping, working)
+        await wait_for_first(stopping, pending_tasks)
     except InterlockError as error:
-        raise gateway.told(error) from None
+        raise gateway.explain(error) from None
     finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        pending_tasks.cancel()
+        await asyncio.gather(pending_tasks, return_exceptions=True)
 
 
-async def wait_for_first(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
+async def wait_for_first(stopping: asyncio.Event, *pending_tasks: asyncio.Future[None]) -> None:
     """Wait for a signal, or for one of these tasks. Raises the exception of a task."""
-    stopped = asyncio.ensure_future(stopping.wait())
+    stop_task = asyncio.ensure_future(stopping.wait())
     try:
-        everything: set[asyncio.Future[Any]] = {stopped, *working}
-        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-        for one in working:
-            if one.done():
-                one.result()
+        futures: set[asyncio.Future[Any]] = {stop_task, *pending_tasks}
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending_tasks:
+            if task.done():
+                task.result()
     finally:
-        stopped.cancel()
-        await asyncio.gather(stopped, return_exceptions=True)
+        stop_task.cancel()
+        await asyncio.gather(stop_task, return_exceptions=True)

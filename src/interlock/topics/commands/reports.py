@@ -26,7 +26,7 @@ class TopicsReports(FeatureReports):
     def config_warnings(self, config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
         from interlock.topics.commands.checks import check_topics
 
-        return check_topics(config, made=_read_access_tokens(config, source))
+        return check_topics(config, access_tokens=_read_access_tokens(config, source))
 
     def count(self, config: Config) -> str:
         count = len(config.section(TopicsConfig).rooms)
@@ -34,7 +34,7 @@ class TopicsReports(FeatureReports):
 
     def other_servers(self, config: Config) -> OtherServers:
         """Return participants of topics that are upstreams."""
-        found: dict[str, ServerConfig] = {}
+        servers: dict[str, ServerConfig] = {}
         for topic, room in config.section(TopicsConfig).rooms.items():
             if room.upstreams:
                 # Imported here, because few topics have upstreams.
@@ -45,10 +45,10 @@ class TopicsReports(FeatureReports):
 
                 for id, settings in room.upstreams.items():
                     if settings.enabled:
-                        found[make_upstream_key(topic, id)] = make_server_config(
+                        servers[make_upstream_key(topic, id)] = make_server_config(
                             topic, id, settings
                         )
-        return OtherServers(found)
+        return OtherServers(servers)
 
     # -- a running node
 
@@ -61,10 +61,12 @@ class TopicsReports(FeatureReports):
 
         parts = urlsplit(url)
         scheme = "wss" if parts.scheme == "https" else "ws"
-        there = urlunsplit(parts._replace(scheme=scheme, path=config.section(TopicsConfig).path))
+        topics_url = urlunsplit(
+            parts._replace(scheme=scheme, path=config.section(TopicsConfig).path)
+        )
         more = ", …" if len(names) > _MAX_NAMES else ""
-        shown = ", ".join(names[:_MAX_NAMES])
-        yield "Topics", f"{there}   {shown}{more}: interlock topic join NAME"
+        names_text = ", ".join(names[:_MAX_NAMES])
+        yield "Topics", f"{topics_url}   {names_text}{more}: interlock topic join NAME"
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         from interlock.terminal import output
@@ -90,7 +92,7 @@ def _read_access_tokens(config: Config, source: ConfigSource) -> list[AccessToke
         return []
     try:
         now = time.time()
-        return [one for one in AccessStore(path).tokens() if one.state(now) == "good"]
+        return [token for token in AccessStore(path).tokens() if token.state(now) == "good"]
     except (InterlockError, OSError):
         # Commands that need the file report the problem.
         return []

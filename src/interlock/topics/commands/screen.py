@@ -56,9 +56,9 @@ class ScreenParticipant(msgspec.Struct, frozen=True):
     """A participant in the list."""
 
     id: str
-    may: str
+    capabilities: str
     """What it may send, in short."""
-    lies: int = 0
+    dropped_messages: int = 0
     """The number of its dropped messages."""
 
 
@@ -74,65 +74,71 @@ class ScreenAction(msgspec.Struct, frozen=True):
 
 class Screen(msgspec.Struct, frozen=True):
     topic: str
-    own: str = ""
+    own_id: str = ""
     connected: bool = False
     lost: int = 0
     """The number of lost messages."""
-    people: tuple[ScreenParticipant, ...] = ()
+    participants: tuple[ScreenParticipant, ...] = ()
     lines: tuple[MessageLine, ...] = ()
     proposals: tuple[PendingProposal, ...] = ()
     size: tuple[int, int] = (80, 24)
-    cramped: bool = False
+    is_too_small: bool = False
     """True if the terminal is smaller than `size`, so that some of the screen is not visible."""
-    deciding: bool = False
+    in_proposals: bool = False
     """True if keys go to the proposals, not to the draft."""
-    chosen: str = ""
+    selected_id: str = ""
     """The selected proposal."""
-    typed: str = ""
+    digits: str = ""
     """The digits of an incomplete number."""
-    sweeping: tuple[str, ...] = ()
+    reject_ids: tuple[str, ...] = ()
     """The proposals to reject if the user confirms: all of one proposer."""
-    asking: str = ""
+    question_id: str = ""
     """The proposal to fulfil if the user confirms."""
-    about: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     """Remarks about it at the time of the question. They do not change, so that a chat cannot move
     the lines of a question."""
     offset: int = 0
     """The first line of the question that is shown."""
-    seen: int = 0
+    seen_lines: int = 0
     """The number of lines of the question that have been shown."""
-    back: int = 0
+    scrolled_lines: int = 0
     """The number of lines that the user has scrolled back."""
     draft: str = ""
     cursor: int = 0
-    cut: bool = False
+    is_cut: bool = False
     """True if typed or pasted text did not fit into the draft."""
-    doubted: str = ""
+    unconfirmed_draft: str = ""
     """A draft for a participant that is not there: a second Enter sends it to everybody."""
     note: str = ""
-    numbered: int = 0
+    last_number: int = 0
     """The highest number of a proposal since the list was empty."""
 
     def proposal(self, id: str) -> PendingProposal | None:
-        return next((one for one in self.proposals if one.id == id), None)
+        return next((proposal for proposal in self.proposals if proposal.id == id), None)
 
 
 # -- events
 
 
-def add_line(screen: Screen, line: MessageLine, *, to_the_end: bool = False) -> Screen:
+def add_line(screen: Screen, line: MessageLine, *, scroll_to_end: bool = False) -> Screen:
     """Add a message.
 
     Args:
         to_the_end: scroll to the end, because the message responds to an action of the user.
     """
     # A user who has scrolled back stays at the same lines.
-    back = min(screen.back + 1, MAX_LINES) if screen.back and not to_the_end else 0
-    return replace(screen, lines=(*screen.lines[1 - MAX_LINES :], line), back=back)
+    scrolled_lines = (
+        min(screen.scrolled_lines + 1, MAX_LINES)
+        if screen.scrolled_lines and not scroll_to_end
+        else 0
+    )
+    return replace(
+        screen, lines=(*screen.lines[1 - MAX_LINES :], line), scrolled_lines=scrolled_lines
+    )
 
 
-def set_participants(screen: Screen, people: Iterable[ScreenParticipant]) -> Screen:
-    return replace(screen, people=tuple(people))
+def set_participants(screen: Screen, participants: Iterable[ScreenParticipant]) -> Screen:
+    return replace(screen, participants=tuple(participants))
 
 
 def set_proposals(screen: Screen, proposals: Iterable[PendingProposal]) -> Screen:
@@ -141,29 +147,33 @@ def set_proposals(screen: Screen, proposals: Iterable[PendingProposal]) -> Scree
     Questions about proposals that are no longer pending are closed. A changed proposal with the
     same id counts as another one.
     """
-    before = {one.id: one for one in screen.proposals}
-    there = arrange_proposals(screen.proposals, proposals, screen.numbered)
+    before = {proposal.id: proposal for proposal in screen.proposals}
+    pending = arrange_proposals(screen.proposals, proposals, screen.last_number)
     # Numbers start again only when no proposal is pending.
-    numbered = max((screen.numbered, *(one.number for one in there))) if there else 0
-    now = {one.id: one for one in there}
+    last_number = (
+        max((screen.last_number, *(proposal.number for proposal in pending))) if pending else 0
+    )
+    now = {proposal.id: proposal for proposal in pending}
 
-    def waits(id: str) -> bool:
+    def is_pending(id: str) -> bool:
         return id in before and before[id].is_same(now.get(id))
 
-    changed = replace(screen, proposals=there, numbered=numbered)
-    if there and screen.note in (_NO_PROPOSALS, _NO_PROPOSALS_LEFT):
+    changed = replace(screen, proposals=pending, last_number=last_number)
+    if pending and screen.note in (_NO_PROPOSALS, _NO_PROPOSALS_LEFT):
         changed = replace(changed, note="")
-    if screen.asking and not waits(screen.asking):
-        changed = replace(changed, asking="", about=(), offset=0, seen=0, note=_NOT_PENDING)
-    if screen.sweeping:
-        left = tuple(filter(waits, screen.sweeping))
-        changed = replace(changed, sweeping=left, note=changed.note if left else _NOT_PENDING)
-    if not waits(screen.chosen):
-        # Do not select its neighbour: the next key may still be meant for the one that is gone.
-        changed = replace(changed, chosen="")
-    if not there and screen.deciding:
+    if screen.question_id and not is_pending(screen.question_id):
         changed = replace(
-            changed, deciding=False, typed="", note=changed.note or _NO_PROPOSALS_LEFT
+            changed, question_id="", remarks=(), offset=0, seen_lines=0, note=_NOT_PENDING
+        )
+    if screen.reject_ids:
+        left = tuple(filter(is_pending, screen.reject_ids))
+        changed = replace(changed, reject_ids=left, note=changed.note if left else _NOT_PENDING)
+    if not is_pending(screen.selected_id):
+        # Do not select its neighbour: the next key may still be meant for the one that is gone.
+        changed = replace(changed, selected_id="")
+    if not pending and screen.in_proposals:
+        changed = replace(
+            changed, in_proposals=False, digits="", note=changed.note or _NO_PROPOSALS_LEFT
         )
     return changed
 
@@ -177,8 +187,8 @@ def restore_draft(screen: Screen, text: str) -> Screen:
 def resize(screen: Screen, width: int, height: int) -> Screen:
     # Lines wrap differently now, so it is unknown which lines of a question were seen.
     size = (max(width, _MIN_COLUMNS), max(height, _MIN_ROWS))
-    cramped = size != (width, height)
-    return replace(screen, size=size, cramped=cramped, offset=0, seen=0)
+    is_too_small = size != (width, height)
+    return replace(screen, size=size, is_too_small=is_too_small, offset=0, seen_lines=0)
 
 
 # -- keys
@@ -189,94 +199,103 @@ def handle_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     screen = replace(screen, note="")
     if key.name == "leave":
         return screen, ScreenAction("leave")
-    if screen.asking:
+    if screen.question_id:
         return _handle_question_key(screen, key)
-    if screen.sweeping:
+    if screen.reject_ids:
         return _handle_reject_all_key(screen, key)
     if key.name == "tab":
         return _toggle_proposals(screen), None
     if key.name in ("page_up", "page_down"):
         step = max(1, screen.size[1] // 2)
-        back = screen.back + (step if key.name == "page_up" else -step)
-        return replace(screen, back=max(0, min(back, len(screen.lines) - 1))), None
-    if screen.deciding:
+        scrolled_lines = screen.scrolled_lines + (step if key.name == "page_up" else -step)
+        return replace(
+            screen, scrolled_lines=max(0, min(scrolled_lines, len(screen.lines) - 1))
+        ), None
+    if screen.in_proposals:
         return _handle_proposal_key(screen, key)
     return _handle_draft_key(screen, key)
 
 
 def _toggle_proposals(screen: Screen) -> Screen:
-    if screen.deciding:
-        return replace(screen, deciding=False, typed="")
+    if screen.in_proposals:
+        return replace(screen, in_proposals=False, digits="")
     if not screen.proposals:
         return replace(screen, note=_NO_PROPOSALS)
-    chosen = screen.chosen or screen.proposals[0].id
-    return replace(screen, deciding=True, chosen=chosen)
+    selected_id = screen.selected_id or screen.proposals[0].id
+    return replace(screen, in_proposals=True, selected_id=selected_id)
 
 
 def _handle_proposal_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     if key.name == "text" and key.text.isascii() and key.text.isdigit():
         return _handle_digit(screen, key.text), None
-    if screen.typed:
+    if screen.digits:
         # Any other key completes the number.
-        id = next((one.id for one in screen.proposals if str(one.number) == screen.typed), "")
-        screen = replace(screen, chosen=id, typed="")
+        id = next(
+            (proposal.id for proposal in screen.proposals if str(proposal.number) == screen.digits),
+            "",
+        )
+        screen = replace(screen, selected_id=id, digits="")
     if key.name == "escape":
-        return replace(screen, deciding=False), None
-    moved = _find_target(screen, key)
-    if moved is not None:
-        return replace(screen, chosen=moved), None
+        return replace(screen, in_proposals=False), None
+    target = _find_target(screen, key)
+    if target is not None:
+        return replace(screen, selected_id=target), None
     if key.name != "text" or key.text not in "aArR":
         return screen, None
-    one = screen.proposal(screen.chosen)
-    if one is None:
+    proposal = screen.proposal(screen.selected_id)
+    if proposal is None:
         return replace(screen, note=_SELECT_FIRST), None
     if key.text == "r":
-        return screen, ScreenAction("reject", one.id)
+        return screen, ScreenAction("reject", proposal.id)
     if key.text == "R":
-        return replace(screen, sweeping=find_same_proposer(screen.proposals, one)), None
-    if one.mine:
+        return replace(screen, reject_ids=find_same_proposer(screen.proposals, proposal)), None
+    if proposal.is_own:
         return replace(screen, note=_OWN_PROPOSAL), None
-    about = tuple(filter(None, [one.barred, one.said and f"Remark by {one.said}"]))
-    return replace(screen, asking=one.id, about=about, offset=0, seen=0), None
+    remarks = tuple(
+        filter(None, [proposal.blocked_reason, proposal.remark and f"Remark by {proposal.remark}"])
+    )
+    return replace(screen, question_id=proposal.id, remarks=remarks, offset=0, seen_lines=0), None
 
 
 def _find_target(screen: Screen, key: Key) -> str | None:
     """Return the proposal that a key selects. None: the key selects nothing."""
-    ids = [one.id for one in screen.proposals]
+    ids = [proposal.id for proposal in screen.proposals]
     name = {"g": "home", "G": "end"}.get(key.text, key.name) if key.name == "text" else key.name
     if name in ("home", "end"):
         return ids[0 if name == "home" else -1]
     if name in ("left", "right"):
-        return find_neighbor_group(screen.proposals, screen.chosen, 1 if name == "right" else -1)
+        return find_neighbor_group(
+            screen.proposals, screen.selected_id, 1 if name == "right" else -1
+        )
     if name in ("up", "down"):
         step = 1 if name == "down" else -1
-        place = ids.index(screen.chosen) + step if screen.chosen in ids else 0
-        return ids[max(0, min(place, len(ids) - 1))]
+        index = ids.index(screen.selected_id) + step if screen.selected_id in ids else 0
+        return ids[max(0, min(index, len(ids) - 1))]
     return None
 
 
 def _handle_digit(screen: Screen, digit: str) -> Screen:
     """Handle a digit. If several numbers begin with the same digits, nothing is selected until the
     number is complete."""
-    typed = screen.typed + digit
-    alike = {str(one.number): one.id for one in screen.proposals}
-    alike = {number: id for number, id in alike.items() if number.startswith(typed)}
-    if not alike:
+    digits = screen.digits + digit
+    candidates = {str(proposal.number): proposal.id for proposal in screen.proposals}
+    candidates = {number: id for number, id in candidates.items() if number.startswith(digits)}
+    if not candidates:
         # Select nothing: the next key may be meant for this number.
-        return replace(screen, typed="", chosen="", note=f"There is no proposal {typed}.")
-    if typed in alike and len(alike) == 1:
-        return replace(screen, typed="", chosen=alike[typed])
-    return replace(screen, typed=typed, chosen="")
+        return replace(screen, digits="", selected_id="", note=f"There is no proposal {digits}.")
+    if digits in candidates and len(candidates) == 1:
+        return replace(screen, digits="", selected_id=candidates[digits])
+    return replace(screen, digits=digits, selected_id="")
 
 
 def _handle_reject_all_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     """Handle a key for the question whether to reject all proposals of a proposer."""
-    one = screen.proposal(screen.sweeping[0])
-    if key.name == "text" and key.text in "yY" and one is not None:
-        deed = ScreenAction("reject_all", one.proposer, screen.sweeping)
-        return replace(screen, sweeping=()), deed
+    proposal = screen.proposal(screen.reject_ids[0])
+    if key.name == "text" and key.text in "yY" and proposal is not None:
+        deed = ScreenAction("reject_all", proposal.proposer, screen.reject_ids)
+        return replace(screen, reject_ids=()), deed
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
-        return replace(screen, sweeping=(), note=_NOTHING_DONE), None
+        return replace(screen, reject_ids=(), note=_NOTHING_DONE), None
     return screen, None
 
 
@@ -287,20 +306,20 @@ def _handle_question_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction
         step = room if key.name.startswith("page") else 1
         offset = screen.offset + (step if key.name.endswith("down") else -step)
         # Not beyond lines that have not been drawn yet, however fast the keys come.
-        offset = max(0, min(offset, len(lines) - room, screen.seen))
+        offset = max(0, min(offset, len(lines) - room, screen.seen_lines))
         return replace(screen, offset=offset), None
-    one = screen.proposal(screen.asking)
+    proposal = screen.proposal(screen.question_id)
     if key.name == "text" and key.text in "yY":
-        if one is not None and one.barred:
-            return replace(screen, note=one.barred), None
-        if screen.cramped:
+        if proposal is not None and proposal.blocked_reason:
+            return replace(screen, note=proposal.blocked_reason), None
+        if screen.is_too_small:
             return replace(screen, note=_TOO_SMALL), None
-        if not screen.seen:
+        if not screen.seen_lines:
             # Typed before the question was drawn: it cannot be an answer.
             return screen, None
-        if screen.seen < len(lines):
+        if screen.seen_lines < len(lines):
             return replace(screen, note="Read all of it first: ↓ scrolls."), None
-        return _close_question(screen), ScreenAction("fulfil", screen.asking)
+        return _close_question(screen), ScreenAction("fulfil", screen.question_id)
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
         return replace(_close_question(screen), note=_NOTHING_DONE), None
     return screen, None
@@ -308,52 +327,61 @@ def _handle_question_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction
 
 def _close_question(screen: Screen) -> Screen:
     """Close the question."""
-    return replace(screen, asking="", about=(), offset=0, seen=0)
+    return replace(screen, question_id="", remarks=(), offset=0, seen_lines=0)
 
 
 def mark_drawn(screen: Screen) -> Screen:
     """Record that the screen was drawn: the visible lines of a question have been seen. Only lines
     that follow directly on seen ones count."""
-    if not screen.asking or screen.offset > screen.seen:
+    if not screen.question_id or screen.offset > screen.seen_lines:
         return screen
     end = min(screen.offset + count_question_lines(screen), len(format_question(screen)))
-    return replace(screen, seen=max(screen.seen, end))
+    return replace(screen, seen_lines=max(screen.seen_lines, end))
 
 
 def _handle_draft_key(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
-    draft, at = screen.draft, screen.cursor
+    draft, position = screen.draft, screen.cursor
     if key.name in ("text", "paste"):
         text = key.text[: max(0, MAX_DRAFT_LENGTH - len(draft))]
         if len(text) < len(key.text):
-            screen = replace(screen, cut=True, note=_TOO_LONG)
-        return replace(screen, draft=draft[:at] + text + draft[at:], cursor=at + len(text)), None
+            screen = replace(screen, is_cut=True, note=_TOO_LONG)
+        return replace(
+            screen, draft=draft[:position] + text + draft[position:], cursor=position + len(text)
+        ), None
     if key.name == "enter":
         if not draft.strip():
             return screen, None
-        if screen.cut:
-            return replace(screen, cut=False, note=_DRAFT_CUT), None
-        nobody = find_missing_recipient(draft.strip(), {one.id for one in screen.people})
-        if nobody and screen.connected and screen.doubted != draft:
-            words = (
-                f"There is no participant {put_on_one_line(nobody, 128)}. Enter again sends to all."
+        if screen.is_cut:
+            return replace(screen, is_cut=False, note=_DRAFT_CUT), None
+        missing_recipient = find_missing_recipient(
+            draft.strip(), {participant.id for participant in screen.participants}
+        )
+        if missing_recipient and screen.connected and screen.unconfirmed_draft != draft:
+            text = (
+                f"There is no participant {put_on_one_line(missing_recipient, 128)}. Enter again "
+                "sends to all."
             )
-            return replace(screen, doubted=draft, note=words), None
-        return replace(screen, draft="", cursor=0, back=0), ScreenAction("say", draft.strip())
-    moved = {"left": at - 1, "right": at + 1, "home": 0, "end": len(draft)}.get(key.name)
-    if moved is not None:
-        return replace(screen, cursor=max(0, min(moved, len(draft)))), None
-    kept = at
+            return replace(screen, unconfirmed_draft=draft, note=text), None
+        return replace(screen, draft="", cursor=0, scrolled_lines=0), ScreenAction(
+            "say", draft.strip()
+        )
+    target = {"left": position - 1, "right": position + 1, "home": 0, "end": len(draft)}.get(
+        key.name
+    )
+    if target is not None:
+        return replace(screen, cursor=max(0, min(target, len(draft)))), None
+    start = position
     if key.name == "backspace":
-        kept = max(0, at - 1)
+        start = max(0, position - 1)
     elif key.name == "word":
-        kept = len(draft[:at].rstrip().rpartition(" ")[0])
-        kept += 1 if kept else 0
+        start = len(draft[:position].rstrip().rpartition(" ")[0])
+        start += 1 if start else 0
     elif key.name in ("clear", "escape"):
-        kept = 0
+        start = 0
     elif key.name == "delete":
-        return replace(screen, draft=draft[:at] + draft[at + 1 :]), None
-    rest = draft[:kept] + draft[at:]
-    return replace(screen, draft=rest, cursor=kept, cut=screen.cut and bool(rest)), None
+        return replace(screen, draft=draft[:position] + draft[position + 1 :]), None
+    rest = draft[:start] + draft[position:]
+    return replace(screen, draft=rest, cursor=start, is_cut=screen.is_cut and bool(rest)), None
 
 
 # -- the question
@@ -366,24 +394,26 @@ def count_question_lines(screen: Screen) -> int:
 
 def format_question(screen: Screen) -> list[str]:
     """Return everything about the proposal to fulfil, as wrapped lines."""
-    one = screen.proposal(screen.asking)
-    if one is None:
+    proposal = screen.proposal(screen.question_id)
+    if proposal is None:
         return []
     # The last cell stays empty: some terminals overwrite it with text that does not fit.
     width = screen.size[0] - measure_width(QUESTION_PREFIX) - 1
-    return _format_question(one.proposer, one.target, one.what, one.params, screen.about, width)
+    return _format_question(
+        proposal.proposer, proposal.target, proposal.call, proposal.params, screen.remarks, width
+    )
 
 
 @lru_cache(maxsize=2)
 def _format_question(
-    proposer: str, target: str, what: str, params: bytes, about: tuple[str, ...], width: int
+    proposer: str, target: str, what: str, params: bytes, remarks: tuple[str, ...], width: int
 ) -> list[str]:
     """Format the question. Cached: it is needed for every key and drawing, and may have a
     mebibyte."""
     whole = [
         f"{escape_invisible(proposer)} proposes"
         + (f" to {escape_invisible(target)}" if target else ""),
-        *map(escape_invisible, about),
+        *map(escape_invisible, remarks),
         f"{escape_invisible(what)} with these exact params:",
         *format_params(params),
     ]

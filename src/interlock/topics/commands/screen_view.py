@@ -66,7 +66,7 @@ def draw_screen(screen: Screen) -> list[Text]:
     width, height = screen.size
     below = _draw_footer(screen)
     body = height - 1 - len(below)
-    if screen.asking:
+    if screen.question_id:
         middle = _draw_question(screen, body)
     else:
         middle = _draw_room(screen, body)
@@ -76,23 +76,23 @@ def draw_screen(screen: Screen) -> list[Text]:
 def _draw_header(screen: Screen) -> Text:
     state = f" · {screen.lost} messages lost" if screen.lost else ""
     state += "" if screen.connected else " · not connected, retrying"
-    count = len(screen.people) + (1 if screen.own else 0)
-    words = f" {screen.topic} · you are {screen.own or '…'} · {count} here{state}"
+    count = len(screen.participants) + (1 if screen.own_id else 0)
+    words = f" {screen.topic} · you are {screen.own_id or '…'} · {count} here{state}"
     return _style(words, "reverse" if screen.connected else "reverse red")
 
 
 def _draw_room(screen: Screen, height: int) -> list[Text]:
     width = screen.size[0]
-    side = _SIDEBAR_WIDTH if width >= _MIN_WIDTH_WITH_SIDEBAR else 0
-    left = _draw_messages(screen, width - side - (1 if side else 0), height)
-    if not side:
+    sidebar_width = _SIDEBAR_WIDTH if width >= _MIN_WIDTH_WITH_SIDEBAR else 0
+    left = _draw_messages(screen, width - sidebar_width - (1 if sidebar_width else 0), height)
+    if not sidebar_width:
         return left
-    right = _draw_participants(screen, side - 2, height)
+    right = _draw_participants(screen, sidebar_width - 2, height)
     rows: list[Text] = []
-    for one, other in zip(left, right, strict=True):
-        row = _fit_row(one, width - side - 1)
+    for left_row, right_row in zip(left, right, strict=True):
+        row = _fit_row(left_row, width - sidebar_width - 1)
         row.append("│ ", style="dim")
-        row.append_text(other)
+        row.append_text(right_row)
         rows.append(row)
     return rows
 
@@ -100,14 +100,14 @@ def _draw_room(screen: Screen, height: int) -> list[Text]:
 def _draw_messages(screen: Screen, width: int, height: int) -> list[Text]:
     """Return the last lines that fit. If scrolled back, return earlier ones and the number of newer
     ones."""
-    if screen.back:
-        newer = _style(f"↓ {screen.back:,} newer: PgDn", "bold yellow")
+    if screen.scrolled_lines:
+        newer = _style(f"↓ {screen.scrolled_lines:,} newer: PgDn", "bold yellow")
         return [*_draw_lines(screen, width, height - 1), newer] if height > 1 else [newer]
     return _draw_lines(screen, width, height)
 
 
 def _draw_lines(screen: Screen, width: int, height: int) -> list[Text]:
-    end = len(screen.lines) - screen.back
+    end = len(screen.lines) - screen.scrolled_lines
     rows: list[Text] = []
     for line in reversed(screen.lines[:end]):
         rows[:0] = _draw_line(line, width)
@@ -118,98 +118,106 @@ def _draw_lines(screen: Screen, width: int, height: int) -> list[Text]:
 
 
 def _draw_line(line: MessageLine, width: int) -> list[Text]:
-    who = f"{line.who}: " if line.who else "· "
-    pieces = wrap_text(f"{line.at} {who}{line.text}", width)
+    who = f"{line.sender}: " if line.sender else "· "
+    pieces = wrap_text(f"{line.time} {who}{line.text}", width)
     rows = [_style(piece, _STYLES.get(line.tone, "")) for piece in pieces]
-    if line.who:
-        rows[0].stylize("bold", len(line.at) + 1, len(line.at) + 1 + len(line.who))
+    if line.sender:
+        rows[0].stylize("bold", len(line.time) + 1, len(line.time) + 1 + len(line.sender))
     return rows
 
 
 def _draw_participants(screen: Screen, width: int, height: int) -> list[Text]:
     rows = [_style("participants", "bold")]
-    if screen.own:
-        rows.append(_style(f"{screen.own} (you)", "cyan"))
-    for one in screen.people:
-        row = Text(put_on_one_line(one.id, 128))
-        if one.lies:
-            row.append(f" !{one.lies}", style="red")
+    if screen.own_id:
+        rows.append(_style(f"{screen.own_id} (you)", "cyan"))
+    for participant in screen.participants:
+        row = Text(put_on_one_line(participant.id, 128))
+        if participant.dropped_messages:
+            row.append(f" !{participant.dropped_messages}", style="red")
         rows.append(row)
-        rows.append(_style(f"  {put_on_one_line(one.may)}", "dim"))
+        rows.append(_style(f"  {put_on_one_line(participant.capabilities)}", "dim"))
     rows = [_fit_row(row, width) for row in rows]
     if len(rows) > height:
-        hidden = len(rows) - height + 1
-        rows[height - 1 :] = [_style(f"… {hidden} more lines", "dim")]
+        hidden_count = len(rows) - height + 1
+        rows[height - 1 :] = [_style(f"… {hidden_count} more lines", "dim")]
     return rows + [Text()] * (height - len(rows))
 
 
 def _draw_footer(screen: Screen) -> list[Text]:
     """Return the proposals, the draft and the key help."""
     rows: list[Text] = []
-    if not screen.asking:
+    if not screen.question_id:
         rows += _draw_proposals(screen)
         rows.append(_draw_draft(screen))
-    asked = screen.note or _format_reject_question(screen)
-    if not asked:
+    question = screen.note or _format_reject_question(screen)
+    if not question:
         rows.append(_style(f" {_choose_key_help(screen)}", "dim"))
         return rows
     width, height = screen.size
     # The note must be readable, but most of the screen is for its subject.
-    most = max(1, min(3, height // 6))
-    return rows + [_style(f" {one}", "bold yellow") for one in wrap_text(asked, width - 1)[:most]]
+    max_lines = max(1, min(3, height // 6))
+    return rows + [
+        _style(f" {line}", "bold yellow") for line in wrap_text(question, width - 1)[:max_lines]
+    ]
 
 
 def _format_reject_question(screen: Screen) -> str:
-    one = screen.proposal(screen.sweeping[0]) if screen.sweeping else None
-    if one is None:
+    proposal = screen.proposal(screen.reject_ids[0]) if screen.reject_ids else None
+    if proposal is None:
         return ""
-    count = len(screen.sweeping)
+    count = len(screen.reject_ids)
     what = "the one proposal" if count == 1 else f"all {count:,} proposals"
-    whose = "you" if one.mine else put_on_one_line(one.proposer, _MAX_NAME_LENGTH)
+    whose = "you" if proposal.is_own else put_on_one_line(proposal.proposer, _MAX_NAME_LENGTH)
     return f"Reject {what} of {whose}? y reject · n cancel"
 
 
 def _choose_key_help(screen: Screen) -> str:
-    if screen.asking:
-        one = screen.proposal(screen.asking)
-        return _BLOCKED_QUESTION_KEYS if one is not None and one.barred else _QUESTION_KEYS
-    if screen.typed:
-        whole = any(str(one.number) == screen.typed for one in screen.proposals)
-        return f"{screen.typed}…: another digit{_NUMBER_KEYS if whole else ''} · Esc back to chat"
-    return _PROPOSAL_KEYS if screen.deciding else _CHAT_KEYS
+    if screen.question_id:
+        proposal = screen.proposal(screen.question_id)
+        return (
+            _BLOCKED_QUESTION_KEYS
+            if proposal is not None and proposal.blocked_reason
+            else _QUESTION_KEYS
+        )
+    if screen.digits:
+        is_complete = any(str(proposal.number) == screen.digits for proposal in screen.proposals)
+        keys = _NUMBER_KEYS if is_complete else ""
+        return f"{screen.digits}…: another digit{keys} · Esc back to chat"
+    return _PROPOSAL_KEYS if screen.in_proposals else _CHAT_KEYS
 
 
 def _draw_proposals(screen: Screen) -> list[Text]:
-    waiting = screen.proposals
-    if not waiting:
+    proposals = screen.proposals
+    if not proposals:
         return []
-    most = max(1, min(_MAX_PROPOSAL_ROWS, screen.size[1] // 4))
-    proposers = len({one.proposer for one in waiting})
-    by = f", by {proposers:,}" if len(waiting) > most and proposers > 1 else ""
-    rows = [_style(f"── proposals: {len(waiting):,}{by} ──", "yellow")]
-    width = max(2, len(str(max(one.number for one in waiting))))
-    for one in fold_proposals(waiting, screen.chosen, most):
-        if isinstance(one, HiddenProposals):
-            rows.append(_style(_format_hidden(one, width, deciding=screen.deciding), "yellow"))
+    max_rows = max(1, min(_MAX_PROPOSAL_ROWS, screen.size[1] // 4))
+    proposers = len({proposal.proposer for proposal in proposals})
+    by = f", by {proposers:,}" if len(proposals) > max_rows and proposers > 1 else ""
+    rows = [_style(f"── proposals: {len(proposals):,}{by} ──", "yellow")]
+    width = max(2, len(str(max(proposal.number for proposal in proposals))))
+    for proposal in fold_proposals(proposals, screen.selected_id, max_rows):
+        if isinstance(proposal, HiddenProposals):
+            rows.append(
+                _style(_format_hidden(proposal, width, in_proposals=screen.in_proposals), "yellow")
+            )
             continue
-        chosen = screen.deciding and one.id == screen.chosen
-        rows.append(_style(_format_proposal(one, width), "reverse" if chosen else ""))
+        is_selected = screen.in_proposals and proposal.id == screen.selected_id
+        rows.append(_style(_format_proposal(proposal, width), "reverse" if is_selected else ""))
     return rows
 
 
-def _format_hidden(one: HiddenProposals, width: int, *, deciding: bool) -> str:
-    keys = "   (↓ show, → next proposer, G last)" if deciding else ""
-    return (
-        f"{'':>{width}} {put_on_one_line(one.proposer, _MAX_NAME_LENGTH)}: {one.count:,} more{keys}"
-    )
+def _format_hidden(proposal: HiddenProposals, width: int, *, in_proposals: bool) -> str:
+    keys = "   (↓ show, → next proposer, G last)" if in_proposals else ""
+    proposer = put_on_one_line(proposal.proposer, _MAX_NAME_LENGTH)
+    return f"{'':>{width}} {proposer}: {proposal.count:,} more{keys}"
 
 
-def _format_proposal(one: PendingProposal, width: int) -> str:
+def _format_proposal(proposal: PendingProposal, width: int) -> str:
     """Format a proposal in one short row."""
-    who = "you" if one.mine else put_on_one_line(one.proposer, 128)
-    to = f" → {put_on_one_line(one.target, 128)}" if one.target else ""
-    what = put_on_one_line(one.what.removeprefix(_CALL_PREFIX), 200)
-    return f"{one.number:>{width}} {who}{to}: {what} {_format_arguments(one.params)}"
+    who = "you" if proposal.is_own else put_on_one_line(proposal.proposer, 128)
+    to = f" → {put_on_one_line(proposal.target, 128)}" if proposal.target else ""
+    what = put_on_one_line(proposal.call.removeprefix(_CALL_PREFIX), 200)
+    return f"{proposal.number:>{width}} {who}{to}: {what} {_format_arguments(proposal.params)}"
 
 
 @lru_cache(maxsize=16)
@@ -221,14 +229,14 @@ def _format_arguments(params: bytes) -> str:
 def _draw_draft(screen: Screen) -> Text:
     width = screen.size[0]
     # Keep the cursor visible. Measure no more than fits: a draft may be long.
-    begin = max(0, screen.cursor - width)
-    while cell_len(screen.draft[begin : screen.cursor]) > width - 4:
-        begin += 1
-    row = _style("> ", "dim" if screen.deciding else "bold")
-    before = screen.draft[begin : screen.cursor]
+    start = max(0, screen.cursor - width)
+    while cell_len(screen.draft[start : screen.cursor]) > width - 4:
+        start += 1
+    row = _style("> ", "dim" if screen.in_proposals else "bold")
+    before = screen.draft[start : screen.cursor]
     at = screen.draft[screen.cursor : screen.cursor + width]
     row.append(before)
-    if not screen.deciding:
+    if not screen.in_proposals:
         row.append(at[:1] or " ", style="reverse")
         row.append(at[1:])
     else:
@@ -248,18 +256,18 @@ def _draw_question(screen: Screen, height: int) -> list[Text]:
 
 def _fit_row(row: Text, width: int) -> Text:
     """Cut or pad a row to exactly this width, so that it never wraps."""
-    whole = cell_len(row.plain)
-    if whole == width:
+    is_complete = cell_len(row.plain)
+    if is_complete == width:
         return row.copy()
-    if whole < width:
-        fitted = row.copy()
-        fitted.append(" " * (width - whole))
-        return fitted
+    if is_complete < width:
+        fitted_row = row.copy()
+        fitted_row.append(" " * (width - is_complete))
+        return fitted_row
     cut = set_cell_size(row.plain, width)
-    fitted = Text(cut)
+    fitted_row = Text(cut)
     for span in row.spans:
-        fitted.stylize(span.style, span.start, min(span.end, len(cut)))
-    return fitted
+        fitted_row.stylize(span.style, span.start, min(span.end, len(cut)))
+    return fitted_row
 
 
 def _style(text: str, style: str) -> Text:

@@ -77,15 +77,15 @@ def join(
     from interlock.terminal.event_loop import run
     from interlock.topics.commands import gateway_target as topic_where
 
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
     if json or not (sys.stdin.isatty() and sys.stdout.isatty()) or not _can_show_screen():
         from interlock.topics.commands.plain import print_messages
 
-        run(print_messages(there, name, json=json, talk=True))
+        run(print_messages(target, name, json=json, send_stdin=True))
         return
     from interlock.topics.commands.live import run_live
 
-    run(run_live(there, name))
+    run(run_live(target, name))
 
 
 def _can_show_screen() -> bool:
@@ -133,11 +133,11 @@ def watch(
     from interlock.topics.commands.plain import print_messages
 
     try:
-        meant = make_event_filter(object if kind is None else kind)
+        event_filter = make_event_filter(object if kind is None else kind)
     except ProtocolError as error:
         raise typer.BadParameter(f"--kind: {error.message}") from None
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
-    run(print_messages(there, name, json=json, wanted=meant))
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    run(print_messages(target, name, json=json, event_filter=event_filter))
 
 
 @topic.command()
@@ -184,9 +184,9 @@ def send(
 
     for option, given in (("--kind", kind), ("--about", about or ""), ("--to", "".join(to or []))):
         _check_text(given, option)
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
     payload = _make_payload(_read_input(text), kind, markdown=markdown)
-    print(output.sanitize(run(send_once(there, name, kind, payload, list(to or []), about))))
+    print(output.sanitize(run(send_once(target, name, kind, payload, list(to or []), about))))
 
 
 def _read_input(text: str) -> bytes:
@@ -280,11 +280,13 @@ def call(
     if not to.strip():
         raise typer.BadParameter("ID is empty: name the participant that has the tool.")
     seconds = read_timeout(timeout)
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
     from interlock.topics.commands.call import make_call
 
-    work = make_call(there, name, to, tool, arguments or [], json, propose=propose, timeout=seconds)
-    code = print_result(run(work), json_output=json_output)
+    coroutine = make_call(
+        target, name, to, tool, arguments or [], json, propose=propose, timeout=seconds
+    )
+    code = print_result(run(coroutine), json_output=json_output)
     if code:
         raise typer.Exit(code)
 
@@ -316,12 +318,12 @@ def bridge(
     from interlock.topics.commands import gateway_target as topic_where
 
     server = read_server(command or [], url, env or [], header or [])
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
     # Errors of the command line are reported before slow imports.
     from interlock.terminal.event_loop import run
     from interlock.topics.commands.plain import run_bridge
 
-    run(run_bridge(there, name, server, guess_segment(server) or "the server"))
+    run(run_bridge(target, name, server, guess_segment(server) or "the server"))
 
 
 @topic.command("list")
@@ -413,12 +415,12 @@ def grant(
     from interlock.topics.commands import admin as topic_admin
     from interlock.topics.commands import gateway_target as topic_where
 
-    given, taken = list(patterns or []), list(take or [])
-    for text in (id, *given, *taken):
+    given, removed = list(patterns or []), list(take or [])
+    for text in (id, *given, *removed):
         _check_text(text, "an argument")
     if not id.strip():
         raise typer.BadParameter("ID is empty: `interlock topic list` shows the participants.")
-    if not given and not taken:
+    if not given and not removed:
         raise typer.BadParameter("name a PATTERN to add, or one to remove with --take.")
-    there = topic_where.find_gateway(config, node, gateway, token_file, ca)
-    topic_admin.change_capabilities(there, id, given, taken, topic=name, json=json)
+    target = topic_where.find_gateway(config, node, gateway, token_file, ca)
+    topic_admin.change_capabilities(target, id, given, removed, topic=name, json=json)
