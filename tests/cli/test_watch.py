@@ -40,7 +40,7 @@ def changes(*looks: Fingerprint | None) -> int:
         told = 0
         sleep: Callable[[float], Awaitable[None]] = film.sleep
         try:
-            async for _ in FileWatch(Path("x"), sleep=sleep, look=film.look).changes():
+            async for _ in FileWatch(Path("x"), sleep=sleep, read=film.look).changes():
                 told += 1
         except asyncio.CancelledError:
             assert film.over
@@ -76,7 +76,7 @@ def test_that_it_is_gone_is_told_once() -> None:
 
         async def watch() -> None:
             one = FileWatch(
-                Path("x"), sleep=film.sleep, look=film.look, gone=lambda: gone.append(None)
+                Path("x"), sleep=film.sleep, read=film.look, on_missing=lambda: gone.append(None)
             )
             try:
                 async for _ in one.changes():

@@ -51,7 +51,7 @@ class InRoom(Kept):
         self.upstreams = RoomUpstreams(
             "ops",
             {"worker": settings, "other": ParticipantUpstream(enabled=False)},
-            own_info=OWN_INFO,
+            node_info=OWN_INFO,
             send_message=self.room.say,
             start_upstream=self._begin,
             remove_upstream=self.ended.append,
@@ -163,7 +163,7 @@ def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() ->
         kept = InRoom(ParticipantUpstream(grace=60.0))
         kept.room.joins("worker", ALL)
         await kept.ready()
-        kept.room.on_notification = None
+        kept.room.on_said = None
         sent = kept.start("write_file")
         kept.room.leaves("worker")
         with pytest.raises(UpstreamLostError) as lost:
@@ -196,7 +196,7 @@ def test_another_connection_of_it_is_asked_anew() -> None:
         kept = InRoom()
         kept.room.joins("worker", ALL)
         await kept.ready()
-        kept.room.on_notification = None
+        kept.room.on_said = None
         sent = kept.start("write_file")
         kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
         kept.worker.tools = ["another_tool"]
@@ -231,7 +231,7 @@ def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
     async def body() -> None:
         kept = InRoom(initialize_timeout=0.01)
         kept.rest.hold()
-        hears, kept.room.on_notification = kept.room.on_notification, None
+        hears, kept.room.on_said = kept.room.on_said, None
         broken = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "Not today."}}
 
         def refuse(said: Any) -> None:
@@ -240,14 +240,14 @@ def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
             loop = asyncio.get_running_loop()
             loop.call_soon(lambda: kept.room.hear("worker", kind, answer, about=said.id))
 
-        kept.room.on_notification = refuse
+        kept.room.on_said = refuse
         kept.room.joins("worker", ALL)
         await kept.tried()
         assert "Not today." in (kept.supervisor.problem or "")
         kept.rest.wake()
         await kept.until(lambda: len(kept.rest.taken) == 2)
         assert kept.rest.taken == [1.0, 2.0]
-        kept.room.on_notification = hears
+        kept.room.on_said = hears
         kept.rest.wake()
         await kept.ready()
         await kept.supervisor.end()

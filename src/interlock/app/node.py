@@ -83,7 +83,7 @@ class NodeIntroduction:
         self.hello = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
-        introductions = self._upstreams.voices()
+        introductions = self._upstreams.introductions()
         for feature in self._features:
             introductions += feature.introductions()
         merged = merge(introductions)
@@ -175,7 +175,7 @@ class Node:
         self.environ = environ
         self._started = time.monotonic()
         self._restored = False
-        self.own_info = encode_value(NODE_INFO)
+        self.node_info = encode_value(NODE_INFO)
         # Before any state is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
@@ -418,7 +418,7 @@ class Node:
 
     async def until_settled(self, seconds: float) -> None:
         """Wait until every upstream was tried once, at most this many seconds."""
-        await self.upstreams.until_settled(seconds)
+        await self.upstreams.wait_for_first_attempt(seconds)
 
     async def stop(self) -> None:
         """Stop every component, those that accept callers first. A failure does not prevent the

@@ -312,7 +312,7 @@ def has_terminal() -> bool:
 
 def describe_change(change: ConfigChange) -> str:
     """Describe the effects of a reload in one line."""
-    restarted = change.relinked
+    restarted = change.reconnect
     parts = {
         "started": change.added,
         "ended": change.removed,

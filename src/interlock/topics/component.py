@@ -71,7 +71,7 @@ class Topics(FeatureComponent):
         self._audit = audit
         self._approvals = approvals
         self._hello = hello
-        self._own_info = node_info
+        self._node_info = node_info
         self._registry = upstreams
         self._recorder = recorder
         self._origin = origin
@@ -228,10 +228,10 @@ class Topics(FeatureComponent):
             upstreams = self._upstreams[room.name] = RoomUpstreams(
                 room.name,
                 settings.upstreams,
-                own_info=self._own_info,
+                node_info=self._node_info,
                 send_message=participant.send,
-                start_upstream=self._registry.begin_registered,
-                remove_upstream=self._registry.end_registered,
+                start_upstream=self._registry.open_registered,
+                remove_upstream=self._registry.close_registered,
                 call_later=loop.call_later,
             )
             participant.add_listener(upstreams.handle_message, participants=settings.upstreams)

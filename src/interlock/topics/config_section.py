@@ -36,7 +36,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
-    used_paths = taken_paths(values, but=TopicsConfig)
+    used_paths = find_used_paths(values, exclude=TopicsConfig)
     if topics.path in (values.get("path") or _DEFAULTS.path, *used_paths):
         reader.report(("topics", "path"), "the path is in use", "choose another path")
     segments: dict[str, KeyPath] = {}

@@ -184,7 +184,7 @@ class ParticipantTransport(SingleChannel):
     def _fail_invalid_response(self, request: TransportRequest, reason: str) -> None:
         """Fail a request that got an invalid response. It is not retried."""
         self._forget(request)
-        self.receiver.undelivered(request.id, f"{reason}.")
+        self.receiver.on_unreadable_response(request.id, f"{reason}.")
 
     def _read_notification(self, text: bytes, *, method: str) -> bytes | None:
         """Return the payload of a notification that matches its kind, else None."""
@@ -201,7 +201,7 @@ class ParticipantTransport(SingleChannel):
         """Fail all pending requests: the participant has left the room."""
         if not self._is_closed:
             self._close()
-            self.receiver.lost(reason)
+            self.receiver.on_transport_lost(reason)
 
     def _close(self) -> None:
         self._is_closed = True
@@ -212,28 +212,28 @@ class ParticipantTransport(SingleChannel):
 
     def send(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._is_closed:
-            request.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
+            request.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", was_sent=False)
             return
         kind, _ = read_kind_and_method(payload)
         if len(payload) > MAX_ENVELOPE_BYTES - ENVELOPE_OVERHEAD_BYTES or len(kind) > LONGEST_KIND:
             reason = (
                 f"The request to {self.label} is too long: the limit is {MAX_ENVELOPE_BYTES} bytes."
             )
-            request.fail(PAYLOAD_TOO_LARGE, reason, sent=False)
+            request.fail(PAYLOAD_TOO_LARGE, reason, was_sent=False)
             return
         try:
             envelope = self._send_message(kind, payload, self._to, None)
         except InterlockError as error:
-            request.fail(error.failure, error.message, sent=False)
+            request.fail(error.failure, error.message, was_sent=False)
             return
         if not envelope:
             reason = f"Cannot send to {self.label}: the room rejected the request."
-            request.fail(UPSTREAM_LOST, reason, sent=False)
+            request.fail(UPSTREAM_LOST, reason, was_sent=False)
             return
         self._pending[envelope] = (request, RESPONSE + kind[len(REQUEST) :])
         self._envelope_ids[request.id] = envelope
 
-    def send_open(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
+    def send_long_lived(self, request: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(request, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -247,11 +247,11 @@ class ParticipantTransport(SingleChannel):
         with contextlib.suppress(InterlockError):
             self._send_message(kind, payload, self._to, about)
 
-    async def hand_over(self, payload: bytes) -> None:
+    async def post_and_wait(self, payload: bytes) -> None:
         # The room keeps the order of messages.
         self.post(payload, b"")
 
-    def drop(self, request: TransportRequest) -> None:
+    def remove_request(self, request: TransportRequest) -> None:
         self._forget(request)
 
     def _forget(self, request: TransportRequest) -> None:
@@ -320,7 +320,7 @@ class ParticipantConnector:
     """Waits for one participant and connects to it whenever it is in the room."""
 
     dials_in = True
-    gone = False
+    has_left = False
     """Constant: `RoomUpstreams` withdraws the tools after the grace period."""
     list_ttl: float | None = None
 
@@ -328,7 +328,7 @@ class ParticipantConnector:
         self,
         key: str,
         participant: str,
-        own_info: bytes,
+        node_info: bytes,
         send_message: MessageSender,
         *,
         allow_node: bool = False,
@@ -348,7 +348,7 @@ class ParticipantConnector:
         self.on_leave: Callable[[], None] | None = None
         self.on_join: Callable[[], None] | None = None
         self._key = key
-        self._own_info = own_info
+        self._node_info = node_info
         self._send_message = send_message
         self._allow_node = allow_node
         self._is_allowed = is_allowed
@@ -460,7 +460,7 @@ class ParticipantConnector:
         self._transport = transport = ParticipantTransport(
             self._key, self.participant, self._send_message
         )
-        peer = UpstreamClient(self._key, transport, self._own_info)
+        peer = UpstreamClient(self._key, transport, self._node_info)
         try:
             await self._initialize(peer)
         except BaseException:
@@ -494,7 +494,7 @@ class ParticipantConnector:
         if can_initialize:
             # No response and errors are allowed: participants need no handshake.
             with contextlib.suppress(InterlockError):
-                await open_peer(peer, session_first=True, timeout=self._initialize_timeout)
+                await negotiate_revision(peer, session_first=True, timeout=self._initialize_timeout)
         if peer.closed.done():
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key}: {peer.closed.result()}")
         if not peer.capabilities:
@@ -511,7 +511,7 @@ class ParticipantConnector:
         )
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def list_kinds(self) -> frozenset[str]:
         """The lists that the participant may send."""
         return frozenset(kind for kind in KINDS if self._can_list(kind))
 
@@ -522,7 +522,7 @@ class ParticipantConnector:
     def retry_after_ms(self) -> int | None:
         return ABSENT_RETRY_MS
 
-    def vet(self, offer: RawOffering) -> None:
+    def check_offering(self, offer: RawOffering) -> None:
         """Raise InterlockError if the participant has left in the meantime, or if its tools show
         that it is a node."""
         if not self.is_present:
@@ -598,7 +598,7 @@ class RoomUpstreams:
         topic: str,
         settings: Mapping[str, ParticipantUpstream],
         *,
-        own_info: bytes,
+        node_info: bytes,
         send_message: MessageSender,
         start_upstream: UpstreamStarter,
         remove_upstream: Callable[[str], None],
@@ -624,10 +624,10 @@ class RoomUpstreams:
             connector = ParticipantConnector(
                 key,
                 participant,
-                own_info,
+                node_info,
                 send_message,
                 allow_node=bool(upstream_settings.allow),
-                is_allowed=partial(is_wanted, server=server),
+                is_allowed=partial(is_tool_included, server=server),
                 **connector_options,
             )
             upstream = start_upstream(key, server, connector)

@@ -215,7 +215,7 @@ class Asked:
         self._node.wait(answer())
 
     def waiting(self) -> int:
-        face = self._node.node.listeners._face
+        face = self._node.node.listeners._mcp_endpoint
         assert face is not None
         return len(face.answering._unsettled)
 

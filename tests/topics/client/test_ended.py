@@ -11,7 +11,7 @@ from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.topics.client import Proposal
 from interlock.topics.client.proposals import MAX_FULFILMENTS
 from interlock.topics.wire.payloads import END_REASON_MEMBER
-from interlock.trust.approvals.response import REQUIRED, STATUS
+from interlock.trust.approvals.response import REQUIRED, STATUS  # type: ignore[attr-defined]
 from tests.topics.client.places import Alone
 
 KIND = "mcp/proposal:tools/call:x"

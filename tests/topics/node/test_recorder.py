@@ -15,7 +15,7 @@ from interlock.core.call import Credentials
 from interlock.core.ports import JournalEntry
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.topics import recorder
-from interlock.topics.config import TopicConfig
+from interlock.topics.config import RECORDER, TopicConfig
 from interlock.topics.member import Batch
 from interlock.topics.recorder import (
     BURST_SECONDS,
@@ -23,7 +23,6 @@ from interlock.topics.recorder import (
     MAX_STRING_CHARACTERS,
     OMISSION_INTERVAL_SECONDS,
     OMITTED,
-    RECORDER,
     ROOM_RATE_FACTOR,
     TopicRecorder,
     _PayloadExcerpt,

@@ -109,7 +109,7 @@ class Bridge:
         connector = Connector(
             self.name,
             self._server,
-            own_info=msgspec.json.encode(CLIENT_INFO),
+            node_info=msgspec.json.encode(CLIENT_INFO),
             resolve=self._resolve,
             secrets=lambda server: secret_values(
                 server, environ=os.environ, base_dir=self._base_dir

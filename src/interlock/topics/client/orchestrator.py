@@ -196,7 +196,7 @@ def _matches_rule(
     if condition is None:
         return True
     try:
-        return condition.holds(variables)
+        return condition.matches(variables)
     except UndecidableError:
         return False
 
