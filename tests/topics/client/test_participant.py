@@ -394,7 +394,7 @@ def test_there_is_no_switch() -> None:
         "certificate", "key", "lifetime", "welcome_timeout", "dial", "sleep", "jitter", "clock",
     ]  # fmt: skip
     assert list(inspect.signature(Membership).parameters) == [
-        "serving", "send", "on_welcome", "fulfilling", "new_id", "now",
+        "server", "send", "on_welcome", "proposals", "new_id", "now",
     ]  # fmt: skip
     assert list(inspect.signature(Membership.receive).parameters) == ["self", "text"]
     assert list(inspect.signature(read_content).parameters) == ["envelope"]

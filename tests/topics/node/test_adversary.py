@@ -242,7 +242,7 @@ def test_a_proposal_whose_kind_lies_is_put_before_nobody(
         table = Table(tmp_path)
         eve = table.let_in("eve", FULL)
         lie = eve.say(kind, payload)
-        assert "The kind says" in await eve.chat(lie)
+        assert "The kind names" in await eve.chat(lie)
         # What is proposed to all is for the people in the room, lie or not.
         other = eve.say(kind, payload, ())
         await eve.answered(eve.request("ping", rpc="last"))

@@ -132,7 +132,7 @@ def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> Non
         class Asks:
             """Knows nothing before it has asked somebody."""
 
-            demands = True
+            requires_token = True
 
             def find(self, bearer: str) -> KnownToken | None:
                 async def settle() -> None:
@@ -140,7 +140,7 @@ def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> Non
 
                 raise PendingIdentity(settle)
 
-        table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])  # type: ignore[list-item]
+        table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])
         payload = await ada.answered(ada.request("initialize"))
         assert payload["result"]["serverInfo"]["name"] == "interlock"
         table.close()
