@@ -43,9 +43,9 @@ class DriverSupervisor(Supervisor):
     limited. It also releases the resources that were created for the server."""
 
     def __init__(
-        self, key: str, server: ServerConfig, connector: DriverConnector, **more: Any
+        self, key: str, server: ServerConfig, connector: DriverConnector, **options: Any
     ) -> None:
-        super().__init__(key, server, connector, **more)
+        super().__init__(key, server, connector, **options)
         self.connector = connector
         self.attempts = 0
         """Failed attempts since the server was last ready."""

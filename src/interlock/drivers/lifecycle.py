@@ -333,7 +333,7 @@ class DriverLifecycle:
                 supervisor.key, uri, whose
             ),
             watched=lambda key, whose: driver.server_uris(subscriptions.active_uris(key, whose)),
-            back=self._pipeline,
+            handler=self._pipeline,
             sleep=sleep,
         )
         supervisor.cleanups = cleanups
