@@ -140,7 +140,7 @@ def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
             # It still has the call; then it breaks off.
             assert supervisor.peer is not None
             await supervisor.peer.transport.close()
-            supervisor.peer.lost("it is gone")
+            supervisor.peer.on_transport_lost("it is gone")
             assert (await waiting).failure.name == "upstream_lost"
             await node.until(
                 lambda: not node.drivers._ending,

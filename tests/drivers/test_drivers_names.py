@@ -53,7 +53,7 @@ def test_a_contract_takes_no_name_of_a_server(
 
     with caplog.at_level(logging.WARNING):
         run(body)
-    assert caplog.text.count("the contract bank.echo is not offered") == 1
+    assert caplog.text.count("contract bank.echo is not offered") == 1
 
 
 def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -> None:

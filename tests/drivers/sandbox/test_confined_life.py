@@ -136,7 +136,7 @@ def test_an_mcp_server_works_inside(egress: list[str], loop: str) -> None:
 
 
 async def say(link: StdioTransport, **message: object) -> None:
-    await link.hand_over(json.dumps({"jsonrpc": "2.0", **message}).encode())
+    await link.post_and_wait(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 @LOOPS
