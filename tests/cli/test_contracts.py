@@ -349,7 +349,7 @@ def test_serving_it(desk: Desk) -> None:
 def test_serving_it_to_everybody_needs_tokens(desk: Desk) -> None:
     told = desk.run("serve", "--listen", "0.0.0.0:0")
     assert told.returncode == 3
-    assert "no token is set" in told.stderr
+    assert "there is no token" in told.stderr
 
 
 def test_help(desk: Desk) -> None:

@@ -78,7 +78,7 @@ def test_a_parameter_becomes_required(
     assert row.breaks.callers == ["local"]
     assert row.breaks.rules == ["echo is fine"]
     # An event: in the log and in the journal.
-    assert "shop.echo changed so that its callers break: 1.0.0 → 2.0.0" in caplog.text
+    assert "contract of shop.echo: breaking change: 1.0.0 → 2.0.0" in caplog.text
     [entry] = shop.journal("contracts")
     assert (entry.name, entry.outcome) == ("shop.echo", "breaking")
     assert "REQUIRED_FIELD_ADDED" in entry.detail
@@ -120,7 +120,7 @@ def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start: Start) -> N
     # Also who calls it as it was: what it asks for now is nobody's business.
     for told in (str(refusal(shop)), str(refusal(shop, text="a"))):
         assert f"'error': '{TOOL_HELD.name}'" in told
-        assert "its contract changed so that callers would break (REQUIRED_FIELD_ADDED)" in told
+        assert "its contract has a breaking change (REQUIRED_FIELD_ADDED)" in told
         assert "interlock contracts accept shop.echo" in told
         assert "text" not in told
     assert "shop.echo" in shop.running.do(shop.running.node.status).held

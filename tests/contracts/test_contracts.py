@@ -171,7 +171,7 @@ def test_what_makes_no_sense(shelf: Shelf) -> None:
         for path, word in (
             ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
             ("/contracts?name=a&name=b", "occurs twice"),
-            ("/contracts?name=%FF", "cannot be read"),
+            ("/contracts?name=%FF", "query of the URL is invalid"),
             ("/contracts?protocol=xml", "json-schema, protobuf"),
             ("/contracts?since=soon", "ISO 8601"),
             ("/contracts/Order?version=2..x", "is not a range"),

@@ -125,7 +125,7 @@ def test_what_was_changed_by_hand_does_not_count(shelf: Shelf) -> None:
     (shelf.folder / "agent" / REQUEST / "2.4.0.schema.provenance.json").unlink()
     git(shelf.folder, "commit", "--quiet", "-am", "remove")
     [problem] = shelf.registry.problems()
-    assert "must be there both" in problem
+    assert "needs both its document and its provenance file" in problem
 
 
 def test_a_repository_of_something_else(shelf: Shelf) -> None:
