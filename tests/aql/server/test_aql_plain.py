@@ -62,7 +62,7 @@ def test_limits_hold_for_plain_calls(start: Start, era: str) -> None:
     call = plain(node, era)
     assert AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)["success"] is True
     assert call() == "ok"
-    assert "2 a day" in call()
+    assert "2 per day" in call()
     told = AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)
     assert told["error"]["code"] == "RATE_LIMIT_EXCEEDED"
 
@@ -71,7 +71,7 @@ def test_limits_hold_for_plain_calls(start: Start, era: str) -> None:
 def test_a_rest_holds_for_plain_calls(start: Start, era: str) -> None:
     call = plain(start(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era)
     assert call() == "ok"
-    assert "rest between calls" in call()
+    assert "cooldown between calls" in call()
 
 
 @pytest.mark.parametrize("era", ERAS)
