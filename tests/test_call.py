@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.pretty import Pretty
 
 from interlock.core.call import Call, Caller, Credentials
-from interlock.trust.hop_tokens import _Kept
+from interlock.trust.hop_tokens import _CachedToken
 from tests.core.pipeline.calls import SESSION
 
 SECRET = "s3cret-of-somebody"
@@ -49,4 +49,4 @@ def test_nothing_that_a_caller_sent_is_shown() -> None:
 
 
 def test_a_token_for_the_next_hop_is_not_shown() -> None:
-    assert SECRET not in shown(_Kept(SECRET.encode(), 1.0, 2.0, Caller("ci")))
+    assert SECRET not in shown(_CachedToken(SECRET.encode(), 1.0, 2.0, Caller("ci")))

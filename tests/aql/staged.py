@@ -171,7 +171,7 @@ class Staged:
             tokens=tokens,
         )
         self.pipeline.install_operations(self.stage)
-        self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
+        self.authorizer.set_operation_rules(exempt=self.own.free, minimums={}, fixed=())
         rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
         offering = self.own.offering()
         rig.catalog.publish(offering)

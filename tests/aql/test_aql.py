@@ -211,7 +211,7 @@ def test_a_node_uses_the_one_list_of_floors(tmp_path: Path) -> None:
     node = Running(tmp_path, workshops={})
     try:
         authorizer = node.node.trust.authorizer
-        floors, firm = authorizer._floors, authorizer._firm_floors
+        floors, firm = authorizer._minimums, authorizer._fixed
     finally:
         node.stop()
     assert floors is FLOORS

@@ -234,7 +234,7 @@ def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
         answer = await desk.ask()
         assert "operators_enrolled" not in answer["error"]["details"]
         assert "keys new" not in answer["error"]["message"]
-        desk.gate.approvals.gate.anybody = False
+        desk.gate.approvals.gate.has_operators = False
         answer = await desk.ask()
         assert answer["error"]["details"]["operators_enrolled"] is False
         assert "No operator of this node is enrolled" in answer["error"]["message"]
@@ -345,7 +345,7 @@ def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
         desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
         revoked = asyncio.Event()
         desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
-        desk.gate.approvals.policy_changed()
+        desk.gate.approvals.on_policy_changed()
         await revoked.wait()
         about = [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
         assert desk.noted("TOKEN_REVOKED")[:2] == about
@@ -418,7 +418,7 @@ def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
     async def run() -> None:
         desk = Desk(tmp_path)
         token = (await desk.held())["confirmation_token"]
-        await desk.gate.approvals.refuse(token[5:], local=True, reason="no, not today")
+        await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
         answer = await desk.ask({**REPO, "confirmation_token": token})
         assert answer["error"]["code"] == "PERMISSION_DENIED"
         assert "OPERATION_DENIED" in desk.words()

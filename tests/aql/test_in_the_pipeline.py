@@ -74,7 +74,7 @@ class Standing:
         catalog.publish(offering)
         catalog.hide_tools(BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools))
         self.rig.upstreams[BUILTIN_KEY] = self.own  # type: ignore[assignment]
-        authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
+        authorizer.set_operation_rules(exempt=self.own.free, minimums={}, fixed=())
         self.stage = AqlStage(
             said,
             host=pipeline,

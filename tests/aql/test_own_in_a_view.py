@@ -93,7 +93,7 @@ class View:
         catalog_builder = OperationCatalogBuilder(config, natives)
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
         catalog.publish(own.offering())
-        authorizer.judge_own_operations(free=own.free, floors={}, firm_floors=())
+        authorizer.set_operation_rules(exempt=own.free, minimums={}, fixed=())
         self.stage = AqlStage(
             config,
             host=pipeline,

@@ -15,7 +15,7 @@ from interlock.aql.quotas import CONTINUE, Quotas, quota_operations
 from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
 from interlock.protocol.aql_terms import BUILTIN_KEY
-from interlock.trust.policy.decision import PolicyAction, decision
+from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
 from tests.aql.shelf import config
 from tests.aql.staged import SINGLE, Staged, gated, read, text_result
@@ -49,10 +49,10 @@ class Desk:
         self.node.rig.catalog.hide_tools(
             BUILTIN_KEY, frozenset(tool.canonical for tool in offering.tools)
         )
-        self.node.authorizer.judge_own_operations(
-            free=own.free,
-            floors={CONTINUE: decision(PolicyAction.CONFIRM, "aql:continue_quota")},
-            firm_floors=frozenset({CONTINUE}),
+        self.node.authorizer.set_operation_rules(
+            exempt=own.free,
+            minimums={CONTINUE: make_decision(PolicyAction.CONFIRM, "aql:continue_quota")},
+            fixed=frozenset({CONTINUE}),
         )
         self.node.stage.quotas = self.quotas
         self.node.stage._write_response = ResponseWriter(

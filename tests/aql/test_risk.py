@@ -17,7 +17,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.journal.audit import Audit
 from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
-from interlock.trust.policy.decision import Decision, PolicyAction, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
 from tests.aql.shelf import operation_catalog
 from tests.aql.staged import SINGLE, gated, read
@@ -26,10 +26,10 @@ from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import KeptJournal
 from tests.trust.decision_steps import danger_step
 
-ALLOW = decision(PolicyAction.ALLOW, "default:allow")
-BY_RULE = decision(PolicyAction.ALLOW, "trusted-cleanup", names_tool=True)
-BROADLY = decision(PolicyAction.ALLOW, "everybody")
-DENY = decision(PolicyAction.DENY, "never")
+ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
+BY_RULE = make_decision(PolicyAction.ALLOW, "trusted-cleanup", names_tool=True)
+BROADLY = make_decision(PolicyAction.ALLOW, "everybody")
+DENY = make_decision(PolicyAction.DENY, "never")
 READS = definition("list_items", annotations={"readOnlyHint": True})
 TOOLS = (READS, "create_item", "delete_item", "force_merge", "drop_database")
 LEVELS = {
@@ -84,7 +84,7 @@ class Bench:
         found = self.operation_catalog.find(f"s_{name}")
         assert found is not None
         if decided is None:
-            decided = Policy(PolicyConfig()).standing_by_effect[found.tool.effect_name]
+            decided = Policy(PolicyConfig()).default_by_effect[found.tool.effect_name]
         call = tool_call(f"s.{name}", arguments or None)
         call.caller = Caller("clerk", kind="token")
         call.route = found.tool
@@ -224,7 +224,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
 def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
     for action in PolicyAction:
         for rule in ("default:x", "own"):
-            decided = decision(action, rule)
+            decided = make_decision(action, rule)
             try:
                 found = Bench(trust)(name, decided)
             except AqlError:

@@ -191,7 +191,7 @@ def test_a_thousand_tokens_at_once_and_none_for_ever(tmp_path: Path) -> None:
             assert again["confirmation_token"] == token
         expiry, keep = 300.0, 3_600.0
         node.gated.pass_time(expiry + 1)
-        left = {one.id for one in node.gated.approvals.recent(2_000) if not one.over}
+        left = {one.id for one in node.gated.approvals.recent(2_000) if not one.is_final}
         all_over = asyncio.Event()
 
         def ended(one: Approval) -> None:

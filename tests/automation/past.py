@@ -11,7 +11,7 @@ from hypothesis import strategies
 
 from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import HumanDecision, encode_arguments
-from interlock.trust.approvals.record import canonical
+from interlock.trust.approvals.record import encode_canonical
 
 NOW = 1_800_000_000.0
 SETTINGS = AutomationConfig(decisions=6, agreement=0.9)
@@ -27,7 +27,7 @@ def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> 
         "caller": "agent",
         "tool": "files.write",
         "effect": "mutating",
-        "arguments": encode_arguments(canonical({} if arguments is None else arguments)),
+        "arguments": encode_arguments(encode_canonical({} if arguments is None else arguments)),
         "verdict": verdict,
         "by": "clerk",
         "proof": "operator",

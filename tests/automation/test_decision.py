@@ -24,7 +24,7 @@ from interlock.automation.decision import (
 from interlock.core.call import Caller, Client, ProposedCall
 from interlock.core.redaction import MASK, redact_value
 from interlock.protocol.mcp import Era
-from interlock.trust.approvals.record import Approval, canonical
+from interlock.trust.approvals.record import Approval, encode_canonical
 from tests.protocol.json_values import values
 
 
@@ -42,7 +42,7 @@ def approval(**fields: Any) -> Approval:
         "upstream": "files",
         "route": ("files", "write"),
         "arguments": b'{"path":"/a","password":"hunter2-hunter2"}',
-        "shown": canonical({"path": "/a", "password": "hunter2-hunter2"}),
+        "shown": encode_canonical({"path": "/a", "password": "hunter2-hunter2"}),
         "capability": b"{}",
         "effect": "mutating",
         "description": "",
@@ -121,7 +121,7 @@ def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
 
 def test_long_texts_are_left_out_and_known_to_be() -> None:
     found = json.loads(
-        encode_arguments(canonical({"path": "/a", "content": "x" * (MAX_TEXT_LENGTH + 1)}))
+        encode_arguments(encode_canonical({"path": "/a", "content": "x" * (MAX_TEXT_LENGTH + 1)}))
     )
     assert found["path"] == "/a"
     assert MASK in found["content"]
@@ -142,7 +142,7 @@ def test_long_texts_are_left_out_and_known_to_be() -> None:
     ],
 )
 def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
-    found = encode_arguments(canonical(arguments))
+    found = encode_arguments(encode_canonical(arguments))
     assert b"hunter2" not in found
     assert is_hidden(json.loads(found))
     assert not is_long_text(next(iter(json.loads(found).values())))
@@ -156,20 +156,20 @@ def test_a_text_that_would_take_long_to_look_through_is_not_looked_through(begun
 
 def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
     prose, other = "We met some people. " * 99, "ls /tmp; " * 199
-    found = json.loads(encode_arguments(canonical({"prose": prose, "other": other})))
+    found = json.loads(encode_arguments(encode_canonical({"prose": prose, "other": other})))
     assert is_long_text(found["prose"])
     assert is_long_prose(found["prose"])
     assert is_long_text(found["other"])
     assert not is_long_prose(found["other"])
     # Nobody can say so of a text that was short.
-    [forged] = json.loads(encode_arguments(canonical([found["prose"]])))
+    [forged] = json.loads(encode_arguments(encode_canonical([found["prose"]])))
     assert is_hidden(forged)
     assert not is_long_text(forged)
 
 
 def test_the_longest_goes_first() -> None:
     many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
-    found = json.loads(encode_arguments(canonical(many)))
+    found = json.loads(encode_arguments(encode_canonical(many)))
     assert found["path"] == "/a"
     assert found["k0"] == many["k0"]
     assert is_hidden(found["k59"])
@@ -178,15 +178,15 @@ def test_the_longest_goes_first() -> None:
 def test_whether_two_are_the_same_can_still_be_seen() -> None:
     one, other = ({"content": text * 2_000} for text in "ab")
     assert (
-        encode_arguments(canonical(one))
-        == encode_arguments(canonical(one))
-        != encode_arguments(canonical(other))
+        encode_arguments(encode_canonical(one))
+        == encode_arguments(encode_canonical(one))
+        != encode_arguments(encode_canonical(other))
     )
 
 
 def test_too_many_arguments_are_not_kept_at_all() -> None:
     assert is_hidden(
-        json.loads(encode_arguments(canonical({str(one): one for one in range(9_999)})))
+        json.loads(encode_arguments(encode_canonical({str(one): one for one in range(9_999)})))
     )
 
 
@@ -206,8 +206,8 @@ MANY: dict[str, Callable[[Any], Any]] = {
 @example({"TOKEN": 0, "x": "y" * 190}, "object")
 def test_never_more_than_so_much(value: Any, form: str) -> None:
     whole = MANY[form](value)
-    found = encode_arguments(canonical(whole))
+    found = encode_arguments(encode_canonical(whole))
     assert len(found) <= MAX_ARGUMENT_BYTES
-    masked = canonical(without_secrets(redact_value(whole)))
+    masked = encode_canonical(without_secrets(redact_value(whole)))
     if len(masked) <= MAX_TEXT_LENGTH:
         assert found == masked

@@ -20,7 +20,7 @@ from interlock.core.catalog.offering import CONTRACTS, read_contract_offering
 from interlock.core.config import LearnedRule
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
-from interlock.trust.policy.decision import Decision, PolicyAction, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -28,8 +28,8 @@ from tests.core.pipeline.rig import Rig
 from tests.trust.approvals.gated import Gated, claims_for, sign
 from tests.trust.decision_steps import learned_step
 
-CONFIRM = decision(PolicyAction.CONFIRM, "writes")
-VERIFY = decision(PolicyAction.VERIFY, "writes")
+CONFIRM = make_decision(PolicyAction.CONFIRM, "writes")
+VERIFY = make_decision(PolicyAction.VERIFY, "writes")
 BELOW = 'args.path.startsWith("/srv/notes/") && !args.path.contains("..")'
 
 
@@ -92,7 +92,7 @@ def test_what_does_not_fit_waits_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [VERIFY, decision(PolicyAction.ALLOW, "x"), decision(PolicyAction.DENY, "x")]
+    "made", [VERIFY, make_decision(PolicyAction.ALLOW, "x"), make_decision(PolicyAction.DENY, "x")]
 )
 def test_only_a_confirmation_is_answered(made: Decision) -> None:
     assert Desk(rule())(NOTE, made) is made
@@ -316,7 +316,7 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
             gated.wall += 60
         for one in range(2):
             held = await gated.hold(note(f"/etc/{one}"))
-            await gated.approvals.refuse(held.id, proof=gated.proof(held, decision="refuse"))
+            await gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse"))
         assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
         [found] = suggest(kept.history(), AutomationConfig(decisions=8))
         authorizer = gated.authorizer
@@ -329,14 +329,14 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
             found.rule.name
         ]
         # Elsewhere, and with what nobody saw, a human is asked.
-        assert (await gated.hold(note("/etc/new"))).waits
-        assert (await gated.hold(note("/srv/notes/../x"))).waits
-        assert (await gated.hold(note("/srv/notes/x", force=True))).waits
+        assert (await gated.hold(note("/etc/new"))).is_pending
+        assert (await gated.hold(note("/srv/notes/../x"))).is_pending
+        assert (await gated.hold(note("/srv/notes/x", force=True))).is_pending
         # What a rule answered is no human's decision.
         assert len(kept.all) == 10
 
         authorizer.install(learned_step(None))
-        assert (await gated.hold(note("/srv/notes/newer.md"))).waits
+        assert (await gated.hold(note("/srv/notes/newer.md"))).is_pending
         gated.close()
 
     asyncio.run(run())
@@ -362,9 +362,9 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
         gated.pass_time(10_000)
         await gated.hold(note("/c"))
         gated.authorizer.set_policy(Policy(PolicyConfig(default="deny", rules=[WRITES])))
-        gated.approvals.policy_changed()
+        gated.approvals.on_policy_changed()
         refused = await gated.hold(note("/d"))
-        await gated.approvals.refuse(refused.id, local=True)
+        await gated.approvals.reject(refused.id, local=True)
         # Its caller hears of it, which is one more step of the same decision.
         await gated.ask(note("/d"))
         assert {"approved", "done", "expired", "void", "refused"} <= set(steps)

@@ -97,7 +97,7 @@ STRUCTS: dict[str, Any] = {
     "Route": RouteEntry,
     "Decision": approvals_face.ApprovalDecision,
     "SessionAnswer": approvals_face.SessionAnswer,
-    "Enrolment": operators._Asked,
+    "Enrolment": operators._EnrolmentRequest,
     "PasskeyCreation": PasskeyCreation,
     "SafetyRequest": verification.SafetyRequest,
     "CapabilityChange": admin.CapabilityChange,

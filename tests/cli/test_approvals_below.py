@@ -14,7 +14,7 @@ from interlock.core.call import Outcome
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 from interlock.terminal.approvals_client import PendingApproval
-from interlock.trust.approvals.web import PASSED_ON, seen
+from interlock.trust.approvals.web import PASSED_ON, to_json
 from tests.trust.approvals.gated import NOW
 from tests.trust.approvals.test_shown_below import said
 
@@ -25,13 +25,13 @@ def answer(result: dict[str, Any]) -> bytes:
     shown = said()
     assert shown is not None
     outcome = Outcome(json.dumps(result).encode(), Era.SESSION)
-    return encode_value({**seen(shown, NOW, outcome), "state": PASSED_ON})
+    return encode_value({**to_json(shown, NOW, outcome), "state": PASSED_ON})
 
 
 def test_the_list_says_who_holds_it() -> None:
     shown = said()
     assert shown is not None
-    one = msgspec.json.decode(encode_value(seen(shown, NOW)), type=PendingApproval)
+    one = msgspec.json.decode(encode_value(to_json(shown, NOW)), type=PendingApproval)
     assert "held by the node mid below, which says:" in _format_row(one)
 
 
@@ -57,7 +57,7 @@ def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
     assert shown is not None
     asked = {"element_name": "helper", "execution_id": "exec_" + "0" * 90, "hint": "delete docs"}
     one = msgspec.structs.replace(
-        msgspec.json.decode(encode_value(seen(shown, NOW)), type=PendingApproval),
+        msgspec.json.decode(encode_value(to_json(shown, NOW)), type=PendingApproval),
         tool="aql.proceed",
         arguments_text=json.dumps(asked),
     )

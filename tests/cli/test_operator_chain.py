@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.cli.program import DEMO, World
 from tests.cli.test_approvals import PHRASE, at_terminal, held, new_key, waiting
@@ -117,7 +117,7 @@ def test_a_record_that_is_written_into_the_file_is_ignored(office: World) -> Non
     office.run_here("keys", "new", "x", "--no-passphrase", "--no-enrol")
     public = (office.home / ".config/interlock/keys/x.pub").read_bytes()
     store = OperatorStore(database(office))
-    draft = store.draft(enrol=[enrolled_key(public, Invitation("x"))])
+    draft = store.draft(enrol=[enrol_key(public, Invitation("x"))])
     (node,) = office._nodes
     with sqlite3.connect(database(office)) as file:
         file.execute("INSERT INTO chain VALUES (2, ?, '')", (draft.entry,))
@@ -143,7 +143,7 @@ def test_another_file_in_its_place_is_noticed(office: World) -> None:
     id = held(office)
     wait_until("the node has seen chief", database(office).with_suffix(".head").exists)
     other = OperatorStore(database(office).with_name("other.db"))
-    other.add(enrolled_key(public, Invitation("x")))
+    other.add(enrol_key(public, Invitation("x")))
     other.path.rename(database(office))
     (node,) = office._nodes
     node.wait_for_line("cut or exchanged")

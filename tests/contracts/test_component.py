@@ -310,24 +310,24 @@ def test_beside_pins(start: Start) -> None:
     assert shop.accept()
     assert shop.listed() == ["shop.add"]
     trust = shop.running.node.trust
-    assert trust._keeper.look().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(PATIENCE)
     store = PinStore(shop.folder / "pins.db")
     seen = store.seen("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
-    assert trust._keeper.look().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(PATIENCE)
     shop.running.until(lambda: not trust.pins.held, "the pin to be accepted")
     assert shop.listed() == ["shop.add", "shop.echo"]
     # And the other way round: what pins let go is still held for what it breaks.
     shop.offers(tool("echo", "text", "x", text=TEXT, x=TEXT), ADD)
     store = PinStore(shop.folder / "pins.db")
-    assert trust._keeper.look().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(PATIENCE)
     seen = store.seen("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
-    assert trust._keeper.look().wait(PATIENCE)
+    assert trust._pin_store.sync().wait(PATIENCE)
     shop.running.until(
         lambda: [type(one).__name__ for one in trust.pins.held.values()] == ["HeldContract"],
         "only the contract to hold it",

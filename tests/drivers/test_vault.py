@@ -28,7 +28,7 @@ from interlock.drivers.vault import (
 from interlock.manifests.definitions import define_secret
 from interlock.manifests.model import SecretEntry
 from interlock.manifests.secret_handle import SecretBackend, asked
-from interlock.manifests.secret_names import variable_of
+from interlock.manifests.secret_names import variable_name
 from tests.drivers.life_world import Clock, inventory, secret
 
 VALUE = "s3cr3t-value-of-stripe"
@@ -182,7 +182,7 @@ def test_of_the_environment_only_what_is_allowed() -> None:
 )
 def test_from_a_name_to_a_secret(name: str, entry: SecretEntry) -> None:
     listed = inventory(entry, secret("something-else"))
-    assert variable_of(entry) == name
+    assert variable_name(entry) == name
     assert entry_named(name, listed) is entry
     assert entry_named(f"{name}_NOT", listed) is None
     environ = {name: VALUE}

@@ -257,7 +257,9 @@ def test_a_child_has_the_value_and_nobody_else(
     having: SecretsInventory = inventory(secret("postgres-url"))
 
     async def main() -> None:
-        names = {name for text in declared.values() for name in placeholders.names(text)}
+        names = {
+            name for text in declared.values() for name in placeholders.find_secret_names(text)
+        }
         values = await bind(
             names,
             inventory=having,
@@ -265,7 +267,9 @@ def test_a_child_has_the_value_and_nobody_else(
             requester=ASKER,
             record=rows.append,
         )
-        env = {name: placeholders.fill(text, values) for name, text in declared.items()}
+        env = {
+            name: placeholders.fill_placeholders(text, values) for name, text in declared.items()
+        }
         ran = await run(["env"], env=env, cwd=None, timeout=PATIENCE)
         assert f"DATABASE_URL={VALUE}?ssl=1" in ran.out.splitlines()
         assert "PLAIN=${kept}" in ran.out.splitlines()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import BadValue
-from interlock.manifests.placeholders import fill, mentions, names
+from interlock.manifests.placeholders import fill_placeholders, find_secret_names, has_placeholders
 
 
 @pytest.mark.spec("DR-19.binding-3")
@@ -24,34 +24,34 @@ from interlock.manifests.placeholders import fill, mentions, names
     ],
 )
 def test_names_and_values(text: str, found: tuple[str, ...], filled: str) -> None:
-    assert names(text) == found
-    assert fill(text, {"A": "1", "B_2": "2"}) == filled
-    assert mentions(text) is bool(found)
+    assert find_secret_names(text) == found
+    assert fill_placeholders(text, {"A": "1", "B_2": "2"}) == filled
+    assert has_placeholders(text) is bool(found)
 
 
 @pytest.mark.spec("DR-19.binding-3")
 @pytest.mark.parametrize("text", ["${secrets.a}", "${secrets.}", "${secrets.A", "${secrets.A-B}"])
 def test_what_is_no_name(text: str) -> None:
-    assert mentions(text)
+    assert has_placeholders(text)
     with pytest.raises(BadValue):
-        names(text)
+        find_secret_names(text)
     with pytest.raises(BadValue):
-        fill(text, {"a": "1", "": "2", "A": "3"})
+        fill_placeholders(text, {"a": "1", "": "2", "A": "3"})
 
 
 def test_a_secret_that_is_not_there_is_named_and_no_value_is_shown() -> None:
     with pytest.raises(BadValue, match="there is no secret B") as caught:
-        fill("${secrets.A}${secrets.B}", {"A": "hunter2"})
+        fill_placeholders("${secrets.A}${secrets.B}", {"A": "hunter2"})
     assert "hunter2" not in f"{caught.value}{caught.value.hint}"
 
 
 def test_a_value_is_not_looked_at_again() -> None:
-    assert fill("${secrets.A}", {"A": "${secrets.B} $${"}) == "${secrets.B} $${"
+    assert fill_placeholders("${secrets.A}", {"A": "${secrets.B} $${"}) == "${secrets.B} $${"
 
 
 @given(st.lists(st.sampled_from(["a", "$", "{", "}", "${", "${secrets.A}", "$${"]), max_size=10))
 def test_what_is_escaped_comes_out_as_it_was(pieces: list[str]) -> None:
     text = "".join(pieces)
     escaped = text.replace("${", "$${")
-    assert names(escaped) == ()
-    assert fill(escaped, {}) == text
+    assert find_secret_names(escaped) == ()
+    assert fill_placeholders(escaped, {}) == text

@@ -9,9 +9,9 @@ from interlock.manifests.model import SecretsInventory
 from interlock.manifests.secret_names import (
     default_name,
     default_slug,
-    entry_named,
-    names_of_secrets,
-    variable_of,
+    find_entry,
+    unambiguous_names,
+    variable_name,
 )
 from interlock.manifests.secrets_reader import read_inventory
 from tests.manifests.texts import secret_values, secrets_text
@@ -19,9 +19,9 @@ from tests.manifests.texts import secret_values, secrets_text
 
 def slug_for(name: str, inventory: SecretsInventory) -> str:
     """Both ways to look must find the same."""
-    entry = entry_named(name, inventory)
+    entry = find_entry(name, inventory)
     slug = "" if entry is None else entry.slug
-    assert names_of_secrets(inventory).get(name, "") == slug
+    assert unambiguous_names(inventory).get(name, "") == slug
     return slug
 
 
@@ -38,7 +38,7 @@ def test_a_name_stands_for_a_slug(name: str, slug: str) -> None:
     assert default_slug(name) == slug
     assert default_name(slug) == name
     inventory = read_inventory(secrets_text(secret_values(slug=slug)))
-    assert variable_of(inventory.entries[slug]) == name
+    assert variable_name(inventory.entries[slug]) == name
     assert slug_for(name, inventory) == slug
     assert slug_for(f"{name}_X", inventory) == ""
 
@@ -78,7 +78,7 @@ def test_a_secret_can_say_what_it_is_called() -> None:
     }  # fmt: skip
     entry = inventory.entries["postgres-url"]
     assert entry.env_names == ("DATABASE_URL", "PG_URL")
-    assert variable_of(entry) == "DATABASE_URL"
+    assert variable_name(entry) == "DATABASE_URL"
 
 
 def test_a_name_that_could_be_two_is_nobodys() -> None:
@@ -88,5 +88,5 @@ def test_a_name_that_could_be_two_is_nobodys() -> None:
     ]
     inventory = read_inventory(secrets_text(*both))
     with pytest.raises(BadValue, match="A_KEY stands for a-key and other"):
-        entry_named("A_KEY", inventory)
-    assert names_of_secrets(inventory) == {}
+        find_entry("A_KEY", inventory)
+    assert unambiguous_names(inventory) == {}

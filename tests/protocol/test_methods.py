@@ -91,7 +91,7 @@ def test_declared_extensions_are_objects() -> None:
 def test_what_only_reads_at_an_upstream() -> None:
     reads = RESOURCES | TASKS | {"prompts/get", "completion/complete"}
     assert reads == resolution._READ_METHODS
-    assert RESOURCES | {"completion/complete"} == scopes._ABOUT_RESOURCES
+    assert RESOURCES | {"completion/complete"} == scopes._RESOURCE_METHODS
 
 
 def test_what_may_be_sent_twice() -> None:
@@ -102,7 +102,7 @@ def test_what_a_policy_leaves_open() -> None:
     assert LISTS | TASKS | {
         "initialize", "server/discover", "ping", "logging/setLevel", "subscriptions/listen",
         "resources/unsubscribe", "mcpax/confirm",
-    } == policy.FREE  # fmt: skip
+    } == policy.FREE_METHODS  # fmt: skip
 
 
 def test_what_only_one_generation_has() -> None:

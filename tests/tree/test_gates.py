@@ -273,7 +273,7 @@ def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_path: 
             assert tree.executed("a") == 1
 
             wanted = await _let_in(tree, await tree.press("b"), "root", "mid")
-            await edge.approvals.refuse(wanted["confirmation_id"], reason="not now", local=True)
+            await edge.approvals.reject(wanted["confirmation_id"], reason="not now", local=True)
             with pytest.raises(InterlockError) as error:
                 await tree.press("b")
             assert error.value.failure.name == "approval_refused"
@@ -322,7 +322,7 @@ def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
             base = (tree.root.url or "").replace("/mcp", "/approvals")
             wanted = await _let_in(tree, await tree.press("a"), "root")
             id = wanted["confirmation_id"]
-            [shown] = approving.approvals.pending_below()
+            [shown] = approving.approvals.pending_at_children()
             assert (shown.id, shown.at, shown.state) == (id, "mid", "pending")
             # It is none of the node itself.
             assert approving.approvals.pending() == []
@@ -345,17 +345,17 @@ def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
             assert (told["state"], told["at"]) == ("passed_on", "mid")
             assert told["result"]["content"][0]["text"] == "press: done"
             assert tree.executed("a") == 1
-            assert approving.approvals.pending_below() == []
+            assert approving.approvals.pending_at_children() == []
             assert (await tree.press("a"))["content"][0]["text"] == "press: done"
 
             # What is answered there itself is not shown above any more once that is known.
             wanted = await _let_in(tree, await tree.press("b"), "root")
             edge = tree.nodes["edge"].trust.approving
             assert edge is not None
-            await edge.approvals.refuse(wanted["confirmation_id"], local=True)
+            await edge.approvals.reject(wanted["confirmation_id"], local=True)
             with pytest.raises(InterlockError):
                 await tree.press("b")
-            assert approving.approvals.pending_below() == []
+            assert approving.approvals.pending_at_children() == []
 
     asyncio.run(run())
 

@@ -12,8 +12,8 @@ from interlock.core.config import TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.tree.config import ParentConfig
-from interlock.trust.identity.component import RECALLED_FOR, IdentityComponent
-from interlock.trust.identity.opaque_tokens import KEPT_FOR
+from interlock.trust.identity.component import RECALL_SECONDS, IdentityComponent
+from interlock.trust.identity.opaque_tokens import CACHE_SECONDS
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Authority, Reply
 from tests.trust.identities import Desk, desk, introspect, settled, with_authority
@@ -26,11 +26,11 @@ def test_who_called_earlier_is_known_with_the_rights_of_today(desk: Desk) -> Non
     token = TokenConfig(name="ci", token="${env:T}")
     desk.identity.configure(desk.config_with([token]))
     made, shown = desk.store.create("agent", scopes=["read"])
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     ci, agent = desk.caller("s3cret"), desk.caller(shown)
     signed, local = desk.caller(desk.signer.token()), desk.caller(None, "local")
     # As after a restart: nobody has shown anything yet.
-    desk.identity.watch.forget()
+    desk.identity.watch.retain_only()
     for one in (ci, agent, signed, local):
         assert desk.identity.recall(one) == one
     assert desk.identity.recall(Caller("ci", kind="certificate")) is None
@@ -40,8 +40,8 @@ def test_who_called_earlier_is_known_with_the_rights_of_today(desk: Desk) -> Non
     assert desk.identity.recall(ci) is None
     assert desk.identity.recall(local) == Caller("local", scopes=("read",))
     desk.store.revoke([made.id])
-    desk.store.revoke_of_others("subject", "corp:somebody")
-    desk.identity.watch.look()
+    desk.store.revoke_external("subject", "corp:somebody")
+    desk.identity.watch.check()
     assert desk.identity.recall(agent) is None
     assert desk.identity.recall(signed) is None
 
@@ -82,10 +82,10 @@ def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(des
 def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     one, first = desk.store.create("agent")
     two, second = desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     by_one, by_two = desk.caller(first), desk.caller(second)
     desk.store.revoke([one.id])
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     [told] = desk.revoked
     assert isinstance(told, RevokedCallers)
     assert told == {"agent"}
@@ -94,7 +94,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     assert not told.affects(Caller("another", id=one.id))
     assert desk.identity.watch.is_active("agent")
     desk.store.revoke([two.id])
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     last = desk.revoked[-1]
     assert isinstance(last, RevokedCallers)
     # Nothing of it is left, whatever it came with.
@@ -105,10 +105,10 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
 
 def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> None:
     some, other = (desk.caller(desk.signer.token(jti=jti)) for jti in ("t-1", "t-2"))
-    desk.store.revoke_of_others("jti", "t-1")
-    desk.identity.watch.look()
-    desk.store.revoke_of_others("subject", "corp:somebody")
-    desk.identity.watch.look()
+    desk.store.revoke_external("jti", "t-1")
+    desk.identity.watch.check()
+    desk.store.revoke_external("subject", "corp:somebody")
+    desk.identity.watch.check()
     by_jti, by_subject = desk.revoked
     assert isinstance(by_jti, RevokedCallers)
     assert isinstance(by_subject, RevokedCallers)
@@ -132,33 +132,33 @@ def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_i
         assert identity.recall(replace(robot, name="app:other", id="app:other")) is None
         assert identity.recall(replace(robot, kind="jwt")) is None
         # The server was asked a while ago, and then again.
-        now[0] = NOW + RECALLED_FOR
+        now[0] = NOW + RECALL_SECONDS
         assert identity.recall(robot) is None
         await settled(shows)
         assert identity.recall(robot) == robot
         # It cannot be asked: what it said last holds.
-        now[0] += KEPT_FOR
+        now[0] += CACHE_SECONDS
         authority.habits["/introspect"] = lambda _: Reply(500, {})
         with pytest.raises(InterlockError, match="cannot be asked"):
             await settled(shows)
         assert identity.recall(robot) == robot
         # It takes the token back.
-        now[0] += KEPT_FOR
+        now[0] += CACHE_SECONDS
         authority.habits["/introspect"] = introspect
         await settled(shows)
-        now[0] += KEPT_FOR
+        now[0] += CACHE_SECONDS
         authority.habits["/introspect"] = lambda _: Reply(200, {"active": False})
         with pytest.raises(InterlockError, match="not good any more"):
             await settled(shows)
         assert identity.recall(robot) is None
         # Revoked here.
-        now[0] += KEPT_FOR
+        now[0] += CACHE_SECONDS
         authority.habits["/introspect"] = introspect
         await settled(shows)
         assert identity.recall(robot) == robot
         store = AccessStore(access_path(identity._parts.config, {}, tmp_path), clock=lambda: now[0])
-        store.revoke_of_others("subject", "app:robot")
-        identity.watch.look()
+        store.revoke_external("subject", "app:robot")
+        identity.watch.check()
         assert identity.recall(robot) is None
 
     with_authority(tmp_path, scene, wall_clock=lambda: now[0])

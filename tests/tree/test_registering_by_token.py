@@ -111,7 +111,7 @@ def test_each_kind_of_token_registers_and_stays_over_a_reload(
             token = root.signer.token(iat=now, exp=now + 600)
         elif kind == "api":
             _, token = root.store.create("edge", may=["register"])
-            root.node.trust.identity.watch.look()
+            root.node.trust.identity.watch.check()
         async with plant().connected(root.url, token=token):
             await root.until(root.listed)
             await root.node.apply(root.config)
@@ -129,11 +129,11 @@ def test_who_loses_its_token_loses_its_place(
 
     async def scene(root: Root) -> None:
         made, token = root.store.create("edge", may=["register"])
-        root.node.trust.identity.watch.look()
+        root.node.trust.identity.watch.check()
         async with plant().connected(root.url, token=token):
             await root.until(root.listed)
             root.store.revoke([made.id])
-            root.node.trust.identity.watch.look()
+            root.node.trust.identity.watch.check()
             await root.until(
                 lambda: not root.node.component(Tree).registrar.subservers() or not root.listed()
             )

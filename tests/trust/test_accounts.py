@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
-from interlock.trust.budgets import MINUTE
+from interlock.trust.budgets import MINUTE_SECONDS
 from tests.core.pipeline.desk import IDLE, Desk, of_callers
 
 
@@ -45,7 +45,7 @@ def test_what_a_session_was_refused_for() -> None:
     }
     assert error.message == (
         "The budget of this session of ada is used up: 1 of 1 (max_mutable_calls_per_session). "
-        "The next session begins a new one."
+        "It is full again in the next session."
     )
 
 
@@ -133,7 +133,7 @@ def test_a_budget_of_nothing_says_so() -> None:
         assert error is not None
         assert error.data is not None
         assert "retry_after_ms" not in error.data
-        assert "no room for such a call" in error.message
+        assert "It allows no such call" in error.message
     assert desk.passes("metered")
 
 
@@ -168,13 +168,13 @@ def test_what_never_left_is_given_back() -> None:
             call = desk.call(tool)
             assert desk.refusal(call) is None
             assert not desk.passes(tool)
-            desk.budgets.settle(call, dispatched=False)
+            desk.budgets.release(call, dispatched=False)
             # Once is enough.
-            desk.budgets.settle(call, dispatched=False)
+            desk.budgets.release(call, dispatched=False)
     call = desk.call("write")
     desk.budgets.reserve(call, None)
-    desk.budgets.settle(call, dispatched=True)
-    desk.budgets.settle(call, dispatched=False)
+    desk.budgets.release(call, dispatched=True)
+    desk.budgets.release(call, dispatched=False)
     assert not desk.passes("read")
 
 
@@ -191,9 +191,9 @@ def test_what_comes_back_after_its_minute_counts_nothing() -> None:
     desk = Desk(of_callers(CallerBudget(calls_per_minute=1)))
     slow = desk.call()
     desk.budgets.reserve(slow, None)
-    desk.clock.advance(MINUTE)
+    desk.clock.advance(MINUTE_SECONDS)
     assert desk.passes()
-    desk.budgets.settle(slow, dispatched=False)
+    desk.budgets.release(slow, dispatched=False)
     assert not desk.passes()
 
 
@@ -203,7 +203,7 @@ def test_what_comes_back_after_its_session_counts_nothing() -> None:
     desk.budgets.reserve(slow, None)
     desk.clock.advance(IDLE)
     assert desk.passes("write")
-    desk.budgets.settle(slow, dispatched=False)
+    desk.budgets.release(slow, dispatched=False)
     assert not desk.passes("write")
 
 
@@ -228,7 +228,7 @@ def test_other_limits_while_it_runs() -> None:
     under_way = desk.call("read", session=session)
     desk.budgets.reserve(under_way, None)
     desk.budgets.configure(BudgetsConfig())
-    desk.budgets.settle(under_way, dispatched=False)
+    desk.budgets.release(under_way, dispatched=False)
     assert not desk.budgets.limited
     assert all(desk.passes("write", session=session) for _ in range(10))
 

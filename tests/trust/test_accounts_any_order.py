@@ -10,7 +10,7 @@ from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import SubserverBudget
-from interlock.trust.budgets import MINUTE
+from interlock.trust.budgets import MINUTE_SECONDS
 from tests.core.pipeline.desk import TOOLS, Desk
 
 # -- whatever happens
@@ -66,7 +66,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(call=under_way, sent=st.booleans())
     def settle(self, call: Call, sent: bool) -> None:
         reserved = call.reservations is not None
-        self.desk.budgets.settle(call, sent)
+        self.desk.budgets.release(call, sent)
         if reserved and not sent:
             self.counted = [one for one in self.counted if one[1] is not call]
 
@@ -112,7 +112,7 @@ class AnyOrder(RuleBasedStateMachine):
         found: dict[tuple[str, str], int] = {}
         for of in ("session", "caller", "subserver"):
             same = [one for one in self.counted if self._same(of, one[1], call)]
-            minute = [one for when, one in same if when + MINUTE > now]
+            minute = [one for when, one in same if when + MINUTE_SECONDS > now]
             session = [one.route for _, one in same]
             found[of, "max_calls_per_minute"] = len(minute)
             found[of, "max_mutable_calls_per_session"] = sum(

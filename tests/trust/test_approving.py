@@ -192,13 +192,13 @@ def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
                 flock(file, how)
 
             monkeypatch.setattr(fcntl, "flock", held)
-            node.tokens._look()
+            node.tokens._on_timer()
             # The loop goes on while the file is waited for: else this would not be reached.
             assert await asyncio.to_thread(waits.wait, PATIENCE)
-            node.tokens._look()
+            node.tokens._on_timer()
             assert node.tokens.public_keys() == before
             goes_on.set()
-            looking = node.tokens._looking
+            looking = node.tokens._refreshing
             assert looking is not None
             await looking
             assert node.tokens.public_keys() != before

@@ -20,7 +20,7 @@ from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import DENIED, FORBIDDEN, InterlockError
 from interlock.trust.authorization import HELD, IN_VIEW, ORDER, PLAIN, DecisionStep
 from interlock.trust.policy import Decision, Policy
-from interlock.trust.policy.decision import PolicyAction, decision
+from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -71,7 +71,7 @@ class Setup:
 
 
 def rejects(step: str) -> Callable[..., Any]:
-    def reject(call: Call, decision: Decision | None = None) -> Any:
+    def reject(call: Call, make_decision: Decision | None = None) -> Any:
         raise InterlockError(FORBIDDEN, step)
 
     return reject
@@ -211,17 +211,17 @@ def test_order_does_not_depend_on_who_installs_first() -> None:
 
 def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
     """A learned rule allows what a contract wants approved: the contract has the last word."""
-    floor = decision(PolicyAction.CONFIRM, "contract:note.write")
+    floor = make_decision(PolicyAction.CONFIRM, "contract:note.write")
     asked: list[str] = []
 
     def learned_rule(call: Call, found: Decision) -> Decision:
         asked.append(found.rule)
-        return decision(PolicyAction.ALLOW, "learned")
+        return make_decision(PolicyAction.ALLOW, "learned")
 
     rig = Rig(offer(CONTRACTS, ["write"]))
     [tool] = rig.catalog.current.tools
     rig.authorizer.install(learned_step(learned_rule))
-    rig.authorizer.contract_floors.replace({tool.canonical: floor})
+    rig.authorizer.contract_minimums.replace({tool.canonical: floor})
     call = tool_call(tool.canonical, upstream=CONTRACTS)
     call.route = tool
     assert rig.authorizer.authorize(call) is floor
@@ -274,7 +274,7 @@ def test_step_that_changes_its_traits_later_is_asked() -> None:
 
 def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:
     authorizer = Rig(offer("s", ["read"])).authorizer
-    held = decision(PolicyAction.CONFIRM, "danger")
+    held = make_decision(PolicyAction.CONFIRM, "danger")
     asked: list[str] = []
 
     def watch(call: Call, found: Decision) -> Decision:

@@ -210,7 +210,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         before = kid_shown(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
-        await root.tokens.look()
+        await root.tokens.refresh()
         for secret in (DEPUTY, OWNER):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
@@ -331,7 +331,7 @@ def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path,
             server.habit = refuse
             refused = await call(root, DEPUTY, "shop.cancelled")
             assert refused["code"] == -31020
-            assert "refused the token that this node made (HTTP 403)" in refused["message"]
+            assert "rejected the hop token of this node (HTTP 403)" in refused["message"]
             assert len(server.requests) == before + 1
 
     play(scene, tmp_path)

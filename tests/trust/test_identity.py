@@ -16,10 +16,10 @@ from interlock.core.config import Config, TlsConfig, TokenConfig
 from interlock.core.config.trust import CertificateConfig, IntrospectionConfig, IssuerConfig
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CONFIG, InterlockError
-from interlock.trust.identity.claims import LEEWAY
+from interlock.trust.identity.claims import LEEWAY_SECONDS
 from interlock.trust.identity.component import CallerComplement, IdentityComponent
-from interlock.trust.identity.key_sets import PAUSE
-from interlock.trust.identity.revocation_watch import WRITE_USES
+from interlock.trust.identity.key_sets import UNKNOWN_KEY_PAUSE_SECONDS
+from interlock.trust.identity.revocation_watch import STORE_USES_SECONDS
 from tests.core.pipeline.rig import HandClock
 from tests.core.upstreams.oauth.authority import Authority
 from tests.trust.identities import Desk, desk, settled, with_authority
@@ -67,7 +67,7 @@ def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
     assert desk.caller(None, "local") == Caller("local", roles=("operators",), scopes=("admin",))
     assert desk.caller(desk.signer.token()).name == "corp:somebody"
     _, shown = desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert desk.caller(shown).name == "agent"
     edge = Credentials("192.0.2.7", certificate_names=("edge.example.com",))
     assert desk.identity.authenticator(edge).kind == "certificate"
@@ -92,7 +92,7 @@ def test_an_empty_config_is_as_open_as_ever(tmp_path: Path) -> None:
 def test_a_token_is_for_the_node_that_it_names(tmp_path: Path) -> None:
     desk = Desk(tmp_path, resource=None)
     here, there = "http://127.0.0.1:8420/mcp", "http://127.0.0.1:8421/mcp"
-    desk.identity.listening_at(here)
+    desk.identity.set_url(here)
     assert desk.caller(desk.signer.token(aud=here))
     assert "`aud`" in desk.refused(desk.signer.token(aud=there))
     desk.identity.configure(
@@ -117,13 +117,13 @@ def test_what_is_revoked_is_told_within_the_time_that_is_set(desk: Desk) -> None
     assert desk.revoked == [frozenset({"agent"})]
     assert "was revoked" in desk.refused(shown)
     assert "agent" not in desk.identity
-    desk.store.revoke_of_others("subject", "corp:somebody")
+    desk.store.revoke_external("subject", "corp:somebody")
     desk.clock.advance(1.0)
     assert desk.revoked[1:] == [frozenset({"corp:somebody"})]
     assert "was revoked" in desk.refused(signed)
     other = desk.signer.token(sub="other", jti="t-2")
     assert desk.caller(other).name == "corp:other"
-    desk.store.revoke_of_others("jti", "t-2")
+    desk.store.revoke_external("jti", "t-2")
     desk.clock.advance(1.0)
     assert desk.revoked[2:] == [frozenset({"corp:other"})]
     assert "was revoked" in desk.refused(other)
@@ -134,12 +134,12 @@ def test_what_is_revoked_is_told_within_the_time_that_is_set(desk: Desk) -> None
 
 def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
     _, shown = desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert desk.caller(shown)
     desk.store.path.unlink()
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert desk.revoked == [frozenset({"agent"})]
-    assert "Unknown bearer token" in desk.refused(shown)
+    assert "this API token is not known here" in desk.refused(shown)
     assert "is required" in desk.refused(None)
 
 
@@ -147,18 +147,18 @@ def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
 def test_whose_token_runs_out_is_told(desk: Desk) -> None:
     async def scene() -> None:
         _, shown = desk.store.create("agent", expires=NOW + 100)
-        desk.identity.watch.look()
+        desk.identity.watch.check()
         desk.caller(shown)
         desk.caller(desk.signer.token(exp=NOW + 50))
-        desk.now = NOW + 50 + LEEWAY
-        desk.identity.watch.look()
+        desk.now = NOW + 50 + LEEWAY_SECONDS
+        desk.identity.watch.check()
         assert desk.expired == [frozenset({"agent", "corp:somebody"})]
         assert desk.revoked == []
         # Who came with a new one in time is still there.
         desk.caller(desk.signer.token(exp=desk.now + 10, jti="a"))
         desk.caller(desk.signer.token(exp=desk.now + 500, jti="b"))
-        desk.now += 10 + LEEWAY
-        desk.identity.watch.look()
+        desk.now += 10 + LEEWAY_SECONDS
+        desk.identity.watch.check()
         assert len(desk.expired) == 1
         assert "corp:somebody" in desk.identity
 
@@ -168,11 +168,11 @@ def test_whose_token_runs_out_is_told(desk: Desk) -> None:
 def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
     async def scene() -> None:
         made, shown = desk.store.create("agent")
-        desk.identity.watch.look()
+        desk.identity.watch.check()
         desk.caller(shown)
         assert desk.store.find(made.id)[0].last_used is None
-        desk.now += WRITE_USES
-        desk.identity.watch.look()
+        desk.now += STORE_USES_SECONDS
+        desk.identity.watch.check()
         await desk.identity.close()
         assert desk.store.find(made.id)[0].last_used == NOW
 
@@ -180,7 +180,7 @@ def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
     # What the node wrote itself changes nothing for anybody.
     known = dict(desk.identity.authenticator._cache)
     assert known
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert desk.identity.authenticator._cache == known
 
 
@@ -198,18 +198,18 @@ def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, shown = desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     good = desk.store.path.read_bytes()
     desk.store.path.unlink()
     desk.store.path.write_bytes(b"broken" * 500)
-    desk.identity.watch.look()
-    desk.identity.watch.look()
+    desk.identity.watch.check()
+    desk.identity.watch.check()
     assert len([one for one in caplog.records if "cannot be used" in one.message]) == 1
     assert "cannot be used" in desk.identity.problems()[0]
     assert desk.caller(shown).name == "agent"
     desk.store.path.write_bytes(good)
     desk.store.revoke([made.id])
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert desk.identity.problems() == []
     assert "was revoked" in desk.refused(shown)
 
@@ -217,7 +217,7 @@ def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"issuers": [IssuerConfig(issuer="x")]}, "from nowhere"),
+        ({"issuers": [IssuerConfig(issuer="x")]}, "no https address for its keys"),
         ({"certificates": [CertificateConfig(name="a", san="b")]}, "tls.client_ca"),
         (
             {
@@ -237,7 +237,7 @@ def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
                     )
                 ]
             },
-            "pass for others",
+            "callers could be confused",
         ),
         (
             {
@@ -293,9 +293,9 @@ def test_a_caller_of_an_issuer_cannot_pass_for_one_of_the_node(tmp_path: Path) -
         desk.config_with([TokenConfig(name="ci", token="${env:T}")], issuers=[issuer])
     )
     desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     for name in ("ci", "agent", "local", "parent"):
-        assert "in another way" in desk.refused(desk.signer.token(sub=name))
+        assert "has other credentials" in desk.refused(desk.signer.token(sub=name))
     assert desk.caller(desk.signer.token(sub="else")).name == "else"
 
 
@@ -306,7 +306,7 @@ def test_one_issuer_cannot_pass_for_another(desk: Desk) -> None:
             issuer="https://public.example", jwks_file="public.json", prefix=prefix
         )
         for issuers in ([public, desk.issuer], [desk.issuer, public]):
-            with pytest.raises(InterlockError, match="pass for others"):
+            with pytest.raises(InterlockError, match="callers could be confused"):
                 desk.identity.check(desk.config_with(issuers=issuers))
     other = IssuerConfig(issuer="https://public.example", jwks_file="public.json", prefix="pub:")
     desk.identity.check(desk.config_with(issuers=[desk.issuer, other]))
@@ -320,13 +320,13 @@ def test_who_may_have_a_subserver_here(desk: Desk) -> None:
     desk.identity.configure(desk.config_with(tokens))
     made, _ = desk.store.create("meter", may=["register"])
     desk.store.create("agent")
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     desk.caller(desk.signer.token())
     found = {name for name in ("local", "ci", "edge", "meter", "agent", "corp:somebody", "x")
              if name in desk.identity.registrants}  # fmt: skip
     assert found == {"local", "edge", "meter", "corp:somebody"}
     desk.store.revoke([made.id])
-    desk.identity.watch.look()
+    desk.identity.watch.check()
     assert "meter" not in desk.identity.registrants
 
 
@@ -356,11 +356,11 @@ def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
         asked = len(authority.asked)
         assert shows(signed)().name == "corp:somebody"
         assert shows("opaque")().name == "app:robot"
-        with pytest.raises(InterlockError, match="not good any more"):
+        with pytest.raises(InterlockError, match="no introspection server accepts"):
             await settled(shows("made-up"))
         assert len(authority.asked) == asked + 1
         # A token of an issuer that nobody here knows is asked about, and refused.
-        with pytest.raises(InterlockError, match="not good any more"):
+        with pytest.raises(InterlockError, match="no introspection server accepts"):
             await settled(shows(signer.token()))
 
     with_authority(tmp_path, scene)
@@ -377,7 +377,7 @@ def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) ->
 
         assert (await settled(shows(signer))).name == "corp:somebody"
         signer.rotate("k2", overlap=False)
-        clock.now += PAUSE
+        clock.now += UNKNOWN_KEY_PAUSE_SECONDS
         assert (await settled(shows(signer))).name == "corp:somebody"
         # Strangers have the keys read once in a while only.
         asked = len(authority.asked)

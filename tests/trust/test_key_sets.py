@@ -15,12 +15,12 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.key_sets import (
-    KEPT_WITHOUT_NEWS,
-    LONGEST,
-    OVERLAP,
-    PAUSE,
-    REFRESH,
-    RETRY,
+    MAX_AGE_SECONDS,
+    MAX_DOCUMENT_BYTES,
+    OVERLAP_SECONDS,
+    REFRESH_SECONDS,
+    RETRY_SECONDS,
+    UNKNOWN_KEY_PAUSE_SECONDS,
     KeySet,
 )
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
@@ -45,7 +45,7 @@ class Desk:
     def key_set(self, **settings: Any) -> KeySet:
         settings.setdefault("issuer", self.authority.issuer)
         return KeySet(
-            IssuerConfig(**settings), self.folder, clock=lambda: self.now, on_lost=self._lost
+            IssuerConfig(**settings), self.folder, clock=lambda: self.now, on_removed=self._lost
         )
 
     def _lost(self) -> None:
@@ -68,19 +68,19 @@ def play(scene: Callable[[Desk], Awaitable[None]], folder: Path, path: str = "")
 def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
     async def scene(desk: Desk) -> None:
         keys = desk.key_set()
-        assert keys.due
+        assert keys.is_due
         assert keys.find("k1", "ES256") == []
-        unsettled = keys.ask()
+        unsettled = keys.request_refresh()
         assert unsettled is not None
         await unsettled.resolve()
         assert [one.kid for one in keys.find("k1", "ES256")] == ["k1"]
         assert keys.problem is None
-        assert not keys.due
+        assert not keys.is_due
         # They were just read: who asks for another learns at once that there is none.
         assert keys.find("k2", "ES256") == []
-        assert keys.ask() is None
-        desk.now += PAUSE
-        assert keys.ask() is not None
+        assert keys.request_refresh() is None
+        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
+        assert keys.request_refresh() is not None
         assert desk.asked() == 1
 
     play(scene, tmp_path, path)
@@ -96,8 +96,8 @@ def test_or_the_config_does(tmp_path: Path) -> None:
         assert keys.find("k1", "ES256")
         desk.signer.rotate("k2")
         (tmp_path / "keys.json").write_bytes(desk.signer.jwks())
-        desk.now += PAUSE
-        assert keys.ask() is not None
+        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
+        assert keys.request_refresh() is not None
         await keys.refresh()
         assert keys.find("k2", "ES256")
 
@@ -110,15 +110,15 @@ def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path)
         keys = desk.key_set()
         await keys.refresh()
         desk.signer.rotate("k2", overlap=False)
-        desk.now += PAUSE
+        desk.now += UNKNOWN_KEY_PAUSE_SECONDS
         await keys.refresh()
         assert keys.find("k2", "ES256")
         assert keys.find("k1", "ES256")
-        desk.now += OVERLAP - 1
+        desk.now += OVERLAP_SECONDS - 1
         assert keys.find("k1", "ES256")
         assert not desk.lost
         desk.now += 1
-        keys.sweep()
+        keys.remove_expired()
         assert desk.lost == 1
         assert keys.find("k1", "ES256") == []
         assert keys.find("k2", "ES256")
@@ -144,16 +144,16 @@ def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
     async def scene(desk: Desk) -> None:
         keys = desk.key_set()
         await keys.refresh()
-        desk.now += REFRESH
-        assert keys.due
+        desk.now += REFRESH_SECONDS
+        assert keys.is_due
         await desk.authority.stop()
         await keys.refresh()
         assert keys.problem is not None
         assert keys.find("k1", "ES256")
-        assert not keys.due
-        desk.now += RETRY
-        assert keys.due
-        desk.now += KEPT_WITHOUT_NEWS
+        assert not keys.is_due
+        desk.now += RETRY_SECONDS
+        assert keys.is_due
+        desk.now += MAX_AGE_SECONDS
         assert keys.find("k1", "ES256") == []
         assert desk.lost == 1
 
@@ -168,7 +168,7 @@ def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
         (lambda _: Reply(200, b"<html>"), "not a set of keys"),
         (lambda _: Reply(200, {"keys": 7}), "not a set of keys"),
         (lambda _: Reply(200, {"keys": [{"kty": "oct"}] * 101}), "more than 100"),
-        (lambda _: Reply(200, b" " * (LONGEST + 1)), "longer than"),
+        (lambda _: Reply(200, b" " * (MAX_DOCUMENT_BYTES + 1)), "longer than"),
     ],
 )
 def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
@@ -192,7 +192,7 @@ def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
         desk.authority.metadata["issuer"] = "https://other.example.com"
         keys = desk.key_set()
         await keys.refresh()
-        assert "somebody else" in (keys.problem or "")
+        assert "another issuer" in (keys.problem or "")
         desk.authority.metadata["issuer"] = desk.authority.issuer
         desk.authority.metadata["jwks_uri"] = "http://192.0.2.1/jwks"
         await keys.refresh()
@@ -215,7 +215,7 @@ def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None
             return await fetch(method, url, _, body)
 
         config = IssuerConfig(issuer="https://a.example")
-        keys = KeySet(config, tmp_path, clock=lambda: 0.0, ask=ask)
+        keys = KeySet(config, tmp_path, clock=lambda: 0.0, fetch=ask)
         await keys.refresh()
         assert "not https" in (keys.problem or "")
         assert not desk.asked()
@@ -226,7 +226,7 @@ def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None
 def test_an_issuer_that_never_answers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.trust.identity.key_sets.WITHIN", 0.05)
+    monkeypatch.setattr("interlock.trust.identity.key_sets.FETCH_TIMEOUT_SECONDS", 0.05)
 
     async def scene(desk: Desk) -> None:
         async def ask(
@@ -236,7 +236,7 @@ def test_an_issuer_that_never_answers_is_given_up(
             raise SignInProblem("never")
 
         keys = KeySet(
-            IssuerConfig(issuer="https://a.example"), tmp_path, clock=lambda: 0.0, ask=ask
+            IssuerConfig(issuer="https://a.example"), tmp_path, clock=lambda: 0.0, fetch=ask
         )
         await keys.refresh()
         assert keys.problem == "it took too long"
@@ -247,9 +247,9 @@ def test_an_issuer_that_never_answers_is_given_up(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"issuer": "somebody"}, "from nowhere"),
-        ({"issuer": "http://login.example.com"}, "plain http"),
-        ({"issuer": "x", "jwks_url": "http://login.example.com/jwks"}, "plain http"),
+        ({"issuer": "somebody"}, "no https address for its keys"),
+        ({"issuer": "http://login.example.com"}, "no https address"),
+        ({"issuer": "x", "jwks_url": "http://login.example.com/jwks"}, "no https address"),
         ({"issuer": "x", "jwks_file": "missing.json"}, "No such file"),
         ({"issuer": "x", "jwks_file": "bad.json"}, "not a set of keys"),
         ({"issuer": "x", "jwks_file": "bad.json", "jwks_url": "https://a/b"}, "keep one"),

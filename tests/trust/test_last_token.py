@@ -6,7 +6,7 @@ import pytest
 
 from interlock.core.call import Call, Caller
 from interlock.protocol.mcp import RESOURCES_READ
-from interlock.trust.hop_tokens import LONGEST_LIFE
+from interlock.trust.hop_tokens import MAX_TOKEN_SECONDS
 from tests.core.pipeline.calls import LOCAL, SESSION
 from tests.trust.test_minting import OWNER, World, call_of, tool
 
@@ -47,7 +47,7 @@ def test_the_token_that_was_sent_last_is_made_anew_in_time(world: World) -> None
     one = call_of(deadline=0.0)
     first = stamp(one)
     assert stamp(one) is first
-    world.clock.now += LONGEST_LIFE / 2 + 1
+    world.clock.now += MAX_TOKEN_SECONDS / 2 + 1
     assert stamp(one) != first
     nobody = call_of(Caller(""))
     assert stamp(nobody) == b""

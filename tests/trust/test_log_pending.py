@@ -27,6 +27,6 @@ def test_it_names_a_node_that_is_not_at_the_default_address(
     pending = approval()
     with caplog.at_level(logging.INFO, "interlock"):
         log_pending(pending, node_option(listen))
-        log_pending(pending.step(APPROVED), node_option(listen))
+        log_pending(pending.with_state(APPROVED), node_option(listen))
     [record] = caplog.records
     assert record.getMessage().endswith(f": interlock approve {pending.id}{options}")

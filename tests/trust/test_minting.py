@@ -21,8 +21,8 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.protocol.mcp import RESOURCES_READ
 from interlock.protocol.scopes import is_subset, scopes_cover
 from interlock.trust.hop_tokens import (
-    LEEWAY,
-    LONGEST_LIFE,
+    LEEWAY_SECONDS,
+    MAX_TOKEN_SECONDS,
     HopTokenMinter,
     HopTokenReader,
     HopTokens,
@@ -67,7 +67,7 @@ class World:
 
     def stamp(self, prefix: str = "edge.") -> HopTokens:
         return HopTokens(
-            self.minter, CHILD, issuer=lambda: NODE, shape=lambda token: token.encode(),
+            self.minter, CHILD, issuer=lambda: NODE, encode=lambda token: token.encode(),
             prefix=prefix,
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ def test_a_clock_between_two_seconds_makes_nothing_longer(world: World) -> None:
     world.token(call_of(deadline=math.inf))
     world.token(call_of(deadline=world.clock.now + 59.9))
     for claims, most in zip(world.signed, (900, 59.9), strict=True):
-        assert claims["exp"] - claims["iat"] <= LONGEST_LIFE
+        assert claims["exp"] - claims["iat"] <= MAX_TOKEN_SECONDS
         assert claims["exp"] <= world.clock.wall() + most
         assert claims["exp"] == int(claims["exp"])
 
@@ -277,7 +277,7 @@ def test_the_nodes_own_token_lists_and_nothing_more(world: World) -> None:
     stamp = world.stamp()
     own = stamp.node_header_line()
     assert stamp.node_header_line() is own
-    world.clock.now += LONGEST_LIFE / 2 + 1
+    world.clock.now += MAX_TOKEN_SECONDS / 2 + 1
     assert stamp.node_header_line() is not own
     assert [one["scope"] for one in world.signed] == ["read", "read"]
     assert world.signed[0]["sub"] == NODE
@@ -288,9 +288,9 @@ def test_however_many_callers_there_are_few_tokens_are_kept(world: World) -> Non
     world.minter._sign = lambda claims: claims["jti"]
     for number in range(10_500):
         stamp(call_of(Caller(f"c{number}")))
-    assert len(stamp._kept) <= 10_000
-    stamp.forget()
-    assert not stamp._kept
+    assert len(stamp._tokens) <= 10_000
+    stamp.clear()
+    assert not stamp._tokens
 
 
 # -- read
@@ -298,15 +298,17 @@ def test_however_many_callers_there_are_few_tokens_are_kept(world: World) -> Non
 
 def test_who_sends_none_is_the_parent_itself_unless_one_is_demanded(world: World) -> None:
     assert world.read(None) is None
-    world.tokens = HopTokenReader(lambda: world.above, wall_clock=world.clock.wall, demanded=True)
-    world.refuses(None, "it came without one")
+    world.tokens = HopTokenReader(
+        lambda: world.above, wall_clock=world.clock.wall, is_required=True
+    )
+    world.refuses(None, "the call has none")
 
 
 def test_a_token_is_looked_at_once_and_over_when_it_is_over(world: World) -> None:
     token = world.token(call_of())
     first = world.read(token)
     assert world.read(token) is first
-    world.clock.now += 60 + LEEWAY - 0.1
+    world.clock.now += 60 + LEEWAY_SECONDS - 0.1
     assert world.read(token) is first
     world.clock.now += 0.2
     world.refuses(token, "it has expired")
@@ -317,20 +319,20 @@ def test_what_the_keys_of_before_have_signed_is_good_until_they_are_gone(world: 
     assert world.read(old) is not None
     world.keys.rotate()
     new = world.token(call_of())
-    world.refuses(new, "a key that the node above has not shown")
+    world.refuses(new, "a key that the parent node has not published")
     world.above = ParentIssuer(NODE, CHILD, world.keys.jwks())
     assert world.read(new) == world.read(old)
     world.above = ParentIssuer(NODE, CHILD, SigningKeys(None, wall_clock=world.clock.wall).jwks())
-    world.refuses(old, "a key that the node above has not shown")
+    world.refuses(old, "a key that the parent node has not published")
 
 
 def test_without_a_parent_or_its_keys_no_token_is_good(world: World) -> None:
     token = world.token(call_of())
     for nothing in (b"", b"{", b"[]", b'{"keys":[{}]}', b'{"keys":7}', b" " * 40_000):
         world.above = ParentIssuer(NODE, CHILD, nothing)
-        world.refuses(token, "has not shown")
+        world.refuses(token, "has not published")
     world.above = None
-    world.refuses(token, "nobody is above")
+    world.refuses(token, "this node has no parent")
 
 
 def claims_of(world: World, **changed: Any) -> dict[str, Any]:
@@ -349,25 +351,25 @@ def claims_of(world: World, **changed: Any) -> dict[str, Any]:
         ({"aud": NODE}, "for another node"),
         ({"aud": [CHILD, NODE]}, "for another node"),
         ({"aud": None}, "for another node"),
-        ({"iss": CHILD}, "another node made it"),
-        ({"iss": None}, "another node made it"),
-        ({"exp": None}, "no `exp`"),
-        ({"exp": "tomorrow"}, "no `exp`"),
-        ({"exp": True}, "no `exp`"),
-        ({"exp": 1e300}, "no `exp`"),
+        ({"iss": CHILD}, "another node issued it"),
+        ({"iss": None}, "another node issued it"),
+        ({"exp": None}, "no valid `exp`"),
+        ({"exp": "tomorrow"}, "no valid `exp`"),
+        ({"exp": True}, "no valid `exp`"),
+        ({"exp": 1e300}, "no valid `exp`"),
         ({"exp": 1}, "has expired"),
-        ({"iat": None}, "no `iat`"),
-        ({"iat": 1_900_000_000}, "not good yet"),
+        ({"iat": None}, "no valid `iat`"),
+        ({"iat": 1_900_000_000}, "not valid yet"),
         ({"exp": 1_800_000_500 + 901}, "more than 15 minutes"),
         ({"iat": 1}, "more than 15 minutes"),
-        ({"sub": None}, "no `sub`"),
-        ({"sub": ""}, "no `sub`"),
-        ({"sub": ["owner"]}, "no `sub`"),
-        ({"client_id": 7}, "no `client_id`"),
+        ({"sub": None}, "no valid `sub`"),
+        ({"sub": ""}, "no valid `sub`"),
+        ({"sub": ["owner"]}, "no valid `sub`"),
+        ({"client_id": 7}, "no valid `client_id`"),
         ({"scope": None}, "no `scope`"),
         ({"scope": ["read"]}, "no `scope`"),
-        ({"scope": "read everything"}, "`scope` cannot be read"),
-        ({"sub_exp": "never"}, "no `sub_exp`"),
+        ({"scope": "read everything"}, "`scope` cannot be parsed"),
+        ({"sub_exp": "never"}, "no valid `sub_exp`"),
     ],
 )
 def test_a_token_that_says_something_else_is_refused(
@@ -473,7 +475,7 @@ def of_no_object(world: World) -> str:
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_forged_token_is_good(world: World, forge: Callable[[World], str]) -> None:
-    world.refuses(forge(world), "is not good")
+    world.refuses(forge(world), "is not valid")
 
 
 @given(st.data())
@@ -490,10 +492,10 @@ def test_no_byte_of_a_token_can_be_changed(data: st.DataObject) -> None:
         with contextlib.suppress(InterlockError):
             assert world.read(forged) == world.read(token)
     else:
-        world.refuses(forged, "is not good")
+        world.refuses(forged, "is not valid")
 
 
 def test_many_tokens_are_read_and_few_are_kept(world: World) -> None:
-    world.tokens._kept = {str(number): world.tokens._kept for number in range(10_000)}  # type: ignore[misc]
+    world.tokens._verified = {str(number): world.tokens._verified for number in range(10_000)}  # type: ignore[misc]
     assert world.read(world.token(call_of())) is not None
-    assert len(world.tokens._kept) == 1
+    assert len(world.tokens._verified) == 1

@@ -18,10 +18,10 @@ from interlock.core.config.trust import ApprovalsConfig
 from interlock.errors import PROOF_INVALID, UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.proofs import PASSKEY, PREFIX, Anchors, Proofs
 from interlock.trust.operators.operators import (
-    QUESTION_SECONDS,
+    CHALLENGE_SECONDS,
     SESSION_SECONDS,
     Operators,
-    enrolled_key,
+    enrol_key,
     page_base,
     page_origins,
 )
@@ -51,7 +51,7 @@ def operators(tmp_path: Path, clock: Clock) -> Operators:
     anchors = Anchors(ApprovalsConfig(), environ={}, base_dir=tmp_path, enrolled=one.anchors)
     one.watch.anchors = anchors
     one.proofs = Proofs(anchors)
-    one.proofs.look = one.watch.look
+    one.proofs.refresh = one.watch.refresh
     one.proofs.register(PASSKEY, one.passkeys)
     return one
 
@@ -82,7 +82,7 @@ def answer(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> 
 
 def refused(operators: Operators, nonce: str, proof: str) -> None:
     with pytest.raises(InterlockError) as caught:
-        asyncio.run(operators.admit(nonce, proof))
+        asyncio.run(operators.sign_in(nonce, proof))
     assert caught.value.failure is PROOF_INVALID
 
 
@@ -122,7 +122,7 @@ def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any
         asyncio.run(operators.enrol(json.dumps({"code": code, "key": key}).encode()))
     assert operators.store.all() == []
     # And the code is as good as before.
-    assert operators.store.invited(code) is not None
+    assert operators.store.find_invitation(code) is not None
 
 
 @pytest.mark.parametrize("asked", [b"", b"[]", b"{}", b'{"code":1}', b"[" * 5000, b'{"x":"\xff"}'])
@@ -183,13 +183,15 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
     operators.store._clock = watch._now = lambda: now[0]
     recorded: list[tuple[str, ...]] = []
     watch.on_change = lambda *words: recorded.append(words)
-    watch._watches = True
+    watch._is_started = True
     watch.recovery_delay = 100.0
-    one = enrolled_key(key_and_jwk()[1], Invitation("dora"))
-    refused = operators.store.ask(enrolled_key(key_and_jwk()[1], Invitation("eve")), recovery=True)
-    asked = operators.store.ask(one, recovery=True)
+    one = enrol_key(key_and_jwk()[1], Invitation("dora"))
+    refused = operators.store.add_pending(
+        enrol_key(key_and_jwk()[1], Invitation("eve")), recovery=True
+    )
+    asked = operators.store.add_pending(one, recovery=True)
     asyncio.run(operators.refresh())
-    asyncio.run(operators.refuse_enrolment(refused.id))
+    asyncio.run(operators.reject_enrolment(refused.id))
     assert ("dora (key)", "recovery requested", f"enrolment:{asked.id}") in recorded
     assert "recovery requested" in caplog.text
     (notice,) = watch.notices()
@@ -209,22 +211,22 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
 def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: Clock) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
-    question = operators.question()
-    session = asyncio.run(operators.admit(question["nonce"], answer(key, question)))
-    assert operators.known(session) == "chief"
+    question = operators.new_challenge()
+    session = asyncio.run(operators.sign_in(question["nonce"], answer(key, question)))
+    assert operators.session_operator(session) == "chief"
     clock.now += SESSION_SECONDS
     with pytest.raises(InterlockError) as caught:
-        operators.known(session)
+        operators.session_operator(session)
     assert caught.value.failure is UNAUTHENTICATED
 
 
 def test_an_answer_is_good_once_soon_and_for_this_node(operators: Operators, clock: Clock) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
-    question = operators.question()
+    question = operators.new_challenge()
     proof = answer(key, question)
     refused(operators, "another", proof)
-    asyncio.run(operators.admit(question["nonce"], proof))
+    asyncio.run(operators.sign_in(question["nonce"], proof))
     refused(operators, question["nonce"], proof)
     for changes in (
         {"aud": "node-2"},
@@ -232,12 +234,12 @@ def test_an_answer_is_good_once_soon_and_for_this_node(operators: Operators, clo
         {"args_sha256": "0"},
         {"decision": "refuse"},
     ):
-        question = operators.question()
+        question = operators.new_challenge()
         refused(operators, question["nonce"], answer(key, question, **changes))
-    question = operators.question()
+    question = operators.new_challenge()
     refused(operators, question["nonce"], answer(Ed25519PrivateKey.generate(), question))
-    question = operators.question()
-    clock.now += QUESTION_SECONDS
+    question = operators.new_challenge()
+    clock.now += CHALLENGE_SECONDS
     refused(operators, question["nonce"], answer(key, question))
 
 
@@ -247,16 +249,19 @@ def test_a_passkey_looks_too(operators: Operators) -> None:
     made = soft.created(code)
     sent = {name: getattr(made, name) for name in made.__struct_fields__}
     asyncio.run(operators.enrol(json.dumps({"code": code, "passkey": sent}).encode()))
-    question = operators.question()
+    question = operators.new_challenge()
     proof = soft.proof(NODE, "inbox", question["nonce"])
     assert proof.startswith(PREFIX)
-    assert operators.known(asyncio.run(operators.admit(question["nonce"], proof))) == "bea"
+    assert (
+        operators.session_operator(asyncio.run(operators.sign_in(question["nonce"], proof)))
+        == "bea"
+    )
 
 
 def test_who_may_confirm_some_tools_only_does_not_see_all(operators: Operators) -> None:
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk, tools=("shop.*",))
-    question = operators.question()
+    question = operators.new_challenge()
     refused(operators, question["nonce"], answer(key, question))
 
 

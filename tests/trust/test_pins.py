@@ -42,12 +42,14 @@ class Node:
         self.rig = Rig()
         self.catalog = self.rig.catalog
         self._loop: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.keeper = NodePinStore(PinStore(path), self._loop.put, every=1000.0, clock=lambda: 7.0)
+        self.keeper = NodePinStore(
+            PinStore(path), self._loop.put, interval=1000.0, clock=lambda: 7.0
+        )
         self.heard: list[HeldTool] = []
         self.pins = Pins(self.catalog, self.keeper, mode, on_held=self.heard.append)
-        self.keeper.on_changed = self.pins.changed
+        self.keeper.on_changed = self.pins.apply_changes
         self.keeper.start()
-        self.rig.authorizer.install(pins_step(self.pins.refuse_held, self.pins.held))
+        self.rig.authorizer.install(pins_step(self.pins.reject_held, self.pins.held))
         for one in offers:
             self.post(one)
 
@@ -80,11 +82,11 @@ class Node:
     def elsewhere(self, what: Callable[[PinStore], Any]) -> None:
         """Somebody else writes, and the node hears of it."""
         assert self.path is not None
-        self.keeper.look().wait(PATIENCE)
+        self.keeper.sync().wait(PATIENCE)
         other = PinStore(self.path)
         what(other)
         other.close()
-        self.keeper.look()
+        self.keeper.sync()
         self._loop.get(timeout=PATIENCE)()
 
     def accept(self, name: str = "files.delete") -> None:
@@ -109,7 +111,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def node(path: Path) -> Iterator[Node]:
     one = Node(path, "approved", files())
-    one.pins.approved(one.tool(), "ada")
+    one.pins.on_approved_tool(one.tool(), "ada")
     yield one
     one.keeper.close()
 
@@ -279,7 +281,7 @@ def test_two_upstreams_with_one_name(node: Node) -> None:
 
 def test_forgetting_lets_it_change(node: Node) -> None:
     node.post(files(BAD))
-    node.elsewhere(lambda store: store.forget("files.delete"))
+    node.elsewhere(lambda store: store.remove("files.delete"))
     assert node.refusal() is None
     assert "files.delete" in node.listed
 
@@ -291,9 +293,9 @@ def test_only_what_was_approved_is_pinned(path: Path) -> None:
     node = Node(path, "approved", files())
     node.post(files(BAD))
     assert node.refusal() is None
-    node.pins.approved(node.tool(), "ada")
+    node.pins.on_approved_tool(node.tool(), "ada")
     # A second approval is no other one.
-    node.pins.approved(node.tool(), "bert")
+    node.pins.on_approved_tool(node.tool(), "bert")
     node.post(files())
     assert node.refusal() is not None
     settled(node)
@@ -329,7 +331,7 @@ def test_off(node: Node) -> None:
     node.pins.configure("off")
     assert node.refusal() is None
     assert not node.pins.held
-    node.pins.approved(node.tool("files.list"), "ada")
+    node.pins.on_approved_tool(node.tool("files.list"), "ada")
     node.pins.configure("approved")
     # What was pinned stays pinned.
     assert node.refusal() is not None
@@ -344,7 +346,7 @@ def test_the_nodes_own_tools_are_never_pinned(path: Path) -> None:
     node = Node(path, "first_seen")
     node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="One.")]))
     node.catalog.publish(read_builtin_offering(None, [definition("dropped", description="Two.")]))
-    node.pins.approved(node.tool("dropped"), "ada")
+    node.pins.on_approved_tool(node.tool("dropped"), "ada")
     assert node.listed == ["dropped"]
     settled(node)
     store = PinStore(path)
@@ -355,7 +357,7 @@ def test_the_nodes_own_tools_are_never_pinned(path: Path) -> None:
 def test_a_server_that_is_shown_as_itself(path: Path) -> None:
     node = Node(path, "approved", files(expose="transparent"))
     node.rig.pipeline.transparent_upstream = "files"
-    node.pins.approved(node.tool("delete"), "ada")
+    node.pins.on_approved_tool(node.tool("delete"), "ada")
     node.post(files(BAD, expose="transparent"))
     error = node.rig.refused(tool_call("delete"))
     assert error.failure is TOOL_HELD
@@ -408,7 +410,7 @@ def test_what_is_listed_and_called_is_what_was_accepted(steps: list[tuple[str, i
             if tool is None:
                 continue
             if step == "approve" and mode != "off" and accepted is None:
-                node.pins.approved(tool, "ada")
+                node.pins.on_approved_tool(tool, "ada")
                 accepted = tool.description
             free = mode == "off" or accepted is None or tool.description == accepted
             assert ("files.delete" in node.listed) == free

@@ -19,7 +19,7 @@ from interlock.protocol.mcp import (
 )
 from interlock.protocol.mcpax import encode_error
 from interlock.protocol.scopes import LEVELS
-from interlock.trust.scopes import check_other_scopes, check_scopes, level_of, prefix_of
+from interlock.trust.scopes import check_method_scopes, check_scopes, name_prefix, required_level
 from tests.core.catalog.offers import definition, offer, prompt, resource
 from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
 
@@ -60,7 +60,7 @@ AT = {
 )
 def test_what_a_call_implies(one: Tool, level: str) -> None:
     """The larger of what the tool says and of what it does."""
-    assert level_of(one) == level
+    assert required_level(one) == level
 
 
 @pytest.mark.spec("AX-10.2-3", "AX-10.2-2")
@@ -195,14 +195,14 @@ def test_reading_takes_a_scope_too(
 ) -> None:
     call = other(verb, name, upstream, scopes)
     if passes:
-        check_other_scopes(call, catalog, {})
+        check_method_scopes(call, catalog, {})
         return
     with pytest.raises(InterlockError, match="lacks the scope read:") as caught:
-        check_other_scopes(call, catalog, {})
+        check_method_scopes(call, catalog, {})
     assert caught.value.failure is FORBIDDEN
 
 
 def test_what_names_begin_with(catalog: Catalog) -> None:
-    assert prefix_of("shop", catalog) == "infra.shop."
-    assert prefix_of("bare", catalog) == "bare."
-    assert prefix_of("nobody", catalog) == ""
+    assert name_prefix("shop", catalog) == "infra.shop."
+    assert name_prefix("bare", catalog) == "bare."
+    assert name_prefix("nobody", catalog) == ""

@@ -383,7 +383,7 @@ class Node:
         url = await self.listeners.listen()
         self.revocation.sweep()
         identity = self.trust.identity
-        identity.listening_at(url)
+        identity.set_url(url)
         for feature in self._features.values():
             feature.on_listening(url)
         await identity.start()
@@ -501,7 +501,7 @@ class Node:
             tasks=len(asyncio.all_tasks()),
             journal=self.journal_health,
             held=sorted(held.tool for held in self.trust.pins.held.values()),
-            waiting=self.trust.waiting,
+            waiting=self.trust.pending_count,
             policy=self.trust.policy.version,
             problems=problems,
         )

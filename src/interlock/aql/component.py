@@ -244,12 +244,12 @@ class Aql(FeatureComponent):
         tasks = pipeline.tasks
         tasks.install_finder(ExecutionTasks(self.executions, tasks.seal_id).find)
         upstreams[BUILTIN_KEY] = self.builtin_upstream
-        authorizer.judge_own_operations(
-            free=self.builtin_upstream.free, floors=FLOORS, firm_floors=FIRM_FLOORS
+        authorizer.set_operation_rules(
+            exempt=self.builtin_upstream.free, minimums=FLOORS, fixed=FIRM_FLOORS
         )
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
         authorizer.install(self._danger, self.safety.decision_step)
-        approving.approvals.set_wait_times(self._approval_timeout)
+        approving.approvals.set_timeouts(self._approval_timeout)
         pipeline.install_operations(
             ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )

@@ -33,7 +33,7 @@ from interlock.trust.approvals.record import (
     PENDING,
     VOID,
     Approval,
-    whole,
+    review_call,
 )
 from interlock.trust.approvals.response import OPERATORS_ENROLLED
 from interlock.trust.approvals.service import Approvals
@@ -365,7 +365,7 @@ class ConfirmationTokens:
         try:
             if not params["approve"]:
                 reason = str(params.get("reason") or "")
-                await self._approvals.refuse(
+                await self._approvals.reject(
                     record.id, proof=proof, reason=reason, presented_by=caller
                 )
                 return {"confirmation_token": masked_token, "status": "refused"}
@@ -394,7 +394,7 @@ class ConfirmationTokens:
 def _digest(call: Call, operation: Operation) -> str:
     """Return the digest that an approval of the call would have."""
     assert call.caller is not None
-    return whole(call, operation.tool).digest
+    return review_call(call, operation.tool).digest
 
 
 def invalid_token_error() -> AqlError:

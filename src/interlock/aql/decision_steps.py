@@ -17,20 +17,20 @@ from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
-from interlock.trust.policy.decision import Decision, PolicyAction, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 
 _MAX_PARAMETERS_CHARACTERS: Final = 200
 _CONFIRM: Final = "danger:confirm"
 _VERIFY: Final = "danger:verify"
 
 _DECISIONS: Final = {
-    Danger.DESTRUCTIVE: decision(
+    Danger.DESTRUCTIVE: make_decision(
         PolicyAction.CONFIRM, _CONFIRM, "It is destructive: an operator must confirm it."
     ),
-    Danger.DANGEROUS: decision(
+    Danger.DANGEROUS: make_decision(
         PolicyAction.VERIFY, _VERIFY, "It is dangerous: an operator must verify it."
     ),
-    Danger.FORBIDDEN: decision(
+    Danger.FORBIDDEN: make_decision(
         PolicyAction.VERIFY, _VERIFY, "It is forbidden unless an operator verifies it."
     ),
 }
@@ -247,7 +247,7 @@ def journal_observer(audit: ChangeJournal) -> DangerObserver:
 DecisionFunction = Callable[[Call, Decision], Decision]
 """Makes a decision stricter. Raises InterlockError."""
 
-QUOTA_PAUSED: Final = decision(
+QUOTA_PAUSED: Final = make_decision(
     PolicyAction.CONFIRM, "aql:quota", "A quota is paused: an operator must approve each call."
 )
 
@@ -297,12 +297,16 @@ class CallLimitStep:
 # The minimum decisions of built-in operations, whatever the rules allow.
 
 FLOORS: Final[dict[str, Decision]] = {
-    "execute_agent": decision(
+    "execute_agent": make_decision(
         PolicyAction.CONFIRM, "default:aql", "A started agent acts on its own."
     ),
-    UNBLOCK: decision(PolicyAction.VERIFY, "aql:unblock", "An operator must unblock the agent."),
-    CONTINUE: decision(PolicyAction.CONFIRM, "aql:quota", "A quota is paused."),
-    PROCEED: decision(PolicyAction.CONFIRM, "aql:proceed", "An operator must approve this step."),
+    UNBLOCK: make_decision(
+        PolicyAction.VERIFY, "aql:unblock", "An operator must unblock the agent."
+    ),
+    CONTINUE: make_decision(PolicyAction.CONFIRM, "aql:quota", "A quota is paused."),
+    PROCEED: make_decision(
+        PolicyAction.CONFIRM, "aql:proceed", "An operator must approve this step."
+    ),
 }
 FIRM_FLOORS: Final = frozenset({UNBLOCK, PROCEED, CONTINUE})
 """Operations whose minimum decision no rule of the config can lower."""

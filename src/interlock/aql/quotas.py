@@ -48,7 +48,7 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.trust.approvals.response import needed_below
+from interlock.trust.approvals.response import read_child_approval
 
 # The limits and quotas of an operation, and their texts. Pure functions.
 
@@ -196,7 +196,7 @@ def counts_as_used(call: Call, outcome: Outcome | None) -> bool:
 
     A caller repeats a held call once it is approved, and the repeated call counts.
     """
-    return call.is_dispatched and (outcome is None or needed_below(outcome.result) is None)
+    return call.is_dispatched and (outcome is None or read_child_approval(outcome.result) is None)
 
 
 class RetryAfterTable:

@@ -152,7 +152,7 @@ class Relations:
         caller = call.caller
         if caller is None:
             return []
-        possible_decisions = self._authorizer.policy.standing(caller, tool)
+        possible_decisions = self._authorizer.policy.plan_tool(caller, tool)
         if isinstance(possible_decisions, Decision):
             return [possible_decisions.rule]
         names = [rule.decision.rule for rule in possible_decisions.conditional]

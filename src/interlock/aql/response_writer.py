@@ -52,7 +52,11 @@ from interlock.protocol.mcp import (
     summarize_result,
 )
 from interlock.protocol.mcpax import STATUS
-from interlock.trust.approvals.response import URL_FIRST, kept_at, needed_below
+from interlock.trust.approvals.response import (
+    URL_REQUIRED_CODE,
+    read_child_approval,
+    read_executed_at,
+)
 
 # The data of a response with the requested fields, or a page of a list. Pure functions.
 
@@ -350,7 +354,7 @@ class ResponseWriter:
     # -- failure
 
     def _is_mcp_error(self, error: InterlockError) -> bool:
-        if isinstance(error, UpstreamResponseError) and error.code == URL_FIRST:
+        if isinstance(error, UpstreamResponseError) and error.code == URL_REQUIRED_CODE:
             return True
         return not isinstance(error, AqlError) and error.failure.name in _MCP_ERRORS
 
@@ -361,7 +365,7 @@ class ResponseWriter:
             and isinstance(call.operation_request, AqlRequest)
             and _STATUS in result
             and _is_trusted_pending_result(call, outcome)
-            and needed_below(result) is not None
+            and read_child_approval(result) is not None
         ):
             approval_report = self._tokens.report_pending(call, result)
             if approval_report is not None:
@@ -378,7 +382,7 @@ class ResponseWriter:
 
     def _describe_earlier_call(self, call: Call, result: bytes) -> dict[str, Any] | None:
         """Describe the earlier call that a result belongs to. None: it belongs to this call."""
-        executed_at = kept_at(result, call.approval_id)
+        executed_at = read_executed_at(result, call.approval_id)
         if not executed_at:
             return None
         earlier_result = {"approval_id": call.approval_id, "executed_at": executed_at}

@@ -26,11 +26,11 @@ from interlock.protocol.mcpx_terms import GUEST
 from interlock.trust.approvals.proofs import APPROVE, OPERATOR, PASSKEY, REFUSE
 from interlock.trust.approvals.record import (
     APPROVED,
+    ARGUMENTS_REMOVED,
     CONFIRM,
-    NOT_SHOWN,
     REFUSED,
     Approval,
-    canonical,
+    encode_canonical,
 )
 
 LOCAL: Final = "local"
@@ -93,7 +93,9 @@ def is_decision(approval: Approval) -> bool:
         return False
     # A rule knows only arguments, so it cannot replace a decision that depended on more.
     return (
-        approval.upstream != BUILTIN_KEY and approval.shown != NOT_SHOWN and not approval.meta_shown
+        approval.upstream != BUILTIN_KEY
+        and approval.shown != ARGUMENTS_REMOVED
+        and not approval.meta_shown
     )
 
 
@@ -147,20 +149,26 @@ def encode_arguments(shown: bytes) -> bytes:
     """Return the stored form of arguments. Operators saw them in full; what looks like a secret
     is not stored."""
     value = _shorten(without_secrets(redact_value(json.loads(shown))))
-    encoded = canonical(value)
+    encoded = encode_canonical(value)
     if len(encoded) <= MAX_ARGUMENT_BYTES or not isinstance(value, dict):
-        return encoded if len(encoded) <= MAX_ARGUMENT_BYTES else canonical(_placeholder(encoded))
+        return (
+            encoded
+            if len(encoded) <= MAX_ARGUMENT_BYTES
+            else encode_canonical(_placeholder(encoded))
+        )
     # Remove the largest members first: paths are short, and file contents are long.
-    sizes = {name: len(canonical(member)) for name, member in value.items()}
+    sizes = {name: len(encode_canonical(member)) for name, member in value.items()}
     total = len(encoded)
     for name in sorted(sizes, key=lambda member: -sizes[member]):
         if total <= MAX_ARGUMENT_BYTES:
             break
-        placeholder = _placeholder(canonical(value[name]))
-        total -= sizes[name] - len(canonical(placeholder))
+        placeholder = _placeholder(encode_canonical(value[name]))
+        total -= sizes[name] - len(encode_canonical(placeholder))
         value[name] = placeholder
-    encoded = canonical(value)
-    return encoded if len(encoded) <= MAX_ARGUMENT_BYTES else canonical(_placeholder(encoded))
+    encoded = encode_canonical(value)
+    return (
+        encoded if len(encoded) <= MAX_ARGUMENT_BYTES else encode_canonical(_placeholder(encoded))
+    )
 
 
 def _shorten(value: Any) -> Any:

@@ -16,10 +16,10 @@ from interlock.core.call import Call
 from interlock.core.config import LearnedRule
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
-from interlock.trust.approvals.record import brought_along, exact
+from interlock.trust.approvals.record import forwarded_meta, parse_exact
 from interlock.trust.policy.attributes import read_arguments
-from interlock.trust.policy.decision import Decision, PolicyAction, decision
-from interlock.trust.policy.policy import about_call
+from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
+from interlock.trust.policy.policy import condition_attributes
 
 JOURNAL_METHOD: Final = "learned"
 """The method of its entries in the journal."""
@@ -43,7 +43,7 @@ class _RuleDecision:
         self.compiled = CompiledRule(rule)
         self.denies = rule.then == "deny"
         action = PolicyAction.DENY if self.denies else PolicyAction.ALLOW
-        self.decision: Decision = decision(action, f"{RULE_PREFIX}{rule.name}", rule.reason)
+        self.decision: Decision = make_decision(action, f"{RULE_PREFIX}{rule.name}", rule.reason)
 
 
 class LearnedRules:
@@ -58,19 +58,19 @@ class LearnedRules:
             for tool in rule_decision.compiled.rule.tools:
                 self._by_tool.setdefault(tool, []).append(rule_decision)
 
-    def __call__(self, call: Call, decision: Decision) -> Decision:
+    def __call__(self, call: Call, make_decision: Decision) -> Decision:
         """Return the decision about a call that would wait for confirmation. Raises
         InterlockError if a rule denies it."""
-        if decision.action is not _CONFIRM or call.method != TOOLS_CALL or call.approval_id:
+        if make_decision.action is not _CONFIRM or call.method != TOOLS_CALL or call.approval_id:
             # A call that an operator already approved needs no rule.
-            return decision
+            return make_decision
         route, caller = call.route, call.caller
         if route is None or caller is None or not is_known_by_name(caller):
             # A name that is not in any list does not identify a caller.
-            return decision
+            return make_decision
         rule_decisions = self._by_tool.get(route.canonical)
         if rule_decisions is None:
-            return decision
+            return make_decision
         context: Any = None
         is_context_read = False
         for rule_decision in rule_decisions:
@@ -81,12 +81,12 @@ class LearnedRules:
                 context, is_context_read = _make_context(call), True
             result = None if context is None else compiled.is_true_for(context)
             # An operator who accepted arguments has not seen additional content of this call.
-            if result and (rule_decision.denies or not brought_along(call, route)):
+            if result and (rule_decision.denies or not forwarded_meta(call, route)):
                 return self._apply(call, rule_decision)
             if result is None and rule_decision.denies:
                 # An operator may have rejected such a call: no other rule may allow it.
-                return decision
-        return decision
+                return make_decision
+        return make_decision
 
     def _apply(self, call: Call, rule_decision: _RuleDecision) -> Decision:
         rule = rule_decision.compiled.rule
@@ -114,8 +114,8 @@ def _make_context(call: Call) -> dict[str, Any] | None:
     assert call.caller is not None
     try:
         # Content that cannot be displayed was never approved by an operator.
-        exact(call.arguments)
-        return about_call(call, call.caller, read_arguments(call))
+        parse_exact(call.arguments)
+        return condition_attributes(call, call.caller, read_arguments(call))
     except InterlockError:
         # Ambiguous arguments: the approval gate reports the error.
         return None

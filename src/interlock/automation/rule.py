@@ -13,7 +13,7 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.config import LearnedRule
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.redaction import is_secret_key
-from interlock.trust.policy.attributes import DEEPEST
+from interlock.trust.policy.attributes import MAX_DEPTH
 
 _IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.label
 _STRING_LITERAL: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
@@ -55,7 +55,7 @@ def read_case(decision: HumanDecision) -> DecisionCase:
     if (
         type(arguments) is not dict
         or _ESCAPED_NUL in decision.arguments
-        or _is_deeper_than(arguments, DEEPEST)
+        or _is_deeper_than(arguments, MAX_DEPTH)
     ):
         # The policy cannot judge such a call either.
         return DecisionCase(decision, None)

@@ -115,7 +115,7 @@ def new(
       interlock keys new deputy --by chief
       interlock keys new ops --tool 'github.*'
     """
-    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.operators import enrol_key
     from interlock.trust.operators.store import Invitation
 
     operator_key.check_name(name)
@@ -150,7 +150,7 @@ def new(
     if store is not None:
         invitation = Invitation(name, tuple(tool or ()), caller or "")
         try:
-            pending = _enrol(store, enrolled_key(pem, invitation), signer, by_passphrase_file)
+            pending = _enrol(store, enrol_key(pem, invitation), signer, by_passphrase_file)
         except BaseException:
             # A key that is not enrolled would block the next attempt.
             operator_key.delete_key_files(private_path, public)
@@ -201,11 +201,11 @@ def list_keys(
     ]
     rows += [
         {
-            "name": operator.one.name,
-            "kind": f"{operator.one.kind} ({'recovery' if operator.recovery else 'pending'})",
+            "name": operator.enrolment.name,
+            "kind": f"{operator.enrolment.kind} ({'recovery' if operator.recovery else 'pending'})",
             "id": operator.id,
-            "tools": list(operator.one.tools),
-            "caller": operator.one.caller,
+            "tools": list(operator.enrolment.tools),
+            "caller": operator.enrolment.caller,
             "since": None,
             "counts": False,
         }
@@ -265,15 +265,15 @@ def enrol(
       interlock keys enrol chief
       interlock keys enrol chief --public chief.pub
     """
-    from interlock.trust.operators.operators import enrolled_key, local_base, page_base
-    from interlock.trust.operators.store import CODE_LASTS, Invitation
+    from interlock.trust.operators.operators import enrol_key, local_base, page_base
+    from interlock.trust.operators.store import CODE_SECONDS, Invitation
 
     operator_key.check_name(name)
     target = node_discovery.find_local_node(config, node)
     store = key_choice.open_operator_store(target)
     invitation = Invitation(name, tuple(tool or ()), caller or "")
     if public is not None:
-        enrolment = enrolled_key(public.read_bytes(), invitation)
+        enrolment = enrol_key(public.read_bytes(), invitation)
         pending = _enrol(
             store, enrolment, _choose_signing_key(store, target, by), by_passphrase_file
         )
@@ -292,7 +292,7 @@ def enrol(
     base = page_base(target.config, url) or local_base(url)
     code = store.invite(invitation)
     if json:
-        output.print_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})
+        output.print_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_SECONDS})
         return
     if summary is None:
         up_command = target.selector.up_command
@@ -300,7 +300,7 @@ def enrol(
             f"Note: no node is running at {target.config.listen}. Start it: {up_command}"
         )
     output.print_note(
-        f"Open this address in {name}'s browser within {int(CODE_LASTS) // 60} minutes. "
+        f"Open this address in {name}'s browser within {int(CODE_SECONDS) // 60} minutes. "
         "It works once:"
     )
     print(f"{base}/enrol#{code}")
@@ -338,9 +338,12 @@ def approve(
         if not output.confirm("Allow this key to approve calls?"):
             output.print_note("No decision was made.")
             raise typer.Exit(output.FAILED)
-    draft = store.draft(enrol=[pending.one])
+    draft = store.draft(enrol=[pending.enrolment])
     store.admit(pending.id, draft.entry, _sign(draft, path, passphrase_file))
-    print(f"{pending.one.name} is enrolled with the {pending.one.kind} {pending.one.id}.")
+    print(
+        f"{pending.enrolment.name} is enrolled with the {pending.enrolment.kind} "
+        f"{pending.enrolment.id}."
+    )
 
 
 @keys.command()
@@ -355,8 +358,8 @@ def reject(
     """
     store = key_choice.open_operator_store(node_discovery.find_local_node(config, node))
     pending = store.find_pending(id)
-    store.refuse(pending.id)
-    print(f"Rejected: {pending.one.name} ({pending.one.kind}) is not enrolled.")
+    store.reject(pending.id)
+    print(f"Rejected: {pending.enrolment.name} ({pending.enrolment.kind}) is not enrolled.")
 
 
 @keys.command()
@@ -381,7 +384,7 @@ def recover(
       interlock keys recover chief --public ~/.config/interlock/keys/chief.pub
     """
     from interlock.errors import CONFIG, InterlockError
-    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.operators import enrol_key
     from interlock.trust.operators.store import Invitation
 
     operator_key.check_name(name)
@@ -393,12 +396,12 @@ def recover(
             "No operator is enrolled, so no key can be lost. Enrol the first one: "
             + target.selector.format_command(f"keys new {name}"),
         )
-    enrolment = enrolled_key(public.read_bytes(), Invitation(name))
+    enrolment = enrol_key(public.read_bytes(), Invitation(name))
     if os.getuid() == 0 and store.path.parent.stat().st_uid != 0:
         store.recover_as_root(enrolment)
         print(f"{name} is enrolled with the key {enrolment.id}. Every operator is notified.")
         return
-    pending = store.ask(enrolment, recovery=True)
+    pending = store.add_pending(enrolment, recovery=True)
     delay = target.config.approvals.recovery_delay
     if delay is None:
         output.print_note(
@@ -503,7 +506,7 @@ def _enrol(
         output.print_note(f"Confirming the enrolment with the key {signer.stem}.")
         store.add(enrolment, lambda draft: _sign(draft, signer, passphrase_file))
     elif store.chain().operators or store.roots():
-        return store.ask(enrolment)
+        return store.add_pending(enrolment)
     else:
         store.add(enrolment)
     return None
@@ -522,7 +525,7 @@ def _print_pending_hint(pending: PendingEnrolment, selector: node_discovery.Node
 
 
 def _print_pending_enrolment(pending: PendingEnrolment) -> None:
-    enrolment = pending.one
+    enrolment = pending.enrolment
     output.print_note(f"operator:  {output.sanitize(enrolment.name)}")
     output.print_note(f"{enrolment.kind}:       {enrolment.id}")
     output.print_note(f"tools:     {output.sanitize(', '.join(enrolment.tools)) or 'all'}")

@@ -38,7 +38,7 @@ def list_keys(
     Example:
       interlock keys node list
     """
-    rows = _open_keys(node_discovery.find_local_node(config, node)).rows()
+    rows = _open_keys(node_discovery.find_local_node(config, node)).list_keys()
     if json:
         output.print_json([key._asdict() for key in rows])
         return

@@ -172,7 +172,7 @@ def remove(
     missing_count = 0
     with _open_store(node_discovery.find_local_node(config, node)) as store:
         for name in tools:
-            if store.forget(name):
+            if store.remove(name):
                 print(f"{name} is no longer pinned.")
             else:
                 missing_count += 1
@@ -228,7 +228,7 @@ def _fetch_current_contract(
             f"Start the node first: {target.selector.up_command}"
         )
         return None
-    store.want(tool)
+    store.request_contract(tool)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         seen = store.seen(tool)

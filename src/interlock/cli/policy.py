@@ -440,7 +440,7 @@ async def _fetch_tool(
     from interlock.terminal import node_discovery
     from interlock.terminal.node_client import connect_to_node
     from interlock.terminal.tool_table import is_same_name, read_listing
-    from interlock.trust.policy.attributes import annotations_of
+    from interlock.trust.policy.attributes import read_annotations
 
     target = node_discovery.find_node(config, node)
     if target.fetch_summary() is None:
@@ -464,7 +464,7 @@ async def _fetch_tool(
                 "tool": tool_entry.name,
                 "effect": effect.level_for(arguments).label,
                 "server": tool_entry.server,
-                "annotations": annotations_of(definition) or {},
+                "annotations": read_annotations(definition) or {},
             }
     tools = target.selector.format_command("tools")
     raise typer.BadParameter(f"The node has no tool {tool!r}. List the tools: {tools}")

@@ -247,7 +247,7 @@ def revoke(
     store = _open_store(target)
     if subject or jti:
         kind = "subject" if subject else "jti"
-        store.revoke_of_others(kind, selected)
+        store.revoke_external(kind, selected)
         print(f"{kind} {selected} is revoked.")
         return
     records = _find_tokens(store, selected, target.selector)
@@ -283,7 +283,7 @@ def remove(
             f"Cannot remove valid tokens: {', '.join(active_ids)}. Revoke them first."
         )
         raise typer.Exit(output.FAILED)
-    store.forget([record.id for record in records])
+    store.remove([record.id for record in records])
     for record in records:
         print(f"{record.id} of {record.name} is removed.")
     _print_remaining_state(store, target)

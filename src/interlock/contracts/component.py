@@ -164,7 +164,7 @@ class Contracts(FeatureComponent):
         """Returns changes that another component detected. The status shows them first."""
         self._held_tools: dict[str, list[Tool]] = {}
         self._registry_service = RegistryService()
-        pins.beside = self._review
+        pins.additional_review = self._review
 
     # -- lifecycle
 

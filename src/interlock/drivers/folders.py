@@ -177,7 +177,7 @@ def create(context: NodeContext) -> DriverFolders:
         node_info=context.node_info,
         catalog=context.catalog,
         pipeline=context.pipeline,
-        floors=context.authorizer.contract_floors,
+        floors=context.authorizer.contract_minimums,
         upstreams=context.upstreams.upstreams,
         audit=context.audit,
         breakers=context.breakers,

@@ -231,7 +231,7 @@ class DriverConnector(Connector):
         self._container = manifest.server is not None and manifest.server.kind == "docker"
         self._resolved_config = server
         texts = {**server.env, **server.headers}.values()
-        self.secret_names = frozenset().union(*map(placeholders.names, texts))
+        self.secret_names = frozenset().union(*map(placeholders.find_secret_names, texts))
         """Names of the secrets that the server needs."""
         self.mark = b""
         """Fingerprint of the secrets of the last connection."""
@@ -280,9 +280,13 @@ class DriverConnector(Connector):
         self.mark = marked(values)
         return replace(
             server,
-            env={name: placeholders.fill(text, values) for name, text in server.env.items()},
+            env={
+                name: placeholders.fill_placeholders(text, values)
+                for name, text in server.env.items()
+            },
             headers={
-                name: placeholders.fill(text, values) for name, text in server.headers.items()
+                name: placeholders.fill_placeholders(text, values)
+                for name, text in server.headers.items()
             },
         )
 

@@ -31,7 +31,7 @@ from interlock.manifests.model import ToolContract
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import MinimumActions
 from interlock.trust.policy import PolicyAction
-from interlock.trust.policy.decision import decision
+from interlock.trust.policy.decision import make_decision
 
 _log = logging.getLogger("interlock.drivers")
 
@@ -173,7 +173,7 @@ class DriverPublisher:
         for tool in offering.rejected:
             _log.warning("contract %s is not offered: %s", tool.name, tool.reason)
         floors = {
-            tool.canonical: decision(
+            tool.canonical: make_decision(
                 PolicyAction.CONFIRM,
                 f"contract:{tool.upstream_name}",
                 "The contract requires approval by an operator.",

@@ -50,7 +50,7 @@ from interlock.drivers.vault import (
 )
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
 from interlock.manifests.model import DriverManifest, SecretsInventory
-from interlock.manifests.secret_names import variable_of
+from interlock.manifests.secret_names import variable_name
 from interlock.manifests.workspace import Workspace
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import TOOLS_CALL
@@ -340,7 +340,7 @@ async def _secrets(
     environ: Mapping[str, str],
 ) -> Mapping[str, str]:
     # The operator listed secrets that are not in a file yet.
-    variables = () if inventory is None else map(variable_of, inventory.entries.values())
+    variables = () if inventory is None else map(variable_name, inventory.entries.values())
     return await bind(
         sorted(names),
         inventory=project.workspace.secrets if inventory is None else inventory,

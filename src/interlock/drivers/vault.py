@@ -53,7 +53,7 @@ stores it. Raises VaultError."""
 def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
     """Return the secret of `${secrets.NAME}`. Raises VaultError if it is ambiguous."""
     try:
-        return secret_names.entry_named(name, inventory)
+        return secret_names.find_entry(name, inventory)
     except BadValue as bad:
         raise VaultError(f"{bad.message}: {bad.hint}") from None
 

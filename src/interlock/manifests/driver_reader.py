@@ -264,7 +264,7 @@ def secret_checks(document: ManifestDocument) -> list[Problem]:
     listed = _inner(values, "auth", "state").get("env") or ()
     problems: list[Problem] = []
     for path, text in texts_with("${", values if document.with_placeholders else None):
-        if not placeholders.mentions(text):
+        if not placeholders.has_placeholders(text):
             continue
         if path[:2] not in (("server", "env"), ("server", "auth")):
             problems.append(
@@ -276,7 +276,7 @@ def secret_checks(document: ManifestDocument) -> list[Problem]:
             )
             continue
         try:
-            names = placeholders.names(text)
+            names = placeholders.find_secret_names(text)
         except BadValue as bad:
             problems.append(document.problem(path, bad.message, bad.hint))
             continue

@@ -1,4 +1,4 @@
-"""What the hooks of a driver.py are called with, and what they may answer."""
+"""The arguments and results of the hooks of a driver.py."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from msgspec import Struct, field
 
 
 class HookArguments(Struct, frozen=True, kw_only=True):
-    """One call, as a hook sees it."""
+    """One call, for a hook."""
 
     tool_id: str
-    """The contract."""
+    """The id of the contract."""
     tool_name: str = ""
-    """The server's tool; empty where there is none."""
+    """The tool of the server. Empty: there is none."""
     input: dict[str, Any] = field(default_factory=dict)
-    """The contract's input, validated."""
+    """The validated input of the contract."""
     context: dict[str, Any] = field(default_factory=dict)
-    """What the contract's context schema asks for, validated. Tenants belong here, not into the
-    server's environment."""
+    """The validated context of the contract. Tenants belong here, not into the environment of the
+    server."""
     user: str = ""
-    """Who calls."""
+    """The caller."""
     result: Any = None
-    """Of the server's tool, for `parse_tool_result`."""
+    """The result of the server's tool, for `parse_tool_result`."""
 
 
 class HookResult(Struct, frozen=True, kw_only=True):
-    """The envelope of AIP-30, for hooks that want to say more than a value. `code` may be one of
-    your own, behind a namespace: `stripe:card_declined`."""
+    """The result envelope of AIP-30, for hooks that return more than a value. `code` may be a code
+    of the driver, with a namespace: `stripe:card_declined`."""
 
     ok: bool = True
     value: Any = None

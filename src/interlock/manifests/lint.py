@@ -17,7 +17,7 @@ from interlock.core.redaction import is_secret_key, is_secret_value
 from interlock.manifests.binding import EntryBinding
 from interlock.manifests.document import Caution
 from interlock.manifests.model import DriverManifest, ServerBlock
-from interlock.manifests.placeholders import mentions
+from interlock.manifests.placeholders import has_placeholders
 
 Line = Callable[[KeyPath], int]
 """The line at which a field stands; 0 when nobody knows."""
@@ -227,7 +227,7 @@ def _server_rules(
             )
         if _TENANT.fullmatch(name):
             yield ("server", "env", name), "tenant_at_spawn", _tenant(name)
-        elif not mentions(text) and _literal_secret(name, text):
+        elif not has_placeholders(text) and _literal_secret(name, text):
             yield (
                 ("server", "env", name),
                 "literal_secret",

@@ -1,5 +1,5 @@
-"""Paths in manifests: first from the manifest's own folder, then from the workspace's root, and
-never out of either, links included."""
+"""Paths in manifests, relative to the folder of the manifest, then to the root of the workspace. No
+path leads out of both, links included."""
 
 from __future__ import annotations
 
@@ -10,77 +10,83 @@ from interlock.core.config.problems import BadValue, quoted
 
 
 def is_path(text: str) -> bool:
-    """Whether a text names a file rather than an id."""
+    """Return whether a text is a path rather than an id."""
     return "/" in text or "\\" in text or text.endswith(".md") or text.startswith(".")
 
 
 def find_inside(text: str, folder: Path, root: Path) -> Path:
-    """The file that a manifest in `folder` names, with all links followed. Raises BadValue."""
+    """Return the file that a manifest in `folder` names, with all links followed. Raises
+    BadValue."""
     return Path(FileFinder(root).find(text, os.path.realpath(folder)))
 
 
-class _LeadsOut(BadValue):
+class _OutsideWorkspaceError(BadValue):
     pass
 
 
 class FileFinder:
-    """Finds the files that manifests of one workspace name, and remembers what it found."""
+    """Finds the files that manifests of one workspace name, and caches the results."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
-        self._from_root: dict[str, str | BadValue] = {}
-        self._beginnings: dict[tuple[str, str], bool] = {}
+        self._root_results: dict[str, str | BadValue] = {}
+        self._first_steps: dict[tuple[str, str], bool] = {}
         self.seen: dict[str, bool] = {}
-        """Every path that an answer depended on, and whether there was something."""
+        """Every path that a result depended on, and whether it existed."""
 
     def find(self, text: str, folder: str) -> str:
-        """The file that a manifest names, as its real path. `folder` is a real path, too.
+        """Return the real path of the file that a manifest names.
 
-        It may lie in the manifest's folder or anywhere in the workspace. Raises BadValue.
+        The file may be in the folder of the manifest or anywhere in the workspace. Raises BadValue.
+
+        Args:
+            folder: the real path of the folder of the manifest.
         """
         if "\0" in text or "://" in text:
             raise BadValue(
-                f"{quoted(text)} is not a path, and nothing is fetched", "write the path of a file"
+                f"{quoted(text)} is not a path, and URLs are not fetched",
+                "write the path of a file",
             )
         candidate = os.path.normpath(os.path.join(folder, text))
         inside = is_below(candidate, folder) or is_below(candidate, self.root)
-        if inside and self._begins(candidate, folder) and os.path.exists(candidate):
-            return self._real(text, candidate, folder)
-        found = self._from_root.get(text)
-        if found is None:
-            found = self._from_root[text] = self._look_from_root(text)
-        if isinstance(found, str):
-            return found
-        if inside and isinstance(found, _LeadsOut):
-            # Only from the root does it lead out; in the driver's folder there is no such file.
-            raise _missing(text)
-        raise BadValue(found.message, found.hint)
+        if inside and self._has_first_step(candidate, folder) and os.path.exists(candidate):
+            return self._real_path(text, candidate, folder)
+        result = self._root_results.get(text)
+        if result is None:
+            result = self._root_results[text] = self._find_from_root(text)
+        if isinstance(result, str):
+            return result
+        if inside and isinstance(result, _OutsideWorkspaceError):
+            # The path leads out only from the root. In the driver's folder, the file is missing.
+            raise _missing_error(text)
+        raise BadValue(result.message, result.hint)
 
-    def _begins(self, path: str, folder: str) -> bool:
-        """Whether the first step below a folder is there: mostly it is not, and that is known."""
+    def _has_first_step(self, path: str, folder: str) -> bool:
+        """Return whether the first step below a folder exists. Usually it does not, and the result
+        is cached."""
         if not is_below(path, folder):
             return True
         first = path[len(folder) + 1 :].partition(os.sep)[0]
-        known = self._beginnings.get((folder, first))
-        if known is None:
-            known = self._beginnings[folder, first] = os.path.lexists(f"{folder}{os.sep}{first}")
-        return known
+        exists = self._first_steps.get((folder, first))
+        if exists is None:
+            exists = self._first_steps[folder, first] = os.path.lexists(f"{folder}{os.sep}{first}")
+        return exists
 
-    def _look_from_root(self, text: str) -> str | BadValue:
+    def _find_from_root(self, text: str) -> str | BadValue:
         candidate = os.path.normpath(os.path.join(self.root, text))
         if not is_below(candidate, self.root):
-            return _LeadsOut(
+            return _OutsideWorkspaceError(
                 f"{quoted(text)} leads out of the workspace", "keep the file in the workspace"
             )
-        there = self.seen[candidate] = os.path.exists(candidate)
-        if not there:
-            return _missing(text)
+        exists = self.seen[candidate] = os.path.exists(candidate)
+        if not exists:
+            return _missing_error(text)
         try:
-            return self._real(text, candidate, self.root)
-        except BadValue as bad:
-            return bad
+            return self._real_path(text, candidate, self.root)
+        except BadValue as error:
+            return error
 
-    def _real(self, text: str, candidate: str, folder: str) -> str:
+    def _real_path(self, text: str, candidate: str, folder: str) -> str:
         real = os.path.realpath(candidate)
         self.seen[real] = True
         if not (is_below(real, folder) or is_below(real, self.root)):
@@ -94,12 +100,12 @@ class FileFinder:
 
 
 def is_below(path: str, home: str) -> bool:
-    """Whether a normal path is a folder, or lies in it."""
+    """Return whether a normalized path is a folder, or is in it."""
     return path == home or path.startswith(home if home.endswith(os.sep) else home + os.sep)
 
 
-def _missing(text: str) -> BadValue:
+def _missing_error(text: str) -> BadValue:
     return BadValue(
         f"there is no file {quoted(text)}",
-        "write a path that starts at the driver's folder or at the workspace's",
+        "write a path that starts at the folder of the driver or of the workspace",
     )

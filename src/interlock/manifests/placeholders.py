@@ -1,7 +1,7 @@
-"""`${secrets.NAME}` in a manifest: where a secret is to stand. `$${` writes `${` itself.
+"""Placeholders for secrets in manifests: `${secrets.NAME}`. `$${` is an escaped `${`.
 
-Only names pass through here until `fill` is called with the values, at the moment a server is
-started; nothing keeps them.
+Only names pass through this module until `fill_placeholders` gets the values, when a server starts.
+No value is stored.
 """
 
 from __future__ import annotations
@@ -12,49 +12,50 @@ from typing import Final
 
 from interlock.core.config.problems import BadValue
 
-_PIECE: Final = re.compile(r"\$\$\{|\$\{secrets\.(?P<name>[^}]*)(?P<end>\}?)")
+_PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{secrets\.(?P<name>[^}]*)(?P<end>\}?)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _HINT: Final = "write ${secrets.NAME} with capital letters, digits and _"
 
 
-def names(text: str) -> tuple[str, ...]:
-    """The secrets that a text speaks of, each once, in order. Raises BadValue."""
+def find_secret_names(text: str) -> tuple[str, ...]:
+    """Return the secrets in a text, each once, in order. Raises BadValue for an invalid
+    placeholder."""
     if "${" not in text:
         return ()
-    found: dict[str, None] = {}
-    for piece in _PIECE.finditer(text):
-        name = piece["name"]
-        if name is not None:
-            found[_checked(piece)] = None
-    return tuple(found)
+    names: dict[str, None] = {}
+    for match in _PLACEHOLDER.finditer(text):
+        if match["name"] is not None:
+            names[_check_name(match)] = None
+    return tuple(names)
 
 
-def mentions(text: str) -> bool:
-    """Whether a text speaks of secrets at all, well formed or not."""
-    return any(piece["name"] is not None for piece in _PIECE.finditer(text))
+def has_placeholders(text: str) -> bool:
+    """Return whether a text has placeholders, valid or not."""
+    return any(match["name"] is not None for match in _PLACEHOLDER.finditer(text))
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
-    """The text with the secrets in it. Raises BadValue that names one that is not there."""
+def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """Return the text with the values of its secrets. Raises BadValue for a secret without a
+    value."""
     if "${" not in text:
         return text
 
-    def value(piece: re.Match[str]) -> str:
-        if piece["name"] is None:
+    def replace(match: re.Match[str]) -> str:
+        if match["name"] is None:
             return "${"
-        name = _checked(piece)
+        name = _check_name(match)
         if name not in values:
             raise BadValue(f"there is no secret {name}", "list it under auth.state.env")
         return values[name]
 
-    return _PIECE.sub(value, text)
+    return _PLACEHOLDER.sub(replace, text)
 
 
-def _checked(piece: re.Match[str]) -> str:
-    name = piece["name"]
-    if not piece["end"]:
-        raise BadValue("${secrets. is opened and not closed", _HINT)
+def _check_name(match: re.Match[str]) -> str:
+    name = match["name"]
+    if not match["end"]:
+        raise BadValue("${secrets. is not closed", _HINT)
     if not _NAME.fullmatch(name):
-        # It is not quoted: somebody may have put the secret itself there.
+        # The name is not quoted: it may be the secret itself.
         raise BadValue("this is not the name of a secret", _HINT)
     return name

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretKind
-from interlock.manifests.secret_names import variable_of
+from interlock.manifests.secret_names import variable_name
 from interlock.primitives.timestamps import format_utc_ms
 
 OPEN: Final = "open"
@@ -48,7 +48,7 @@ class SecretBackend(Protocol):
 
 async def asked(backend: SecretBackend, entry: SecretEntry) -> str | None:
     """What one backend has for a secret. Raises VaultError."""
-    found = backend.fetch(entry.slug, {**entry.backend, "env": variable_of(entry)})
+    found = backend.fetch(entry.slug, {**entry.backend, "env": variable_name(entry)})
     return await found if isawaitable(found) else found
 
 
@@ -173,7 +173,7 @@ class SecretHandle(Struct, frozen=True):
         self.record(self._row("secret.reveal.denied", operation, context, purpose))
 
     async def _fetched(self) -> str:
-        name = variable_of(self.entry)
+        name = variable_name(self.entry)
         about = {"secret": self.slug, "name": name}
         if self.vault is None:
             raise InterlockError(AUTH_REQUIRED, f"There is no vault for {self.slug}.", about)

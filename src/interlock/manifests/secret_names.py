@@ -1,7 +1,7 @@
-"""What a secret is called where slugs cannot stand: `${secrets.NAME}`, an environment variable.
+"""Names of secrets in `${secrets.NAME}` and in environment variables.
 
-A secret that says which variables it is bound to has those names and no other. Any other has the
-name of its slug, and also without its namespace where nobody else could be meant.
+A secret that declares its variables has those names only. Any other secret has the name of its slug
+and, if that is unambiguous, the name without its namespace.
 """
 
 from __future__ import annotations
@@ -27,56 +27,57 @@ def default_name(slug: str) -> str:
     return _NO_NAME.sub("_", slug.upper())
 
 
-def variable_of(entry: SecretEntry) -> str:
-    """The environment variable that a secret is bound to: as its inventory says, else by rule."""
+def variable_name(entry: SecretEntry) -> str:
+    """Return the environment variable of a secret: as its inventory declares, or by its slug."""
     return entry.env or default_name(entry.slug)
 
 
-def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
-    """The secret that `${secrets.NAME}` means. Raises BadValue when it could be two."""
-    slugs = _bound(inventory).get(name, ())
+def find_entry(name: str, inventory: SecretsInventory) -> SecretEntry | None:
+    """Return the secret for `${secrets.NAME}`. Raises BadValue for an ambiguous name."""
+    slugs = _slugs_by_name(inventory).get(name, ())
     if len(slugs) > 1:
         raise BadValue(
-            f"{name} stands for {' and '.join(sorted(slugs))}", "give one of them another variable"
+            f"{name} is the name of {' and '.join(sorted(slugs))}",
+            "give one of them another variable",
         )
     return inventory.entries[slugs[0]] if slugs else None
 
 
-def names_of_secrets(inventory: SecretsInventory) -> dict[str, str]:
-    """Every name that means one secret, and the slug behind it."""
-    return {name: slugs[0] for name, slugs in _bound(inventory).items() if len(slugs) == 1}
+def unambiguous_names(inventory: SecretsInventory) -> dict[str, str]:
+    """Return every unambiguous name, and the slug of its secret."""
+    return {name: slugs[0] for name, slugs in _slugs_by_name(inventory).items() if len(slugs) == 1}
 
 
-def double_claims(
+def find_conflicts(
     entries: Iterable[SecretEntry],
 ) -> dict[int, list[tuple[str, SecretEntry]]]:
-    """Which entries claim a slug or a variable that one of another file claims, too: by `id` of the
-    entry, what it is and who else."""
+    """Return the entries whose slug or variable is also claimed by an entry of another file: by
+    `id` of the entry, the claim and the other entry."""
     claims: dict[str, list[SecretEntry]] = {}
     for entry in entries:
-        variables = {variable_of(entry), *entry.env_names}
-        for claim in (entry.slug, *(f"the variable {one}" for one in sorted(variables))):
+        variables = {variable_name(entry), *entry.env_names}
+        for claim in (entry.slug, *(f"the variable {name}" for name in sorted(variables))):
             claims.setdefault(claim, []).append(entry)
-    found: dict[int, list[tuple[str, SecretEntry]]] = {}
+    conflicts: dict[int, list[tuple[str, SecretEntry]]] = {}
     for claim, claimants in claims.items():
         for entry in claimants:
             other = next((one for one in claimants if one.file != entry.file), None)
             if other is not None:
-                found.setdefault(id(entry), []).append((claim, other))
-    return found
+                conflicts.setdefault(id(entry), []).append((claim, other))
+    return conflicts
 
 
-def _bound(inventory: SecretsInventory) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    short: dict[str, str] = {}
+def _slugs_by_name(inventory: SecretsInventory) -> dict[str, tuple[str, ...]]:
+    slugs: dict[str, tuple[str, ...]] = {}
+    short_names: dict[str, str] = {}
     for slug, entry in inventory.entries.items():
-        own = dict.fromkeys(one for one in (entry.env, *entry.env_names) if one)
-        for name in own or (default_name(slug),):
-            found[name] = (*found.get(name, ()), slug)
-        if not own and "/" in slug:
-            short[slug] = default_name(slug.rpartition("/")[2])
-    times = Counter(short.values())
-    for slug, name in short.items():
-        if times[name] == 1:
-            found.setdefault(name, (slug,))
-    return found
+        declared = dict.fromkeys(name for name in (entry.env, *entry.env_names) if name)
+        for name in declared or (default_name(slug),):
+            slugs[name] = (*slugs.get(name, ()), slug)
+        if not declared and "/" in slug:
+            short_names[slug] = default_name(slug.rpartition("/")[2])
+    counts = Counter(short_names.values())
+    for slug, name in short_names.items():
+        if counts[name] == 1:
+            slugs.setdefault(name, (slug,))
+    return slugs

@@ -36,7 +36,7 @@ from interlock.manifests.model import (
     ToolContract,
 )
 from interlock.manifests.paths import FileFinder, is_below, is_path
-from interlock.manifests.secret_names import double_claims, entry_named, names_of_secrets
+from interlock.manifests.secret_names import find_conflicts, find_entry, unambiguous_names
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 
@@ -451,7 +451,7 @@ class _Gathering:
             self._inventory(path)
         inventories = {driver.file: self._own_inventory(driver) for driver in drivers}
         self._found.secrets = SecretsInventory(self._only_once())
-        self._found.secret_names = names_of_secrets(self._found.secrets)
+        self._found.secret_names = unambiguous_names(self._found.secrets)
         for driver in drivers:
             self._bind(driver, self._wrong_with(driver, inventories[driver.file]))
 
@@ -550,7 +550,7 @@ class _Gathering:
     def _only_once(self) -> dict[str, SecretEntry]:
         """The secrets that one inventory alone lists. What two list is nobody's: whoever comes
         first could take over the other's name, and say who may have the secret."""
-        doubles = double_claims(self._secrets)
+        doubles = find_conflicts(self._secrets)
         for entry in self._secrets:
             for claim, other in doubles.get(id(entry), ())[:1]:
                 self._inventories.setdefault(str(entry.file), []).append(
@@ -659,7 +659,7 @@ class _Gathering:
             message = f"there is no secret {name} in any inventory of the workspace"
             hint = "list it in the SECRETS.md that auth.ref names"
             try:
-                entry_named(name, self._found.secrets)
+                find_entry(name, self._found.secrets)
             except BadValue as bad:
                 message, hint = bad.message, bad.hint
             found.append(_problem(driver, "server", message, hint))
@@ -693,7 +693,7 @@ def secrets_used(driver: DriverManifest) -> tuple[str, ...]:
         return ()
     found: dict[str, None] = {}
     for text in server.env.values():
-        found.update(dict.fromkeys(placeholders.names(text)))
+        found.update(dict.fromkeys(placeholders.find_secret_names(text)))
     if server.auth is not None:
         found[server.auth.secret] = None
     elif server.kind == "remote" and driver.auth is not None and driver.auth.state_env:

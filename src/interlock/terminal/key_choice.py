@@ -70,12 +70,12 @@ def read_thumbprint(private: Path) -> str:
 
     The public file is read first, because the private file can have a passphrase.
     """
-    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.operators import enrol_key
     from interlock.trust.operators.store import Invitation
 
     for path in (private.with_suffix(".pub"), private):
         try:
-            return enrolled_key(path.read_bytes(), Invitation(private.stem)).id
+            return enrol_key(path.read_bytes(), Invitation(private.stem)).id
         except (OSError, InterlockError):
             continue
     return ""
@@ -155,7 +155,7 @@ def _rejection_reason(
     """Return why this key cannot approve the call. Empty: it can."""
     if not anchors:
         return f"{path.stem} is not enrolled with this node: {enrolment_command(path, selector)}"
-    tool_anchors = [anchor for anchor in anchors if anchor.may_confirm(tool)]
+    tool_anchors = [anchor for anchor in anchors if anchor.may_approve(tool)]
     if not tool_anchors:
         return f"{path.stem} is limited to other tools: {', '.join(anchors[0].tools)}"
     if all(anchor.is_caller(*callers) for anchor in tool_anchors):

@@ -69,9 +69,9 @@ from interlock.trust.approvals.record import (
     REFUSED,
     VOID,
     Approval,
-    only_sent_along,
+    select_forwarded_meta,
 )
-from interlock.trust.approvals.response import needed_below, told
+from interlock.trust.approvals.response import read_child_approval, read_outcome
 from interlock.trust.approvals.service import Approvals
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ class NodeProposals:
                 "the "
                 "call again, send the request without `correlation_id`.",
             )
-        if record is not None and not record.over:
-            url = None if self._approvals is None else self._approvals.url_of(record.id)
+        if record is not None and not record.is_final:
+            url = None if self._approvals is None else self._approvals.approval_url(record.id)
             instruction = f"at {url}" if url else f"with `interlock approve {record.id}`"
             raise InterlockError(
                 CONFIRMATION_REQUIRED,
@@ -425,7 +425,7 @@ class ProposalHandler:
         self._active_counts[member.id] += 1
         call.context = member.caller
         # Only what the operator sees is executed: the name, the arguments and relevant `_meta`.
-        call.meta = only_sent_along(call.meta)
+        call.meta = select_forwarded_meta(call.meta)
         call.proposal = proposed
         call.on_done = self._on_result
         self._pipeline.begin(call)
@@ -446,7 +446,7 @@ class ProposalHandler:
                 self._report_rejection(proposed, cast("Caller", call.context), adapt_error(error))
             return
         assert outcome is not None
-        approvals_below = needed_below(outcome.result)
+        approvals_below = read_child_approval(outcome.result)
         if approvals_below is not None:
             self._report_pending(call, proposed, approvals_below[0])
         elif call.approval_id:
@@ -460,7 +460,7 @@ class ProposalHandler:
         self._outcomes.store(proposed, state, approval)
         note = self._journal.note
         if record is not None and record.proposal == proposed:
-            url = None if self._approvals is None else self._approvals.url_of(approval)
+            url = None if self._approvals is None else self._approvals.approval_url(approval)
             instruction = f"at {url}" if url else f"with `interlock approve {approval}`"
             text = (
                 f"{record.tool} waits for approval until {format_utc(record.expires)}. An operator "
@@ -599,7 +599,7 @@ class ProposalHandler:
                 ]
         elif get_proposal_state(record) == EXECUTED:
             for proposal, fulfilment in self._identical_proposals.pop(record.id, ()):
-                self._send_response(fulfilment, proposal, record.name, *told(record))
+                self._send_response(fulfilment, proposal, record.name, *read_outcome(record))
         elif get_proposal_state(record) == NOT_EXECUTED:
             self._identical_proposals.pop(record.id, None)
             for proposal in proposals:
@@ -625,7 +625,7 @@ class ProposalHandler:
             return
         fulfilment = self._fulfilments.pop(record.id, None)
         if fulfilment is not None:
-            self._send_response(fulfilment, proposed, record.name, *told(record))
+            self._send_response(fulfilment, proposed, record.name, *read_outcome(record))
             self._record(record, proposed, record.state, f"{record.outcome}")
         elif record.state == VOID:
             self._on_no_execution(record, proposed)

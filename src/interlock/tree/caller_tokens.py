@@ -42,7 +42,7 @@ class CallerTokens(UpstreamExtension):
         self._issuer = issuer
         self._registrar = registrar
         self._registrant = registrant
-        tokens = HopTokenReader(self.above, wall_clock=wall_clock, demanded=demanded)
+        tokens = HopTokenReader(self.above, wall_clock=wall_clock, is_required=demanded)
         # By its method: to call an object costs more than to call a method of it.
         self.read = tokens.__call__
         """Who calls, by the credentials that a parent sent. For `IdentityComponent.minted`."""
@@ -60,8 +60,8 @@ class CallerTokens(UpstreamExtension):
             self._issuer.minter,
             info.subserver_id,
             issuer=lambda: self._registrar.aggregator_id,
-            shape=as_member,
-            prefix=self._issuer.prefix(info.segment),
+            encode=as_member,
+            prefix=self._issuer.name_prefix(info.segment),
         )
 
     def above(self) -> ParentIssuer | None:

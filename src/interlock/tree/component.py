@@ -400,7 +400,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         """An upstream is no more."""
         self._lost.discard(key)
         self._sessions.pop(key, None)
-        self._budgets.release(key)
+        self._budgets.end_session(key)
         self._audit.forget(key)
         pace = self._paces.pop(key, None)
         if pace is not None:

@@ -279,7 +279,7 @@ class AxConversation(Conversation):
             return self._credentials
         token = jsonrpc.decode_value(raw)
         # Whatever else stands there is no token, and must not pass for none.
-        return replace(self._credentials, minted=token if isinstance(token, str) else "")
+        return replace(self._credentials, hop_token=token if isinstance(token, str) else "")
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         self._send(jsonrpc.notification(method, about_request(params, cast("bytes", call.context))))

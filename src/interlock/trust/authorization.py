@@ -1,10 +1,10 @@
-"""Authorization: what stands between a call whose tool is known and its way out.
+"""Authorization: decides about each call between the resolution of its tool and its dispatch.
 
-`ORDER` is the one list of the decision steps. A feature fills a step by its name, with
-`Authorizer.install`, before the node starts. What has to wait for an operator goes to the gate.
+`ORDER` lists the decision steps. A feature fills a step by its name, with `Authorizer.install`,
+before the node starts. The approval gate holds calls that must wait for an operator.
 
-Operations of the node's own are tools like any other here, but for two things: nobody reaches them
-by name past the AQL stage, and some are as free as asking for a list.
+Operations of the node itself are tools here, with two differences: a call reaches them only through
+the AQL stage, and some are as free as a list of tools.
 """
 
 from __future__ import annotations
@@ -24,59 +24,60 @@ from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import TOOLS_LIST
 from interlock.trust.budgets import Budgets
 from interlock.trust.policy import Decision, Policy, PolicyAction
-from interlock.trust.policy.decision import decision as decided
+from interlock.trust.policy.decision import make_decision
 from interlock.trust.policy.visibility import Visibility
-from interlock.trust.scopes import check_other_scopes, check_scopes
+from interlock.trust.scopes import check_method_scopes, check_scopes
 
 ORDER: Final = (
     "scopes",
     "always_denied",
-    # Here the arguments are validated: whoever may not call a tool learns nothing of its schema.
+    # The arguments are validated here: a caller that may not call a tool learns nothing of its
+    # schema.
     "pins",
     "policy",
     "proposal",
     "contract_floor",
     "learned",
-    # Again: no rule, learned or not, speaks for a contract.
+    # Again, because no rule, learned or not, may weaken a contract.
     "contract_floor",
     "danger",
     "safety_loop",
     "budget",
 )
-"""The decision steps of a call, first to last. The order is security: the first step that rejects a
-call decides what its caller hears. `scopes` and `always_denied` are in `screen`, `policy` is in
-`authorize`; the others are `DecisionStep`s."""
+"""The decision steps of a call, in their order. The order is security: the caller gets the error of
+the first step that rejects the call. `scopes` and `always_denied` are in `check_tool`, `policy` is
+in `authorize`; the others are `DecisionStep`s."""
 _BUILT_IN: Final = frozenset({"scopes", "always_denied", "policy"})
 
-# -- To which calls a step applies. A call has one or more of these traits.
+# -- Traits of calls: a step applies to calls with some of them. A call has one or more.
 
 PLAIN: Final = 1
-"""Every call of a server's tool."""
+"""Any call of a server's tool."""
 HELD: Final = 2
-"""It waits for an operator, by what was decided so far."""
+"""It waits for an operator, by the decision so far."""
 IN_VIEW: Final = 4
 """It was made in a view of AQL."""
 PROPOSED: Final = 8
 """It was proposed in a topic."""
 OF_CONTRACT: Final = 16
-"""Its tool is the contract of a driver."""
+"""Its tool is a driver contract."""
 OWN_OPERATION: Final = 32
-"""It is an operation of the node's own."""
+"""It is an operation of the node."""
 FREE_OPERATION: Final = 64
-"""It is one of those that are judged as a list of tools is, or that no rule has a say in."""
+"""It is an operation that is authorized like a list of tools, or that no rule decides about."""
 OTHER: Final = 128
 """It calls no tool."""
 PASSED_ON: Final = 256
-"""It calls no tool, and nobody but its upstream knows what it does."""
+"""It calls no tool, and only its upstream knows what it does."""
 EVERYTHING: Final = (1 << 9) - 1
 
 Decide = Callable[[Call, Decision], Decision]
-"""Takes a call and what was decided so far, and returns that or something stricter. Raises
-InterlockError for a call that it rejects."""
+"""Takes a call and the decision so far, and returns that decision or a stricter one. Raises
+InterlockError to reject the call."""
 
 
 class DecisionStep:
-    """One step of the order. Its owner may change it while the node runs."""
+    """A step of the order. Its owner may change it while the node runs."""
 
     __slots__ = ("applies_to", "decide", "name", "previewed", "when")
 
@@ -91,9 +92,10 @@ class DecisionStep:
     ) -> None:
         """Args:
         name: its place in `ORDER`.
-        when: skipped while this is false. An empty collection that fills up later is fine.
-        applies_to: the traits of calls that it is asked about.
-        previewed: whether it is asked about calls that are only looked at. It changes nothing then.
+        when: the step is skipped while this is false. It may be a collection that fills up later.
+        applies_to: the traits of calls that the step applies to.
+        previewed: whether the step also applies to calls that are only previewed. It must not
+            change anything then.
         """
         self.name = name
         self.decide = decide
@@ -102,8 +104,10 @@ class DecisionStep:
         self.previewed = previewed
 
 
-_PROPOSED: Final = decided(PolicyAction.CONFIRM, "proposal", "It was proposed in a topic.")
-"""Whoever proposes wants an operator, whatever the rules would let it do by itself."""
+_PROPOSED: Final = make_decision(
+    PolicyAction.CONFIRM, "proposal", "The call was proposed in a topic."
+)
+"""A proposal always needs an operator, whatever the rules would allow."""
 
 
 def hold_proposals(call: Call, decision: Decision) -> Decision:
@@ -111,27 +115,29 @@ def hold_proposals(call: Call, decision: Decision) -> Decision:
 
 
 class MinimumActions:
-    """What calls of contracts wait for at least, whatever the rules say."""
+    """The strictest actions that contracts of drivers require, whatever the rules say."""
 
     def __init__(self) -> None:
         self.by_tool: dict[str, Decision] = {}
         """By canonical name."""
 
-    def replace(self, floors: Mapping[str, Decision]) -> None:
+    def replace(self, minimums: Mapping[str, Decision]) -> None:
         self.by_tool.clear()
-        self.by_tool.update(floors)
+        self.by_tool.update(minimums)
 
     def decide(self, call: Call, decision: Decision) -> Decision:
-        """The stricter of what the rules say and what the contract of the tool asks for."""
+        """Return the stricter of the decision so far and the minimum of the tool's contract."""
         route = call.route
         if route is None or route.upstream != CONTRACTS:
             return decision
-        floor = self.by_tool.get(route.canonical)
-        return floor if floor is not None and floor.action > decision.action else decision
+        minimum = self.by_tool.get(route.canonical)
+        if minimum is not None and minimum.action > decision.action:
+            return minimum
+        return decision
 
 
 class Authorizer:
-    """Decides about every call."""
+    """Decides about every call (the authorization stage of the pipeline)."""
 
     def __init__(
         self,
@@ -140,35 +146,38 @@ class Authorizer:
         policy: Policy | None = None,
         steps: Collection[DecisionStep] = (),
     ) -> None:
-        """Without a policy everything is allowed: nobody who builds a pipeline by hand has one."""
+        """Args:
+        policy: None allows everything.
+        """
         self.budgets = budgets
-        self.contract_floors = MinimumActions()
+        self.contract_minimums = MinimumActions()
         self._catalog = catalog
         self._frozen = False
         self.installed: dict[str, DecisionStep] = {}
-        """By name. Filled by `install` only."""
+        """By step name. Only `install` fills it."""
         self._before: tuple[DecisionStep, ...] = ()
         self._after: tuple[DecisionStep, ...] = ()
         self._after_plain: tuple[DecisionStep, ...] = ()
-        """Those of `_after` that a call without special traits may concern."""
-        self._contract_tools = self.contract_floors.by_tool
+        """The steps of `_after` that may apply to a call without special traits."""
+        self._contract_tools = self.contract_minimums.by_tool
         self._scope_limits: Mapping[str, str] = {}
-        self._free: Collection[str] = ()
-        self._floors: Mapping[str, Decision] = {}
-        self._firm_floors: Collection[str] = ()
-        self._covered: tuple[Caller | None, Route | None, str] = (None, None, "")
-        """Who called what last, by which name, and had the scopes for it: the very objects, and
-        neither ever changes."""
+        self._exempt: Collection[str] = ()
+        self._minimums: Mapping[str, Decision] = {}
+        self._fixed: Collection[str] = ()
+        self._checked: tuple[Caller | None, Route | None, str] = (None, None, "")
+        """The last call that had its scopes: caller, route and name. Compared by identity, because
+        none of these objects changes."""
         self.set_policy(policy or Policy(PolicyConfig(default="allow")))
         proposal = DecisionStep("proposal", hold_proposals, applies_to=PROPOSED)
         contract_floor = DecisionStep(
             "contract_floor",
-            self.contract_floors.decide,
-            when=self.contract_floors.by_tool,
+            self.contract_minimums.decide,
+            when=self.contract_minimums.by_tool,
             applies_to=OF_CONTRACT,
             previewed=True,
         )
-        # They are the authorizer's own and never change. Every other step may change its traits.
+        # These steps belong to the authorizer and never change. Other steps may change their
+        # traits.
         self._special = (proposal, contract_floor)
         self.install(
             proposal,
@@ -182,88 +191,99 @@ class Authorizer:
             *steps,
         )
 
-    # -- set up
+    # -- Setup
 
     def install(self, *steps: DecisionStep) -> None:
-        """Fill steps of the order, before the node starts. The last one of a name counts."""
+        """Fill steps of the order, before the node starts. A later step replaces one of its
+        name."""
         if self._frozen:
-            raise RuntimeError("the node has started: decision steps cannot be installed any more")
+            raise RuntimeError("decision steps cannot be installed after the node has started")
         for step in steps:
             if step.name not in ORDER or step.name in _BUILT_IN:
-                raise ValueError(f"{step.name!r} is no decision step that can be installed")
+                raise ValueError(f"{step.name!r} is not a decision step that can be installed")
             self.installed[step.name] = step
-        place = ORDER.index("policy")
-        found = [(number, self.installed.get(name)) for number, name in enumerate(ORDER)]
-        self._before = tuple([one for number, one in found if one is not None and number < place])
-        self._after = tuple([one for number, one in found if one is not None and number > place])
-        self._after_plain = tuple([one for one in self._after if one not in self._special])
+        policy_index = ORDER.index("policy")
+        numbered = [(number, self.installed.get(name)) for number, name in enumerate(ORDER)]
+        self._before = tuple(
+            [step for number, step in numbered if step is not None and number < policy_index]
+        )
+        self._after = tuple(
+            [step for number, step in numbered if step is not None and number > policy_index]
+        )
+        self._after_plain = tuple([step for step in self._after if step not in self._special])
 
     def limit_scopes(self, limits: Mapping[str, str]) -> None:
-        """Hold subservers to the highest level that each is registered for, by upstream."""
+        """Limit subservers to the highest level that each is registered for, by upstream."""
         self._scope_limits = limits
 
-    def judge_own_operations(
+    def set_operation_rules(
         self,
         *,
-        free: Collection[str],
-        floors: Mapping[str, Decision],
-        firm_floors: Collection[str],
+        exempt: Collection[str],
+        minimums: Mapping[str, Decision],
+        fixed: Collection[str],
     ) -> None:
-        """Say how operations of the node's own are judged.
+        """Set how operations of the node are authorized.
 
         Args:
-            free: those that are judged as a list of tools is.
-            floors: what operations wait for at least.
-            firm_floors: those that no rule has a say in: nobody calls them but the gate.
+            exempt: operations that are authorized like a list of tools.
+            minimums: the least strict decision for an operation.
+            fixed: operations whose decision is always the minimum, without the policy. Only the
+                gate calls them.
         """
-        self._free, self._floors, self._firm_floors = free, floors, firm_floors
+        self._exempt, self._minimums, self._fixed = exempt, minimums, fixed
 
     def freeze(self) -> None:
-        """Take no more steps: the node starts."""
+        """Accept no more steps: the node starts."""
         self._frozen = True
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The names of the steps that are there, in their order."""
+        """The names of the steps that exist, in their order."""
         return tuple(name for name in ORDER if name in _BUILT_IN or name in self.installed)
 
     def set_policy(self, policy: Policy) -> None:
-        """Decide by these rules from now on."""
+        """Replace the policy."""
         self.policy = policy
         self.view_of = Visibility(policy)
 
-    # -- a call of a tool
+    # -- Calls of tools
 
     def check_tool(self, call: Call) -> None:
-        """Refuse what no arguments could make right, before anybody looks at the arguments: who
-        may not call a tool must not learn from it, nor make the node work.
+        """Reject a call that is not allowed with any arguments, before the arguments are read. A
+        caller that may not call a tool must not learn from it, nor make the node work.
 
-        Raises InterlockError: for a tool that the caller does not see, as if there were none."""
+        Raises InterlockError. A tool that the caller cannot see is reported as unknown.
+        """
         caller, route = call.caller, call.route
         if call.upstream == BUILTIN_KEY:
             if route is None or (call.operation_request is None and not call.approval_id):
-                # In the plain view an operation of the node's own is no tool.
+                # In the plain view, operations of the node are no tools.
                 raise unknown_tool_error(call.name, self._catalog.current, self.view_of(call))
             return
         if self._scope_limits:
             check_scopes(call, route, self._scope_limits)  # type: ignore[arg-type]
         elif caller is not None and caller.scopes is not None:
-            whose, what, name = self._covered
-            if caller is not whose or route is not what or call.name != name:
+            checked_caller, checked_route, checked_name = self._checked
+            if (
+                caller is not checked_caller
+                or route is not checked_route
+                or call.name != checked_name
+            ):
                 check_scopes(call, route, {})  # type: ignore[arg-type]
-                self._covered = caller, route, call.name
-        if self.view_of.denies and route is not None:
+                self._checked = caller, route, call.name
+        if self.view_of.may_deny and route is not None:
             try:
-                self.policy.deny_always(call)
+                self.policy.check_always_denied(call)
             except InterlockError as denial:
                 if call.view is not None or call.proposal is not None or call.approval_id:
-                    # AQL and topics have codes of their own, and who approves knows the tool.
+                    # AQL and topics have error codes of their own, and an approver knows the tool.
                     raise
                 unknown = unknown_tool_error(call.name, self._catalog.current, self.view_of(call))
                 raise HiddenToolError(unknown, denial) from None
 
     def authorize(self, call: Call) -> Decision:
-        """Decide about a call of a tool that was screened. Raises InterlockError."""
+        """Decide about a call of a tool that passed `check_tool`. Raises InterlockError."""
         if call.upstream == BUILTIN_KEY:
             return self._authorize_own(call)
         route, policy = call.route, self.policy
@@ -278,8 +298,8 @@ class Authorizer:
         for step in self._before:
             if step.when and step.applies_to & traits:
                 step.decide(call, _UNDECIDED)
-        standing = policy.standing_by_effect
-        decision = standing.get(call.effect) if standing and route is not None else None
+        defaults = policy.default_by_effect
+        decision = defaults.get(call.effect) if defaults and route is not None else None
         if decision is None:
             decision = policy.decide(call)
         for step in self._after_plain if traits == PLAIN else self._after:
@@ -290,7 +310,7 @@ class Authorizer:
         return decision
 
     def preview(self, call: Call) -> Decision:
-        """What would be decided about a call that is not made. Raises InterlockError."""
+        """Decide about a call that is not made. Raises InterlockError."""
         if call.upstream == BUILTIN_KEY:
             return self.policy.decide(call)
         check_scopes(call, cast("Tool | None", call.route), self._scope_limits)
@@ -304,62 +324,62 @@ class Authorizer:
         return decision
 
     def _authorize_own(self, call: Call) -> Decision:
-        """The same for an operation of the node's own."""
+        """Decide about an operation of the node."""
         route = call.route
         assert route is not None
         name = route.upstream_name
-        floor = self._floors.get(name)
-        if name in self._free:
-            return self._further(call, self._as_a_list(call), FREE_OPERATION)
-        if floor is not None and name in self._firm_floors:
-            return self._further(call, floor, FREE_OPERATION)
+        minimum = self._minimums.get(name)
+        if name in self._exempt:
+            return self._run_later_steps(call, self._decide_as_list(call), FREE_OPERATION)
+        if minimum is not None and name in self._fixed:
+            return self._run_later_steps(call, minimum, FREE_OPERATION)
         caller = call.caller
         if caller is not None and caller.scopes is not None:
             check_scopes(call, cast("Tool | None", route), self._scope_limits)
         decision = self.policy.decide(call)
-        if floor is not None and floor.action > decision.action:
-            # Who wrote a rule for it has thought about it.
-            decision = decision if decision.names_tool else floor
-        return self._further(call, decision, OWN_OPERATION)
+        if minimum is not None and minimum.action > decision.action:
+            # A rule that names the operation is intended, and replaces the minimum.
+            decision = decision if decision.names_tool else minimum
+        return self._run_later_steps(call, decision, OWN_OPERATION)
 
-    def _further(self, call: Call, decision: Decision, traits: int) -> Decision:
+    def _run_later_steps(self, call: Call, decision: Decision, traits: int) -> Decision:
         for step in self._after:
             if step.when and step.applies_to & traits:
                 decision = step.decide(call, decision)
         return decision
 
-    def _as_a_list(self, call: Call) -> Decision:
-        """Who may ask for tools may ask for these. Raises InterlockError."""
-        verb, call.method = call.method, TOOLS_LIST
+    def _decide_as_list(self, call: Call) -> Decision:
+        """Decide as about `tools/list`. Raises InterlockError."""
+        method, call.method = call.method, TOOLS_LIST
         try:
             return self.policy.decide(call)
         finally:
-            call.method = verb
+            call.method = method
 
     def explain(self, call: Call, decision: Decision) -> Decision:
-        """The decision by which a call is held, with what could not be evaluated."""
+        """Add to a decision why a condition of its rule could not be evaluated."""
         if decision.rule not in self.policy.conditional:
             return decision
-        unjudged = self.policy.explain_unjudged(call, decision.rule)
-        if not unjudged:
+        problem = self.policy.explain_undecidable(call, decision.rule)
+        if not problem:
             return decision
         reason = f"{decision.reason} The condition of rule {decision.rule} could not be "
-        reason += f"evaluated, so it applies: {unjudged.rstrip('.')}."
+        reason += f"evaluated, so it applies: {problem.rstrip('.')}."
         return replace(decision, reason=reason.lstrip())
 
-    # -- everything else
+    # -- Other methods
 
     def authorize_method(self, call: Call) -> None:
-        """Decide about what is no call of a tool: it never waits for an operator. Raises
+        """Decide about a request that is no call of a tool, and never waits for an operator. Raises
         InterlockError."""
-        check_other_scopes(call, self._catalog, self._scope_limits)
+        check_method_scopes(call, self._catalog, self._scope_limits)
         decision = self.policy.decide(call)
-        self._further(call, decision, PASSED_ON if is_passed_on(call) else OTHER)
+        self._run_later_steps(call, decision, PASSED_ON if is_passed_on(call) else OTHER)
 
     def charge_budget(self, call: Call) -> None:
-        """Give back what a call has reserved, if it never left."""
-        self.budgets.settle(call, call.is_dispatched)
+        """Release what a call has reserved, if it was never sent."""
+        self.budgets.release(call, call.is_dispatched)
 
 
-_UNDECIDED: Final[Any] = decided(PolicyAction.ALLOW, "")
-"""What steps before the policy get. They only reject."""
+_UNDECIDED: Final[Any] = make_decision(PolicyAction.ALLOW, "")
+"""The decision for steps before the policy, which only reject."""

@@ -1,14 +1,16 @@
-"""How much is too much? What may be called in a minute and in a session, by whom and of whom.
+"""Budgets: limits on calls per minute and per session, for sessions, callers and subservers (MCP-AX
+§11.4).
 
-A call has up to three accounts: that of its session, that of its caller, and that of the subserver
-it goes to. It takes from all of them or from none, before it leaves; what never left is given back.
-A minute belongs to whom it is counted for, so leaving and coming back does not begin a new one: a
-subserver's goes on when it registers again, and a caller's is one over all its sessions.
+A call has up to three accounts: of its session, of its caller, and of its subserver. It reserves
+from all of them or from none before it is sent. A call that is never sent releases its
+reservations. The calls of a minute belong to the caller or subserver, so a new connection does not
+start a new minute: the minute of a subserver continues when it registers again, and all sessions of
+a caller share one minute.
 
-A caller's own session is one stretch of calls: it is over when the caller has been quiet for as
-long as an unused session is kept. The same goes for clients that have no sessions.
+The session of a caller ends when the caller was idle for as long as an unused session is kept. The
+same holds for clients without sessions.
 
-Those without a limit are not looked at.
+Accounts without a limit cost nothing.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from interlock.primitives.rate_limits import Group, SlidingWindow
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcpax import UNLIMITED, SubserverBudget
 
-# -- What one account of a budget holds: calls of the last minute, and what its session has used.
+# -- An account: the calls of the last minute, and the usage of its session.
 #
-# Everything is taken before a call leaves, and may be given back while it has not left. Nothing
-# is ever taken beyond the limit, in whatever order calls take and give back.
+# A call reserves before it is sent, and may release until it is sent. A limit is never exceeded, in
+# whatever order calls reserve and release.
 
 D = TypeVar("D")
 
-MINUTE: Final = 60.0
+MINUTE_SECONDS: Final = 60.0
 
-CALLS: Final = "max_calls_per_minute"
-MUTABLE: Final = "max_mutable_calls_per_session"
-COST: Final = "max_cost_units_per_session"
+CALLS_PER_MINUTE: Final = "max_calls_per_minute"
+MUTABLE_CALLS: Final = "max_mutable_calls_per_session"
+COST_UNITS: Final = "max_cost_units_per_session"
 
 NO_LIMIT: Final = SubserverBudget(UNLIMITED, UNLIMITED, UNLIMITED)
 
 
 class SessionUsage:
-    """What one session has used."""
+    """The usage of one session."""
 
     __slots__ = ("cost_units", "mutable_calls")
 
@@ -54,173 +56,177 @@ class SessionUsage:
         self.cost_units = 0
 
 
-Taken = tuple[SlidingWindow, Group, SessionUsage, bool, int]
-"""What a call has taken from one account: from which window and which group of it, from which
-tally, whether the call changes something and what it costs. A plain tuple: nothing is made quicker,
-and one is made for every call."""
+Reservation = tuple[SlidingWindow, Group, SessionUsage, bool, int]
+"""What a call reserved from one account: the window and its group, the session usage, whether the
+call is mutable, and its cost units. A plain tuple, because nothing is created faster, and each call
+needs one."""
 
 
-def give_back(taken: Taken) -> None:
-    """A call that has taken this was never made."""
-    window, group, tally, mutable, units = taken
+def release_reservation(reservation: Reservation) -> None:
+    """Release what a call reserved that was never sent."""
+    window, group, usage, mutable, units = reservation
     window.remove(group)
-    tally.mutable_calls -= mutable
-    tally.cost_units -= units
+    usage.mutable_calls -= mutable
+    usage.cost_units -= units
 
 
 class BudgetShortfall(NamedTuple):
-    """Why an account does not let a call through."""
+    """Why an account rejects a call."""
 
     budget: str
     limit: int
     used: int
     wait: float | None
-    """Seconds until there is room. None: there will be none in this session."""
+    """Seconds until the call is possible. None: not in this session."""
     never: bool = False
-    """The budget is too small for this call, however little was used of it."""
+    """True if the limit is lower than the call needs, whatever was used."""
 
 
 class Account:
-    """One budget, and what was used of it.
+    """A budget and its usage.
 
-    More than a rate limit: it counts three things at once, in a minute and in a session, and a call
-    takes all of them or none. The calls of the minute are a `SlidingWindow`.
+    It counts three things at once, in a minute and in a session, and a call needs all of them. The
+    calls of the minute are a `SlidingWindow`.
     """
 
-    __slots__ = ("budget", "idle", "kind", "last", "tally", "whose", "window")
+    __slots__ = ("budget", "idle", "kind", "last_call", "owner", "usage", "window")
 
     def __init__(
         self,
         kind: str,
-        whose: str,
+        owner: str,
         budget: SubserverBudget,
         window: SlidingWindow | None = None,
         idle: float | None = None,
     ) -> None:
-        """`idle`: its session is over when nothing was taken for so long. None: somebody says."""
+        """Args:
+        idle: the session ends after so many seconds without a call. None: it is ended explicitly.
+        """
         self.kind = kind
-        self.whose = whose
+        self.owner = owner
         self.budget = budget
-        self.window = window or SlidingWindow(MINUTE)
-        self.tally = SessionUsage()
+        self.window = window or SlidingWindow(MINUTE_SECONDS)
+        self.usage = SessionUsage()
         self.idle = idle
-        self.last = float("-inf")
+        self.last_call = float("-inf")
 
-    def look(self, now: float) -> int:
-        """Calls of the last minute. What a session that is over has used is forgotten."""
-        if self.idle is not None and now - self.last >= self.idle:
-            self.tally = SessionUsage()
+    def count_calls(self, now: float) -> int:
+        """Return the calls of the last minute. Resets the usage of a session that has ended."""
+        if self.idle is not None and now - self.last_call >= self.idle:
+            self.usage = SessionUsage()
         return self.window.advance(now)
 
-    def lacks(self, now: float, mutable: bool, units: int) -> BudgetShortfall | None:
-        """Why a call would be one too many. None: it would not."""
-        if self.idle is not None and now - self.last >= self.idle:
-            self.tally = SessionUsage()
-        budget, window, tally = self.budget, self.window, self.tally
+    def check(self, now: float, mutable: bool, units: int) -> BudgetShortfall | None:
+        """Return why a call would exceed the budget. None: it would not."""
+        if self.idle is not None and now - self.last_call >= self.idle:
+            self.usage = SessionUsage()
+        budget, window, usage = self.budget, self.window, self.usage
         used = window.count if now < window.exact_until else window.advance(now)
         limit = budget.max_calls_per_minute
         if used >= limit:
             if not limit:
-                return BudgetShortfall(CALLS, limit, used, None, True)
-            return BudgetShortfall(CALLS, limit, used, window.wait_seconds(now, limit))
+                return BudgetShortfall(CALLS_PER_MINUTE, limit, used, None, True)
+            return BudgetShortfall(CALLS_PER_MINUTE, limit, used, window.wait_seconds(now, limit))
         if mutable:
             limit = budget.max_mutable_calls_per_session
-            if tally.mutable_calls >= limit:
+            if usage.mutable_calls >= limit:
                 return BudgetShortfall(
-                    MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit)
+                    MUTABLE_CALLS, limit, usage.mutable_calls, *self._session_wait(now, not limit)
                 )
         if units:
             limit = budget.max_cost_units_per_session
-            if tally.cost_units + units > limit:
+            if usage.cost_units + units > limit:
                 return BudgetShortfall(
-                    COST, limit, tally.cost_units, *self._rest(now, units > limit)
+                    COST_UNITS, limit, usage.cost_units, *self._session_wait(now, units > limit)
                 )
         return None
 
-    def _rest(self, now: float, never: bool) -> tuple[float | None, bool]:
-        """How long its session lasts, if nothing more is taken."""
-        return None if never or self.idle is None else self.last + self.idle - now, never
+    def _session_wait(self, now: float, never: bool) -> tuple[float | None, bool]:
+        """Return the seconds until the idle session ends, and `never`."""
+        wait = None if never or self.idle is None else self.last_call + self.idle - now
+        return wait, never
 
-    def take(self, now: float, mutable: bool, units: int) -> Taken:
-        """Count a call that `lacks` had nothing against."""
-        self.last = now
-        window, tally = self.window, self.tally
+    def reserve(self, now: float, mutable: bool, units: int) -> Reservation:
+        """Count a call that passed `check`."""
+        self.last_call = now
+        window, usage = self.window, self.usage
         if mutable:
-            tally.mutable_calls += 1
+            usage.mutable_calls += 1
         if units:
-            tally.cost_units += units
-        return window, window.add(now), tally, mutable, units
+            usage.cost_units += units
+        return window, window.add(now), usage, mutable, units
 
-    def is_forgotten(self, now: float) -> bool:
-        """Whether a new one in its place would be the same."""
-        idle = MINUTE if self.idle is None else max(self.idle, MINUTE)
-        return now - self.last >= idle
+    def is_unused(self, now: float) -> bool:
+        """Return whether the account is like a new one, and can be removed."""
+        idle = MINUTE_SECONDS if self.idle is None else max(self.idle, MINUTE_SECONDS)
+        return now - self.last_call >= idle
 
 
-SESSION_IDLE: Final = 3600.0
-_FEW: Final = 1024
-"""So many accounts of callers are kept before those are looked for that can go."""
-_OF_SESSIONS: Final = " sessions"
-_OF_CALLERS: Final = " callers"
+SESSION_IDLE_SECONDS: Final = 3600.0
+_MIN_SWEEP_ACCOUNTS: Final = 1024
+"""Unused accounts are only searched for when there are more accounts than this."""
+_SESSIONS_KEY: Final = " sessions"
+_CALLERS_KEY: Final = " callers"
 
 
 class Budgets:
-    """The accounts of everybody who has one."""
+    """All accounts of a node."""
 
     def __init__(self, clock: Clock, wall_clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        self._subservers: dict[str, _Registered] = {}
-        self._left: dict[str, tuple[float, SlidingWindow]] = {}
-        """The minutes of subservers that are gone, the longest gone first."""
+        self._subservers: dict[str, _SubserverAccount] = {}
+        self._left_windows: dict[str, tuple[float, SlidingWindow]] = {}
+        """The minutes of disconnected subservers by id, the longest disconnected first."""
         self._config = BudgetsConfig()
         self._session_budget = NO_LIMIT
-        self._idle = SESSION_IDLE
+        self._idle = SESSION_IDLE_SECONDS
         self._sessions: dict[object, Account] = {}
-        """By session; those of clients without one by the caller's name."""
+        """By session. For clients without sessions, by the name of the caller."""
         self._callers: dict[str, Account | None] = {}
-        """None: no budget of the config fits this caller."""
-        self._sweep_at = _FEW
+        """None: no budget of the config applies to this caller."""
+        self._sweep_at = _MIN_SWEEP_ACCOUNTS
         self.limited: dict[str, object] = {}
-        """What can be exceeded. Empty: nobody need ask. Always the same object."""
+        """The limited accounts. This dictionary is never replaced, so a step can test whether it is
+        empty."""
 
-    # -- what is configured
+    # -- Configuration
 
-    def configure(self, config: BudgetsConfig, *, idle: float = SESSION_IDLE) -> None:
-        """The budgets of sessions and callers from now on. What was used stays used."""
+    def configure(self, config: BudgetsConfig, *, idle: float = SESSION_IDLE_SECONDS) -> None:
+        """Set the budgets of sessions and callers. Their usage stays."""
         self._config = config
         self._idle = idle
-        self._session_budget = budget = _limits(config.session)
+        self._session_budget = budget = _read_limits(config.session)
         if budget == NO_LIMIT:
             self._sessions.clear()
-            self.limited.pop(_OF_SESSIONS, None)
+            self.limited.pop(_SESSIONS_KEY, None)
         else:
-            self.limited[_OF_SESSIONS] = budget
+            self.limited[_SESSIONS_KEY] = budget
         for key, account in self._sessions.items():
             account.budget = budget
             account.idle = idle if isinstance(key, str) else None
-        known, self._callers = self._callers, {}
-        for name, one in known.items():
-            if one is not None and (fits := self._fitting(name)) is not None:
-                one.budget, one.idle = fits, idle
-                self._callers[name] = one
-        if any(_limits(one) != NO_LIMIT for one in config.callers):
-            self.limited[_OF_CALLERS] = config.callers
+        previous, self._callers = self._callers, {}
+        for name, known in previous.items():
+            if known is not None and (limits := self._find_limits(name)) is not None:
+                known.budget, known.idle = limits, idle
+                self._callers[name] = known
+        if any(_read_limits(entry) != NO_LIMIT for entry in config.callers):
+            self.limited[_CALLERS_KEY] = config.callers
         else:
-            self.limited.pop(_OF_CALLERS, None)
+            self.limited.pop(_CALLERS_KEY, None)
 
-    # -- registered subservers
+    # -- Registered subservers
 
     def grant(
         self, key: str, subserver_id: str, budget: SubserverBudget, session_id: str = ""
     ) -> None:
-        """A session begins. For one that goes on, the limits are others from now on."""
-        self._forget_the_gone()
+        """Start the account of a subserver session. For an existing session, change its limits."""
+        self._remove_old_windows()
         account = self._subservers.get(key)
-        if account is None or account.is_not(subserver_id, session_id):
-            self.release(key)
-            _, window = self._left.pop(subserver_id, (0.0, None))
-            account = _Registered(key, subserver_id, session_id, budget, window)
+        if account is None or not account.is_session(subserver_id, session_id):
+            self.end_session(key)
+            _, window = self._left_windows.pop(subserver_id, (0.0, None))
+            account = _SubserverAccount(key, subserver_id, session_id, budget, window)
             self._subservers[key] = account
         account.budget = budget
         if budget == NO_LIMIT:
@@ -228,43 +234,43 @@ class Budgets:
         else:
             self.limited[key] = account
 
-    def release(self, key: str) -> None:
-        """The session is over."""
+    def end_session(self, key: str) -> None:
+        """End the session of a subserver. Its minute is kept for a new registration."""
         account = self._subservers.pop(key, None)
         self.limited.pop(key, None)
         if account is not None and account.window.count:
-            self._left.pop(account.subserver_id, None)
-            self._left[account.subserver_id] = (self._clock(), account.window)
+            self._left_windows.pop(account.subserver_id, None)
+            self._left_windows[account.subserver_id] = (self._clock(), account.window)
 
-    def used(self, key: str) -> tuple[int, int, int] | None:
-        """Calls of the last minute, mutable calls and cost units of a subserver's session, for
-        those who look. None: it has no limit."""
+    def read_usage(self, key: str) -> tuple[int, int, int] | None:
+        """Return calls of the last minute, mutable calls and cost units of a subserver's session.
+        None: it has no limit."""
         account = self._subservers.get(key) if key in self.limited else None
         if account is None:
             return None
-        calls = account.look(self._clock())
-        return calls, account.tally.mutable_calls, account.tally.cost_units
+        calls = account.count_calls(self._clock())
+        return calls, account.usage.mutable_calls, account.usage.cost_units
 
-    def _forget_the_gone(self) -> None:
-        over = self._clock() - MINUTE
-        while self._left:
-            subserver_id, (left, _) = next(iter(self._left.items()))
-            if left > over:
+    def _remove_old_windows(self) -> None:
+        expired = self._clock() - MINUTE_SECONDS
+        while self._left_windows:
+            subserver_id, (left_at, _) = next(iter(self._left_windows.items()))
+            if left_at > expired:
                 return
-            del self._left[subserver_id]
+            del self._left_windows[subserver_id]
 
-    # -- calls
+    # -- Calls
 
     def reserve(self, call: Call, decision: D) -> D:
-        """Take what a call of a tool needs, from all its accounts or from none. A decision step:
-        returns the decision as it is.
+        """Decision step: reserve what a call of a tool needs, from all its accounts or from none.
 
-        Raises InterlockError when it would be one too many: that one counts for nothing.
+        Returns the decision unchanged. Raises InterlockError when the call would exceed a budget. A
+        rejected call reserves nothing.
         """
         if call.reservations is not None:
             return decision
         tool, clock = call.route, self._clock
-        # What nobody knows changes something, and costs nothing.
+        # A call of an unknown tool may change anything, and costs no units.
         mutable, units = True, 0
         if isinstance(tool, Tool):
             mutable, units = tool.mutable, tool.cost_units
@@ -275,135 +281,137 @@ class Budgets:
             and self._session_budget is NO_LIMIT
             and call.upstream not in self.limited
         ):
-            # Only the caller's own can be there, and mostly is: then no list is made.
+            # The common case: only the account of the caller. No list is needed.
             account = self._callers.get(caller.name)
             if account is not None:
-                short = account.lacks(now, mutable, units)
-                if short is not None:
-                    raise self._exceeded(account, short)
-                call.reservations = (account.take(now, mutable, units),)
+                shortfall = account.check(now, mutable, units)
+                if shortfall is not None:
+                    raise self._exceeded(account, shortfall)
+                call.reservations = (account.reserve(now, mutable, units),)
                 return decision
         accounts = self._accounts(call)
         for account in accounts:
-            short = account.lacks(now, mutable, units)
-            if short is not None:
-                raise self._exceeded(account, short)
+            shortfall = account.check(now, mutable, units)
+            if shortfall is not None:
+                raise self._exceeded(account, shortfall)
         if accounts:
-            call.reservations = [account.take(now, mutable, units) for account in accounts]
+            call.reservations = [account.reserve(now, mutable, units) for account in accounts]
         return decision
 
-    def settle(self, call: Call, dispatched: bool) -> None:
-        """The call is over: what never left is given back. Once; later words change nothing."""
-        reserved = cast("Sequence[Taken] | None", call.reservations)
-        if reserved is None:
+    def release(self, call: Call, dispatched: bool) -> None:
+        """End a call, and release its reservations if it was never sent. A second call does
+        nothing."""
+        reservations = cast("Sequence[Reservation] | None", call.reservations)
+        if reservations is None:
             return
         call.reservations = None
         if not dispatched:
-            for taken in reserved:
-                give_back(taken)
+            for reservation in reservations:
+                release_reservation(reservation)
 
     def _accounts(self, call: Call) -> list[Account]:
         accounts: list[Account] = []
         if self._session_budget is not NO_LIMIT:
-            accounts.append(self._of_session(call))
+            accounts.append(self._session_account(call))
         if self._config.callers and call.caller is not None:
-            of_caller = self._of_caller(call.caller.name)
-            if of_caller is not None:
-                accounts.append(of_caller)
+            account = self._caller_account(call.caller.name)
+            if account is not None:
+                accounts.append(account)
         if call.upstream in self.limited:
             accounts.append(self._subservers[call.upstream])
         return accounts
 
-    def _of_session(self, call: Call) -> Account:
+    def _session_account(self, call: Call) -> Account:
         session = call.session
         name = "" if call.caller is None else call.caller.name
-        # Of a session that has ended nobody would say so again.
+        # A session that has ended would never report its end again.
         key: object = name if session is None or not session.is_alive else session
         account = self._sessions.get(key)
         if account is None:
             self._sweep()
-            own = isinstance(key, str)
-            idle = self._idle if own else None
+            has_no_session = isinstance(key, str)
+            idle = self._idle if has_no_session else None
             account = Account("session", name, self._session_budget, idle=idle)
             self._sessions[key] = account
-            if session is not None and not own:
-                session.on_close.append(lambda: self._ended(session))
+            if session is not None and not has_no_session:
+                session.on_close.append(lambda: self._on_session_end(session))
         return account
 
-    def _ended(self, session: object) -> None:
+    def _on_session_end(self, session: object) -> None:
         self._sessions.pop(session, None)
 
-    def _of_caller(self, name: str) -> Account | None:
+    def _caller_account(self, name: str) -> Account | None:
         try:
             return self._callers[name]
         except KeyError:
             self._sweep()
-            budget = self._fitting(name)
+            budget = self._find_limits(name)
             account = None if budget is None else Account("caller", name, budget, idle=self._idle)
             self._callers[name] = account
             return account
 
-    def _fitting(self, name: str) -> SubserverBudget | None:
-        """The first of the config's budgets that is for this caller, if it limits anything."""
-        for one in self._config.callers:
-            if not one.callers or any(fnmatchcase(name, glob) for glob in one.callers):
-                budget = _limits(one)
+    def _find_limits(self, name: str) -> SubserverBudget | None:
+        """Return the limits of the first entry in the config for this caller. None: no limit."""
+        for entry in self._config.callers:
+            if not entry.callers or any(fnmatchcase(name, glob) for glob in entry.callers):
+                budget = _read_limits(entry)
                 return None if budget is NO_LIMIT else budget
         return None
 
     def _sweep(self) -> None:
-        """Callers may be without number: those go of whom nothing is left to be known."""
+        """Remove unused accounts: the number of callers is not limited."""
         if len(self._callers) + len(self._sessions) < self._sweep_at:
             return
         now = self._clock()
         self._callers = {
-            name: one
-            for name, one in self._callers.items()
-            if one is not None and not one.is_forgotten(now)
+            name: account
+            for name, account in self._callers.items()
+            if account is not None and not account.is_unused(now)
         }
         self._sessions = {
-            key: one
-            for key, one in self._sessions.items()
-            if not (isinstance(key, str) and one.is_forgotten(now))
+            key: account
+            for key, account in self._sessions.items()
+            if not (isinstance(key, str) and account.is_unused(now))
         }
-        self._sweep_at = max(_FEW, 2 * (len(self._callers) + len(self._sessions)))
+        accounts = len(self._callers) + len(self._sessions)
+        self._sweep_at = max(_MIN_SWEEP_ACCOUNTS, 2 * accounts)
 
-    def _exceeded(self, account: Account, short: BudgetShortfall) -> InterlockError:
-        left = max(0, short.limit - short.used)
+    def _exceeded(self, account: Account, shortfall: BudgetShortfall) -> InterlockError:
+        remaining = max(0, shortfall.limit - shortfall.used)
         data: dict[str, Any] = {
-            "budget": short.budget,
+            "budget": shortfall.budget,
             "of": account.kind,
-            "limit": short.limit,
-            "used": short.used,
-            "left": left,
-            "upstream" if account.kind == "subserver" else "caller": account.whose,
+            "limit": shortfall.limit,
+            "used": shortfall.used,
+            "left": remaining,
+            "upstream" if account.kind == "subserver" else "caller": account.owner,
         }
-        if short.never:
-            when = "It has no room for such a call."
-        elif short.wait is None:
-            when = "The next session begins a new one."
+        if shortfall.never:
+            when = "It allows no such call."
+        elif shortfall.wait is None:
+            when = "It is full again in the next session."
         else:
-            data["retry_after_ms"] = wait = max(1, ceil(short.wait * 1000))
+            data["retry_after_ms"] = wait = max(1, ceil(shortfall.wait * 1000))
             data["refills_at"] = format_utc_ms(self._wall_clock() + wait / 1000)
             when = f"Try again in {wait / 1000:.1f} s."
-        whose = _WHOSE[account.kind].format(account.whose)
+        owner = _OWNER_TEXTS[account.kind].format(account.owner)
         return InterlockError(
             BUDGET_EXCEEDED,
-            f"The budget of {whose} is used up: {short.used} of {short.limit} ({short.budget}). "
-            f"{when}",
+            f"The budget of {owner} is used up: {shortfall.used} of {shortfall.limit} "
+            f"({shortfall.budget}). {when}",
             data,
         )
 
 
-_WHOSE: Final = {
+_OWNER_TEXTS: Final = {
     "subserver": "{}",
     "caller": "the caller {}",
     "session": "this session of {}",
 }
 
 
-class _Registered(Account):
-    """The account of a subserver's session."""
+class _SubserverAccount(Account):
+    """The account of a subserver session."""
 
     __slots__ = ("session_id", "subserver_id")
 
@@ -419,17 +427,17 @@ class _Registered(Account):
         self.subserver_id = subserver_id
         self.session_id = session_id
 
-    def is_not(self, subserver_id: str, session_id: str) -> bool:
-        return (self.subserver_id, self.session_id) != (subserver_id, session_id)
+    def is_session(self, subserver_id: str, session_id: str) -> bool:
+        return (self.subserver_id, self.session_id) == (subserver_id, session_id)
 
 
-def _limits(config: BudgetConfig | None) -> SubserverBudget:
+def _read_limits(config: BudgetConfig | None) -> SubserverBudget:
     if config is None:
         return NO_LIMIT
     budget = SubserverBudget(
         *(
-            UNLIMITED if one is None else one
-            for one in (config.calls_per_minute, config.mutable_calls, config.cost_units)
+            UNLIMITED if limit is None else limit
+            for limit in (config.calls_per_minute, config.mutable_calls, config.cost_units)
         )
     )
     return NO_LIMIT if budget == NO_LIMIT else budget

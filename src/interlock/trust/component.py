@@ -1,5 +1,4 @@
-"""Everything by which a node decides who may do what, put together: who calls, by which rules, with
-which tools still being what they were, and who lets a call through that has to wait."""
+"""The trust component of a node: identity, policy, pins, budgets and approvals."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from interlock.trust.approvals.record import PENDING, Approval
 from interlock.trust.authorization import Authorizer, DecisionStep
 from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import IdentityComponent
-from interlock.trust.identity.revocation_watch import Told, ToldRevoked
+from interlock.trust.identity.revocation_watch import NamesCallback, RevokedCallback
 from interlock.trust.pin_store import NodePinStore, PinStore
 from interlock.trust.pins import HeldTool, Pins
 from interlock.trust.policy import Policy
@@ -35,7 +34,7 @@ _log = logging.getLogger("interlock.node")
 
 
 class Trust(Component):
-    """What a node knows of trust."""
+    """Everything by which a node decides who may do what."""
 
     def __init__(
         self,
@@ -45,13 +44,17 @@ class Trust(Component):
         base_dir: Path,
         catalog: Catalog,
         audit: Audit,
-        on_revoked: ToldRevoked,
-        on_expired: Told,
+        on_revoked: RevokedCallback,
+        on_expired: NamesCallback,
         on_held: Callable[[HeldTool], None],
     ) -> None:
-        """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more,
-        `on_held` of tools that are not what they were. Raises InterlockError for a config that
-        cannot be used."""
+        """Args:
+        on_revoked: called with callers whose tokens were revoked.
+        on_expired: called with callers whose tokens have expired.
+        on_held: called with tools that changed since they were accepted.
+
+        Raises InterlockError for an unusable config.
+        """
         loop = asyncio.get_running_loop()
         self._environ = environ
         self._base_dir = base_dir
@@ -65,17 +68,17 @@ class Trust(Component):
             on_revoked=on_revoked,
             on_expired=on_expired,
         )
-        self._keeper = NodePinStore(
+        self._pin_store = NodePinStore(
             PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
-        self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
+        self.pins = Pins(catalog, self._pin_store, config.pins.mode, on_held=on_held)
         budgets = Budgets(time.monotonic)
         budgets.configure(config.budgets, idle=config.limits.session_idle)
-        pins = DecisionStep("pins", self.pins.refuse_held, when=self.pins.held, previewed=True)
+        pins = DecisionStep("pins", self.pins.reject_held, when=self.pins.held, previewed=True)
         self.authorizer = Authorizer(catalog, budgets, self.policy, (pins,))
-        self._keeper.on_changed = self._pins_changed
+        self._pin_store.on_changed = self._on_pins_changed
         self._audit = audit
-        self._keeper.start()
+        self._pin_store.start()
         self.approving: ApprovalsComponent | None = None
         self._started = False
 
@@ -91,7 +94,7 @@ class Trust(Component):
         recorder: Recorder | None,
         children: Callable[[], Mapping[str, ChildPeer]],
     ) -> ApprovalsComponent:
-        """Take the place of these stages in the pipeline."""
+        """Create the approvals and install them in the pipeline."""
         self.approving = ApprovalsComponent(
             config,
             environ=self._environ,
@@ -103,62 +106,62 @@ class Trust(Component):
             guard=guard,
             recorder=recorder,
             authenticate=lambda credentials: self.identity.authenticator(credentials),
-            refused=pipeline.record_rejection,
+            on_rejected=pipeline.record_rejection,
             children=children,
         )
         approvals = self.approving.approvals
         pipeline.install_gate(approvals.gate, approvals.confirm_call)
-        approvals.gate.on_approved_tool = self.pins.approved
+        approvals.gate.on_approved_tool = self.pins.on_approved_tool
         approvals.watch(partial(log_pending, option=node_option(config.listen)), (PENDING,))
         self.identity.watch.on_change = partial(self._audit.record_change, "tokens")
         self.approving.operators.watch.on_change = partial(self._audit.record_change, "keys")
         return self.approving
 
-    def _pins_changed(self, pins: Mapping[str, str | None], wanted: Sequence[str]) -> None:
+    def _on_pins_changed(self, pins: Mapping[str, str | None], requested: Sequence[str]) -> None:
         for tool, digest in pins.items():
-            word = "forgotten" if digest is None else "accepted"
-            self._audit.record_change("pins", tool, word, digest or "")
-        self.pins.changed(pins, wanted)
+            event = "forgotten" if digest is None else "accepted"
+            self._audit.record_change("pins", tool, event, digest or "")
+        self.pins.apply_changes(pins, requested)
 
     @property
-    def waiting(self) -> int:
-        """How many calls wait for a human."""
+    def pending_count(self) -> int:
+        """The number of calls that wait for approval."""
         return 0 if self.approving is None else len(self.approving.approvals.pending())
 
     def problems(self) -> list[str]:
-        """What is wrong now, for whoever asks how the node fares."""
-        found = self.identity.problems()
-        if self._keeper.problem is not None:
-            found.append(self._keeper.problem)
+        """Return the current problems, for the status of the node."""
+        problems = self.identity.problems()
+        if self._pin_store.problem is not None:
+            problems.append(self._pin_store.problem)
         watch = None if self.approving is None else self.approving.operators.watch
         if watch is not None:
-            found += [] if watch.problem is None else [watch.problem]
-            found += watch.notices()
-        return found
+            problems += [] if watch.problem is None else [watch.problem]
+            problems += watch.notices()
+        return problems
 
-    # -- life
+    # -- Start and stop
 
     def routes(self) -> Sequence[Route]:
         return () if self.approving is None else self.approving.routes()
 
     def start(self) -> None:
-        """Before the doors open: take up what waits from before. Once, whoever begins."""
+        """Load pending approvals before the listeners open. A second call does nothing."""
         self.authorizer.freeze()
         if self.approving is not None and not self._started:
             self._started = True
             self.approving.start()
 
     async def stop(self) -> None:
-        """Once no call is under way any more."""
+        """Stop, once no call is under way."""
         if self.approving is not None:
             await self.approving.close()
         await self.identity.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._pin_store.close)
 
-    # -- change
+    # -- Configuration
 
     def check(self, config: Config) -> None:
-        """Raises InterlockError for a config that cannot be used; changes nothing."""
+        """Raise InterlockError for an unusable config. Changes nothing."""
         self.identity.check(config)
         check_gates(config, environ=self._environ, base_dir=self._base_dir)
         Policy(config.policy, self._catalog)
@@ -173,7 +176,7 @@ class Trust(Component):
             self.policy = policy
             self.authorizer.set_policy(policy)
             if self.approving is not None:
-                self.approving.approvals.policy_changed()
+                self.approving.approvals.on_policy_changed()
         self.authorizer.budgets.configure(new.budgets, idle=new.limits.session_idle)
         self.pins.configure(new.pins.mode)
 
@@ -182,8 +185,8 @@ def log_pending(approval: Approval, option: str) -> None:
     """Log a new approval with the command that decides it.
 
     Args:
-        approval: what took a step; only a pending one of this node is logged.
-        option: what the command needs to find the node, as of `node_option`.
+        approval: the approval that changed. Only a pending one of this node is logged.
+        option: the option that the command needs to find the node, as of `node_option`.
     """
     if approval.state == PENDING and not approval.at:
         _log.info(
@@ -196,14 +199,14 @@ def log_pending(approval: Approval, option: str) -> None:
 
 
 def node_option(listen: str) -> str:
-    """The option that a command needs to find the node at this address. Empty: it needs none."""
+    """Return the option that a command needs to find the node at this address. Empty: none."""
     return "" if listen == Config().listen or listen.endswith(":0") else f" --node {listen}"
 
 
 def check_gates(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
-    """Raises InterlockError for rules by which calls wait that nobody could ever confirm.
+    """Raise InterlockError for rules that hold calls which nobody could approve.
 
-    What waits by default only is no reason not to start: whoever meets it is told how to enrol.
+    Calls that are held by default are no reason not to start: their response says how to enrol.
     """
     gates = any(rule.then in ("confirm", "verify") for rule in config.policy.rules)
     check_anchors(config, environ=environ, base_dir=base_dir, gates=gates)

@@ -1,8 +1,8 @@
-"""A token for the next hop: made here for one caller and one thing that it may do there, good for
-one receiver and for a short time. What the caller showed itself never leaves the node.
+"""Hop tokens: a token for the next hop, made for one caller, one permission and one receiver, and
+valid for a short time (MCP-AX §10.1). The credentials of the caller never leave the node.
 
-A token is kept for as long as half of its life and made anew then: a call costs a look into a
-table. Tokens are only ever in memory.
+A token is reused for half of its lifetime, so a call usually costs one lookup. Tokens are in memory
+only.
 """
 
 from __future__ import annotations
@@ -26,60 +26,61 @@ from interlock.errors import UNAUTHENTICATED, InterlockError, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.scopes import READ, WRITE, covers_prefix, narrow_scopes, parse_scope
-from interlock.trust.scopes import level_of, name_of
+from interlock.trust.scopes import required_level, scope_name
 
 if TYPE_CHECKING:
     from joserfc.jwk import OKPKey
 
 
-LONGEST_LIFE: Final = 900.0
-"""No token that a node makes is good for longer."""
-LEEWAY: Final = 30.0
-"""By so much the clocks of two nodes may differ."""
+MAX_TOKEN_SECONDS: Final = 900.0
+"""The longest lifetime of a token."""
+LEEWAY_SECONDS: Final = 30.0
+"""How far the clocks of two nodes may differ."""
 CALLER_EXPIRES: Final = "sub_exp"
-"""The claim that says until when the caller is who it says, however long the token is good."""
-_WHOLE_SECONDS: Final = 5.0
-"""Tokens that are good for longer than this end on a full second, as most readers expect."""
-_MOST_KEPT: Final = 10_000
+"""The claim that says when the credentials of the caller expire, independent of the token."""
+_MIN_WHOLE_SECONDS: Final = 5.0
+"""Tokens with a longer lifetime end on a full second, as most readers expect."""
+_MAX_CACHED_TOKENS: Final = 10_000
 
 Sign = Callable[[dict[str, Any]], str]
-"""Makes a token of claims, by the key of now."""
-Shape = Callable[[str], bytes]
-"""How a token stands in what is sent."""
+"""Signs claims with the current key and returns the token."""
+Encode = Callable[[str], bytes]
+"""Encodes a token for the request, for example as a header."""
 
 
-class _Kept(msgspec.Struct, gc=False):
-    """A token that may be sent again."""
+class _CachedToken(msgspec.Struct, gc=False):
+    """A token that can be sent again."""
 
-    shown: bytes
+    encoded: bytes
     renew_at: float
-    """On the clock that never goes back, as what follows."""
+    """In seconds on the monotonic clock, as `ends`."""
     ends: float
     caller: Caller | None = None
-    what: object = None
-    """Whose it is and what it is for: kept, so that nothing else can be taken for them."""
+    target: object = None
+    """What the token is for. Held here, as the caller is, so that no other object can get its
+    id."""
 
     def __repr__(self) -> str:
-        return f"_Kept(…, {self.renew_at}, {self.ends})"
+        return f"_CachedToken(…, {self.renew_at}, {self.ends})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("renew_at", self.renew_at), ("ends", self.ends)]
 
 
 class HopTokenSource(Protocol):
-    """What puts a token on what is sent to one upstream."""
+    """Makes the tokens for requests to one upstream."""
 
     def __call__(self, call: Call) -> bytes:
-        """What to send along with a caller's call; empty for a caller without a name."""
+        """Return what to send with a call. Empty for a caller without a name."""
         ...
 
     def node_header_line(self) -> bytes:
-        """What to send along with a request of the node's own."""
+        """Return what to send with a request of the node itself."""
         ...
 
 
 class HopTokenMinter:
-    """Makes the tokens of one node."""
+    """Makes the hop tokens of one node."""
 
     def __init__(
         self,
@@ -93,13 +94,14 @@ class HopTokenMinter:
         self._wall_clock = wall_clock
 
     def mint(self, call: Call, audience: str, issuer: str, prefix: str) -> tuple[str, float]:
-        """A token for this call at the next hop, made anew, and how many seconds it is good for.
+        """Return a new token for a call at the next hop, and its lifetime in seconds.
 
-        `prefix`: what this node puts in front of the names of that hop.
+        Args:
+            prefix: the prefix that this node adds to the names of that hop.
         """
         caller = call.caller
         assert caller is not None
-        left = call.deadline - self.clock() if call.deadline else math.inf
+        remaining = call.deadline - self.clock() if call.deadline else math.inf
         claims: dict[str, Any] = {
             "iss": issuer,
             "sub": caller.parent_caller or caller.name,
@@ -109,25 +111,25 @@ class HopTokenMinter:
         }
         if caller.expires_at is not None:
             claims[CALLER_EXPIRES] = caller.expires_at
-        return self._made(claims, left, caller.expires_at)
+        return self._sign_claims(claims, remaining, caller.expires_at)
 
     def mint_own(self, audience: str, issuer: str) -> tuple[str, float]:
-        """A token for what the node itself wants to know: which tools there are."""
+        """Return a token for requests of the node itself, such as lists of tools."""
         claims: dict[str, Any] = {
             "iss": issuer, "sub": issuer, "client_id": issuer, "aud": audience, "scope": READ,
         }  # fmt: skip
-        return self._made(claims, math.inf, None)
+        return self._sign_claims(claims, math.inf, None)
 
-    def _made(
-        self, claims: dict[str, Any], left: float, expires: float | None
+    def _sign_claims(
+        self, claims: dict[str, Any], remaining: float, expires: float | None
     ) -> tuple[str, float]:
         now = self._wall_clock()
-        life = min(LONGEST_LIFE, max(left, 0.0))
+        life = min(MAX_TOKEN_SECONDS, max(remaining, 0.0))
         ends = now + life if expires is None else min(now + life, expires)
         begins: float = round(now, 3)
-        if ends - now > _WHOLE_SECONDS:
+        if ends - now > _MIN_WHOLE_SECONDS:
             begins, ends = math.floor(now), math.floor(ends)
-            ends = min(ends, begins + LONGEST_LIFE)
+            ends = min(ends, begins + MAX_TOKEN_SECONDS)
         else:
             ends = math.floor(ends * 1000) / 1000
         signed = self._sign(
@@ -137,7 +139,7 @@ class HopTokenMinter:
 
 
 class HopTokens:
-    """Puts tokens on what is sent to one receiver."""
+    """The tokens for one receiver."""
 
     def __init__(
         self,
@@ -145,259 +147,266 @@ class HopTokens:
         audience: str,
         *,
         issuer: Callable[[], str],
-        shape: Shape,
+        encode: Encode,
         prefix: str = "",
     ) -> None:
-        """`issuer`: as whom the receiver knows this node. `prefix`: what stands before its names
-        in the catalog here."""
+        """Args:
+        issuer: returns the name of this node at the receiver.
+        prefix: the prefix of the receiver's names in the catalog here.
+        """
         self._minter = minter
         self._audience = audience
         self._issuer = issuer
-        self._shape = shape
+        self._encode = encode
         self._prefix = prefix
         self._clock = minter.clock
-        self._kept: dict[tuple[Caller, object], _Kept] = {}
-        self._same: BoundedDict[tuple[int, int], _Kept] = BoundedDict(_MOST_KEPT)
-        """The same by the very objects: callers and tools are mostly those of a call before."""
-        self._last: _Kept | None = None
-        """The one that was sent last for a tool, for which not even a look-up is needed."""
-        self._own: _Kept | None = None
+        self._tokens: dict[tuple[Caller, object], _CachedToken] = {}
+        self._by_identity: BoundedDict[tuple[int, int], _CachedToken] = BoundedDict(
+            _MAX_CACHED_TOKENS
+        )
+        """The same tokens by object identity: callers and tools are usually those of an earlier
+        call."""
+        self._last: _CachedToken | None = None
+        """The token that was last sent for a tool, found without a lookup."""
+        self._own: _CachedToken | None = None
 
     def __call__(self, call: Call) -> bytes:
-        caller, kept, clock = call.caller, self._last, self._clock
+        caller, token, clock = call.caller, self._last, self._clock
         now, deadline = clock(), call.deadline
         if (
-            kept is not None
-            and kept.caller is caller
-            and kept.what is call.route
+            token is not None
+            and token.caller is caller
+            and token.target is call.route
             and call.method == TOOLS_CALL
-            and now < kept.renew_at
-            and (kept.ends <= deadline or not deadline)
+            and now < token.renew_at
+            and (token.ends <= deadline or not deadline)
         ):
-            return kept.shown
+            return token.encoded
         if caller is None or not caller.name:
             return b""
-        # Everything that is not about a tool takes the same scope.
-        what = call.route or call.name if call.method == TOOLS_CALL else None
-        kept = self._same.get((id(caller), id(what)))
+        # All requests that call no tool need the same scope.
+        target = call.route or call.name if call.method == TOOLS_CALL else None
+        token = self._by_identity.get((id(caller), id(target)))
         if (
-            kept is not None
-            and kept.caller is caller
-            and kept.what is what
-            and now < kept.renew_at
-            and (kept.ends <= deadline or not deadline)
+            token is not None
+            and token.caller is caller
+            and token.target is target
+            and now < token.renew_at
+            and (token.ends <= deadline or not deadline)
         ):
-            self._keep_last(kept)
-            return kept.shown
-        kept = self._kept.get((caller, what))
-        if kept is None or now >= kept.renew_at or (call.deadline and kept.ends > call.deadline):
-            kept = self._mint(call, caller, what, now)
-        if kept.caller is caller and kept.what is what:
-            self._same[id(caller), id(what)] = kept
-            self._keep_last(kept)
-        return kept.shown
+            self._keep_last(token)
+            return token.encoded
+        token = self._tokens.get((caller, target))
+        if token is None or now >= token.renew_at or (call.deadline and token.ends > call.deadline):
+            token = self._mint(call, caller, target, now)
+        if token.caller is caller and token.target is target:
+            self._by_identity[id(caller), id(target)] = token
+            self._keep_last(token)
+        return token.encoded
 
-    def _keep_last(self, kept: _Kept) -> None:
-        # Only those for tools that a list names: what the others are for is no object of the call.
-        self._last = kept if isinstance(kept.what, Tool) else None
+    def _keep_last(self, token: _CachedToken) -> None:
+        # Only for listed tools: other targets are not an object of the call.
+        self._last = token if isinstance(token.target, Tool) else None
 
-    def _mint(self, call: Call, caller: Caller, what: object, now: float) -> _Kept:
-        if len(self._kept) >= _MOST_KEPT:
-            self._make_room()
-        token, life = self._minter.mint(call, self._audience, self._issuer(), self._prefix)
-        kept = _Kept(self._shape(token), now + life / 2, now + life, caller, what)
-        self._kept[caller, what] = kept
-        return kept
+    def _mint(self, call: Call, caller: Caller, target: object, now: float) -> _CachedToken:
+        if len(self._tokens) >= _MAX_CACHED_TOKENS:
+            self._remove_old()
+        signed, life = self._minter.mint(call, self._audience, self._issuer(), self._prefix)
+        token = _CachedToken(self._encode(signed), now + life / 2, now + life, caller, target)
+        self._tokens[caller, target] = token
+        return token
 
     def node_header_line(self) -> bytes:
-        """The same object for as long as nothing changed."""
-        kept, now = self._own, self._clock()
-        if kept is None or now >= kept.renew_at:
-            token, life = self._minter.mint_own(self._audience, self._issuer())
-            kept = self._own = _Kept(self._shape(token), now + life / 2, now + life)
-        return kept.shown
+        """Return the token of the node itself. The same object until the token is renewed."""
+        token, now = self._own, self._clock()
+        if token is None or now >= token.renew_at:
+            signed, life = self._minter.mint_own(self._audience, self._issuer())
+            token = self._own = _CachedToken(self._encode(signed), now + life / 2, now + life)
+        return token.encoded
 
-    def forget(self) -> None:
-        """Make every token anew."""
-        self._kept.clear()
-        self._same.clear()
+    def clear(self) -> None:
+        """Remove all cached tokens."""
+        self._tokens.clear()
+        self._by_identity.clear()
         self._last = self._own = None
 
-    def _make_room(self) -> None:
+    def _remove_old(self) -> None:
         now = self._clock()
-        good = {key: one for key, one in self._kept.items() if now < one.renew_at}
-        self._kept = good if len(good) < _MOST_KEPT // 2 else {}
+        valid = {key: token for key, token in self._tokens.items() if now < token.renew_at}
+        self._tokens = valid if len(valid) < _MAX_CACHED_TOKENS // 2 else {}
 
 
 def _scope(call: Call, caller: Caller, prefix: str) -> tuple[str, ...]:
-    """Exactly what the call takes, in the names of the next hop."""
+    """Return the scopes that the call needs, in the names of the next hop."""
     if call.method != TOOLS_CALL:
         return covers_prefix(caller.scopes, READ, prefix)
     route = call.route
     if route is None:
         return narrow_scopes(caller.scopes, WRITE, call.name)
-    level = level_of(route) if isinstance(route, Tool) else WRITE
-    return narrow_scopes(caller.scopes, level, name_of(call), route.upstream_name)
+    level = required_level(route) if isinstance(route, Tool) else WRITE
+    return narrow_scopes(caller.scopes, level, scope_name(call), route.upstream_name)
 
 
-# -- Whose call is it that the node above sends? Its token for this hop says so, and is held
-# against the keys that it showed when this node registered with it.
+# -- Reads the hop tokens of the parent node. They are verified with the keys that the parent
+# published when this node registered.
 #
-# Signed by it, for this node, not over, and with scopes that can be read: anything else is
-# refused. Whether the scopes are enough for the call is for the stage behind to say.
+# A token must be signed by the parent, be made for this node, be valid now, and have readable
+# scopes. The authorization stage decides whether the scopes are enough for the call.
 
 ALGORITHM: Final = "EdDSA"
-MOST_KEYS: Final = 32
-_LONGEST_KEYS: Final = 32 * 1024
-_LONGEST_TOKEN: Final = 8 * 1024
-_LONGEST_NAME: Final = 2_000
+MAX_PARENT_KEYS: Final = 32
+_MAX_KEYS_BYTES: Final = 32 * 1024
+_MAX_TOKEN_BYTES: Final = 8 * 1024
+_MAX_NAME_LENGTH: Final = 2_000
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class ParentIssuer(NamedTuple):
-    """The node above, as far as its tokens are concerned. The same object until something is
-    another than before."""
+    """The parent node as an issuer of tokens. The same object until a value changes."""
 
     issuer: str
-    """Its id."""
+    """The id of the parent."""
     audience: str
-    """This node's id there."""
+    """The id of this node at the parent."""
     jwks: bytes | Raw
-    """Its public keys. Empty: it showed none."""
+    """The public keys of the parent. Empty: it published none."""
 
 
-class _MintedKept(msgspec.Struct, gc=False):
-    """A token that was looked at already."""
+class _VerifiedToken(msgspec.Struct, gc=False):
+    """A token that was verified before."""
 
     caller: Caller
     until: float
 
 
 class HopTokenReader:
-    """Reads the tokens of the node above. Give it to the authenticator as `minted`."""
+    """Reads the tokens of the parent node. Assign it to `Authenticator.minted`."""
 
     def __init__(
         self,
-        above: Callable[[], ParentIssuer | None],
+        find_parent: Callable[[], ParentIssuer | None],
         *,
         wall_clock: Clock = time.time,
-        demanded: bool = False,
+        is_required: bool = False,
     ) -> None:
-        """`demanded`: a call without a token is refused, also of a node that sends none."""
-        self._above = above
+        """Args:
+        find_parent: returns the parent node. None: there is none.
+        is_required: whether to reject calls without a token.
+        """
+        self._find_parent = find_parent
         self._wall_clock = wall_clock
-        self._demanded = demanded
-        self._by: ParentIssuer | None = None
+        self._is_required = is_required
+        self._parent: ParentIssuer | None = None
         self._keys: dict[str, OKPKey] = {}
-        self._kept: BoundedDict[str, _MintedKept] = BoundedDict(_MOST_KEPT)
+        self._verified: BoundedDict[str, _VerifiedToken] = BoundedDict(_MAX_CACHED_TOKENS)
 
     def __call__(self, credentials: Credentials) -> Caller | None:
-        """Who calls. None: the node above does not say. Raises InterlockError."""
+        """Return the caller of a call. None: the parent sent no token. Raises InterlockError."""
         token = credentials.hop_token
         if token is None:
-            if self._demanded:
-                raise _refused("it came without one")
+            if self._is_required:
+                raise _token_error("the call has none")
             return None
-        find_above, wall_clock = self._above, self._wall_clock
-        above = find_above()
-        if above is not self._by:
-            self._by = above
-            self._keys = {} if above is None else _read_keys(above.jwks)
-            self._kept.clear()
-        kept = self._kept.get(token)
-        if kept is not None and wall_clock() < kept.until:
-            return kept.caller
-        if above is None:
-            raise _refused("nobody is above this node")
-        caller, ends = self._look(token, above, credentials.assigned_name)
-        self._kept[token] = _MintedKept(caller, ends + LEEWAY)
+        find_parent, wall_clock = self._find_parent, self._wall_clock
+        parent = find_parent()
+        if parent is not self._parent:
+            self._parent = parent
+            self._keys = {} if parent is None else _read_keys(parent.jwks)
+            self._verified.clear()
+        verified = self._verified.get(token)
+        if verified is not None and wall_clock() < verified.until:
+            return verified.caller
+        if parent is None:
+            raise _token_error("this node has no parent")
+        caller, ends = self._read(token, parent, credentials.assigned_name)
+        self._verified[token] = _VerifiedToken(caller, ends + LEEWAY_SECONDS)
         return caller
 
-    def _look(self, token: str, above: ParentIssuer, name: str) -> tuple[Caller, float]:
-        claims = self._signed_claims(token)
-        if claims.get("iss") != above.issuer:
-            raise _refused("another node made it")
-        if claims.get("aud") != above.audience:
-            raise _refused("it is for another node")
-        ends, began, now = _time(claims, "exp"), _time(claims, "iat"), self._wall_clock()
-        if ends + LEEWAY <= now:
-            raise _refused("it has expired")
-        if began > now + LEEWAY:
-            raise _refused("it is not good yet")
-        if ends - began > LONGEST_LIFE:
-            raise _refused(f"it is good for more than {LONGEST_LIFE / 60:g} minutes")
-        sub, client = _text(claims, "sub"), _text(claims, "client_id")
+    def _read(self, token: str, parent: ParentIssuer, name: str) -> tuple[Caller, float]:
+        claims = self._verify(token)
+        if claims.get("iss") != parent.issuer:
+            raise _token_error("another node issued it")
+        if claims.get("aud") != parent.audience:
+            raise _token_error("it is for another node")
+        ends, issued, now = _read_time(claims, "exp"), _read_time(claims, "iat"), self._wall_clock()
+        if ends + LEEWAY_SECONDS <= now:
+            raise _token_error("it has expired")
+        if issued > now + LEEWAY_SECONDS:
+            raise _token_error("it is not valid yet")
+        if ends - issued > MAX_TOKEN_SECONDS:
+            raise _token_error(f"it is valid for more than {MAX_TOKEN_SECONDS / 60:g} minutes")
+        sub, client = _read_text(claims, "sub"), _read_text(claims, "client_id")
         scope = claims.get("scope")
         if not isinstance(scope, str):
-            raise _refused("it has no `scope`")
+            raise _token_error("it has no `scope`")
         scopes = tuple(scope.split())
         try:
-            for one in scopes:
-                parse_scope(one)
+            for item in scopes:
+                parse_scope(item)
         except ProtocolError:
-            raise _refused("its `scope` cannot be read") from None
+            raise _token_error("its `scope` cannot be parsed") from None
         caller = Caller(
             name,
             can_register=False,
             kind=PARENT_KIND,
             scopes=scopes,
-            # Not the end of the token: the call may wait here for a human for longer than that.
-            expires_at=_time(claims, CALLER_EXPIRES) if CALLER_EXPIRES in claims else None,
+            # Not the end of the token: the call may wait longer than that for an operator.
+            expires_at=_read_time(claims, CALLER_EXPIRES) if CALLER_EXPIRES in claims else None,
             id=client,
             parent_caller=sub,
         )
         return caller, ends
 
-    def _signed_claims(self, token: str) -> dict[str, Any]:
+    def _verify(self, token: str) -> dict[str, Any]:
         from joserfc import jws
         from joserfc.errors import JoseError
 
-        if len(token) > _LONGEST_TOKEN or _COMPACT.fullmatch(token) is None:
-            raise _refused("it is no token of a node")
+        if len(token) > _MAX_TOKEN_BYTES or _COMPACT.fullmatch(token) is None:
+            raise _token_error("it is not a hop token")
         try:
             header = jws.extract_compact(token.encode()).headers()
         except (JoseError, ValueError):
-            raise _refused("it is no token of a node") from None
+            raise _token_error("it is not a hop token") from None
         if header.get("alg") != ALGORITHM or "crit" in header or "b64" in header:
-            raise _refused(f"it is not signed as a node does ({ALGORITHM})")
+            raise _token_error(f"its signature is not plain {ALGORITHM}")
         kid = header.get("kid")
         key = self._keys.get(kid) if isinstance(kid, str) else None
         if key is None:
-            raise _refused("it is signed with a key that the node above has not shown")
+            raise _token_error("it is signed with a key that the parent node has not published")
         try:
             with warnings.catch_warnings():
-                # `EdDSA` has a newer name by now, which not everybody knows.
+                # joserfc prefers a newer name of `EdDSA`, which some readers do not know.
                 warnings.simplefilter("ignore", category=UserWarning)
                 payload = jws.deserialize_compact(token, key, algorithms=[ALGORITHM]).payload
             claims = msgspec.json.decode(payload)
         except (JoseError, ValueError, TypeError, RecursionError):
-            raise _refused("its signature is not that of the node above") from None
+            raise _token_error("its signature is not of the parent node") from None
         if not isinstance(claims, dict):
-            raise _refused("it says nothing")
+            raise _token_error("its claims are no JSON object")
         return claims
 
 
 def _read_keys(jwks: bytes | Raw) -> dict[str, OKPKey]:
-    """The keys that can be used, by their ids. What is no key of ours is nobody's."""
+    """Return the usable keys by their ids. Other keys are ignored."""
     from joserfc.errors import JoseError
     from joserfc.jwk import OKPKey
 
     raw = bytes(jwks)
-    if not raw or len(raw) > _LONGEST_KEYS:
+    if not raw or len(raw) > _MAX_KEYS_BYTES:
         return {}
     try:
-        shown = msgspec.json.decode(raw, type=_Jwks).keys
+        published = msgspec.json.decode(raw, type=_Jwks).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    found: dict[str, OKPKey] = {}
-    for one in shown[:MOST_KEYS]:
-        if one.kty != "OKP" or one.crv != "Ed25519" or not one.kid or one.kid in found:
+    keys: dict[str, OKPKey] = {}
+    for jwk in published[:MAX_PARENT_KEYS]:
+        if jwk.kty != "OKP" or jwk.crv != "Ed25519" or not jwk.kid or jwk.kid in keys:
             continue
         try:
-            found[one.kid] = OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": one.x})
+            keys[jwk.kid] = OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": jwk.x})
         except (JoseError, ValueError, TypeError):
             continue
-    return found
+    return keys
 
 
 class _Jwk(msgspec.Struct, gc=False):
@@ -411,21 +420,21 @@ class _Jwks(msgspec.Struct, gc=False):
     keys: list[_Jwk] = msgspec.field(default_factory=list)
 
 
-def _time(claims: dict[str, Any], name: str) -> float:
+def _read_time(claims: dict[str, Any], name: str) -> float:
     value = claims.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e12:
-        raise _refused(f"it has no `{name}`")
+        raise _token_error(f"it has no valid `{name}`")
     return float(value)
 
 
-def _text(claims: dict[str, Any], name: str) -> str:
+def _read_text(claims: dict[str, Any], name: str) -> str:
     value = claims.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME:
-        raise _refused(f"it has no `{name}`")
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_LENGTH:
+        raise _token_error(f"it has no valid `{name}`")
     return value
 
 
-def _refused(why: str) -> InterlockError:
+def _token_error(why: str) -> InterlockError:
     return InterlockError(
-        UNAUTHENTICATED, f"The token that the node above sent with this call is not good: {why}."
+        UNAUTHENTICATED, f"The hop token that the parent node sent is not valid: {why}."
     )

@@ -1,4 +1,4 @@
-"""What a feature gets of the node when its component is created."""
+"""The parts of a node that a feature gets when its component is created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Kind = TypeVar("Kind", bound=FeatureComponent)
 
 
 class ComponentFinder(Protocol):
-    """Finds the component of a feature that was created before."""
+    """Finds the component of another feature that was created before."""
 
     def __call__(self, kind: type[Kind], /) -> Kind: ...
 
@@ -39,16 +39,16 @@ class NodeContext(NamedTuple):
     """The parts of a node that features build on."""
 
     config: Config
-    """As it is now; later ones come with `apply`."""
+    """The current config. Later ones come with `apply`."""
     environ: Mapping[str, str]
     base_dir: Path
     leaf: bool
-    """Whether the node stands for its one server in somebody else's tree."""
+    """True if the node represents its one server in the tree of another node."""
     node_info: bytes
     """The node's `serverInfo`."""
     current_config: Callable[[], Config]
     origin: Callable[[], str | None]
-    """Scheme, host and port of the HTTP listener. None: it is not open."""
+    """Returns scheme, host and port of the HTTP listener. None: it is not open."""
     uptime: Callable[[], float]
     component: ComponentFinder
     # -- core
@@ -63,7 +63,7 @@ class NodeContext(NamedTuple):
     hello: ServerInfo
     introduce: Callable[[], Introduction]
     introduction_changed: Callable[[], None]
-    """Say that `Component.introductions` gives something else now."""
+    """Reports that `Component.introductions` returns something else now."""
     place: NodePosition
     guard: Guard
     challenges: Challenges

@@ -1,7 +1,7 @@
-"""Which contracts of tools a human has accepted, and what was seen of them since.
+"""Storage of pins: the accepted contracts of tools, and changed contracts that a node has seen.
 
-One small SQLite file, shared by a node and the command line: either may write, and a node notices
-what others wrote.
+One SQLite file that a node and the command line share. Either may write, and a node notices what
+others wrote.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from interlock.core.state.shared_database import SharedFile
 from interlock.errors import InterlockError
 
 SCHEMA_VERSION: Final = 1
-WANTED_FOR: Final = 60.0
-"""Who wants to see a tool's contract waits no longer than this."""
+REQUEST_LIFETIME_SECONDS: Final = 60.0
+"""How long a request for the current contract of a tool is valid."""
 
-# "ILPN". Tells our file from another program's.
+# "ILPN": marks the file as ours.
 _APPLICATION_ID: Final = 0x494C504E
 _BUSY_SECONDS: Final = 2.0
 _log = logging.getLogger("interlock.state")
@@ -49,20 +49,20 @@ _FILE: Final = DatabaseKind(
 
 
 class Pin(NamedTuple):
-    """A contract that was accepted."""
+    """An accepted contract."""
 
     tool: str
     """Its canonical name."""
     digest: str
     definition: bytes
-    """Canonical JSON, of which `digest` is the SHA-256."""
+    """Canonical JSON. `digest` is its SHA-256."""
     by: str
     at: float
-    """On the wall clock."""
+    """In seconds on the wall clock."""
 
 
 class SeenContract(NamedTuple):
-    """A contract that a node has seen and nobody has accepted."""
+    """A contract that a node has seen and no person has accepted."""
 
     tool: str
     digest: str
@@ -71,7 +71,7 @@ class SeenContract(NamedTuple):
 
 
 class SeenRemoval(NamedTuple):
-    """What was seen of a tool is as it was accepted: there is nothing to show."""
+    """A change: a tool has its accepted contract again, so nothing needs to be shown."""
 
     tool: str
 
@@ -80,11 +80,15 @@ Change = Pin | SeenContract | SeenRemoval
 
 
 class PinStore:
-    """The file at `path`. Everything here may be called in any thread."""
+    """The store in the file at `path`. Any thread may call it."""
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
-        """`path` None: in memory, for a node that has nowhere to keep it. Raises InterlockError
-        when there is a file that cannot be read: what it says must not be guessed."""
+        """Args:
+        path: None for a store in memory.
+
+        Raises InterlockError for a file that exists and cannot be read: its content must not be
+        guessed.
+        """
         self.path = path
         self._clock = clock
         self._file = SharedFile(
@@ -92,28 +96,29 @@ class PinStore:
             _FILE,
             patience=_BUSY_SECONDS,
             removed="every tool must be accepted again",
-            # What is broken is found now, not when a tool has changed.
+            # A broken file is found now, not when a tool has changed.
             checked=True,
         )
 
     @classmethod
     def at(cls, path: Path) -> PinStore:
-        """The store at `path`; one in memory when there is none yet and none can be made."""
+        """Return the store at `path`, or one in memory if no file exists and none can be
+        created."""
         try:
             return cls(path)
         except InterlockError as error:
             if path.exists() and path.stat().st_size:
                 raise
-            _log.warning("%s Tools are pinned until the node stops.", error.message)
+            _log.warning("%s Pins are lost when the node stops.", error.message)
             return cls(None)
 
     def close(self) -> None:
         self._file.close()
 
-    # -- reading
+    # -- Reading
 
     def digests(self) -> dict[str, str]:
-        """The digest of every contract that was accepted, by the tool's canonical name."""
+        """Return the digest of every accepted contract, by the canonical name of the tool."""
         with self._file.reading() as file:
             return dict(file.execute("SELECT tool, digest FROM pin"))
 
@@ -121,15 +126,17 @@ class PinStore:
         with self._file.reading() as file:
             return [Pin(*row) for row in file.execute("SELECT * FROM pin ORDER BY tool")]
 
-    def pin(self, tool: str, patience: float | None = None) -> Pin | None:
-        """What was accepted of a tool. Raises InterlockError, also when somebody holds the file
-        for longer than one has patience."""
-        with self._file.reading(patience) as file:
+    def pin(self, tool: str, timeout: float | None = None) -> Pin | None:
+        """Return the accepted contract of a tool.
+
+        Raises InterlockError, also when another process locks the file for longer than `timeout`.
+        """
+        with self._file.reading(timeout) as file:
             row = file.execute("SELECT * FROM pin WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else Pin(*row)
 
     def all_seen(self) -> dict[str, SeenContract]:
-        """What was last seen of tools otherwise than it was accepted."""
+        """Return the last changed contracts that a node has seen, by tool."""
         with self._file.reading() as file:
             return {row[0]: SeenContract(*row) for row in file.execute("SELECT * FROM seen")}
 
@@ -138,22 +145,23 @@ class PinStore:
             row = file.execute("SELECT * FROM seen WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else SeenContract(*row)
 
-    def wanted(self) -> list[str]:
-        """Tools whose contracts somebody waits to see."""
+    def requested_tools(self) -> list[str]:
+        """Return the tools whose current contracts are requested."""
         with self._file.reading() as file:
             rows = file.execute(
-                "SELECT tool FROM wanted WHERE at > ? ORDER BY tool", (self._clock() - WANTED_FOR,)
+                "SELECT tool FROM wanted WHERE at > ? ORDER BY tool",
+                (self._clock() - REQUEST_LIFETIME_SECONDS,),
             )
             return [row[0] for row in rows]
 
     def changed_elsewhere(self) -> bool:
-        """Whether somebody else wrote since this was last asked."""
+        """Return whether another process wrote since the last call of this method."""
         return self._file.changed_elsewhere()
 
-    # -- writing
+    # -- Writing
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Everything or nothing of it. Raises InterlockError."""
+        """Write all changes or none. Raises InterlockError."""
         with self._file.writing() as file:
             for change in changes:
                 if isinstance(change, Pin):
@@ -169,153 +177,151 @@ class PinStore:
                     file.execute("DELETE FROM seen WHERE tool = ?", change)
 
     def accept(self, seen: SeenContract, by: str) -> Pin:
-        """A human accepts what was seen: exactly that, whatever has been seen since."""
+        """Accept a contract: exactly this one, whatever was seen since."""
         pin = Pin(seen.tool, seen.digest, seen.definition, by, self._clock())
         self.write([pin])
         return pin
 
-    def forget(self, tool: str) -> bool:
-        """A tool is as if it had never been accepted; whether it had been."""
+    def remove(self, tool: str) -> bool:
+        """Remove the pin of a tool. Return whether it existed."""
         with self._file.writing() as file:
             file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
             return file.execute("DELETE FROM pin WHERE tool = ?", (tool,)).rowcount > 0
 
-    def want(self, tool: str) -> None:
-        """Ask the node that runs by this file for a tool's contract as it is now: it will be
-        `seen` then."""
+    def request_contract(self, tool: str) -> None:
+        """Ask the node that uses this file to store the current contract of a tool as `seen`."""
         now = self._clock()
         with self._file.writing() as file:
-            file.execute("DELETE FROM wanted WHERE at <= ?", (now - WANTED_FOR,))
+            file.execute("DELETE FROM wanted WHERE at <= ?", (now - REQUEST_LIFETIME_SECONDS,))
             file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
             file.execute("INSERT OR REPLACE INTO wanted VALUES (?, ?)", (tool, now))
 
 
-# -- Keeps a running node and its store of pins alike, off the event loop, in a thread of its own.
+# -- Keeps a running node and its pin store in sync, in a thread of its own.
 #
-# What the node pins and sees is written in the order in which it happened, as soon as it can be:
-# what cannot be written now, on a full disk, is tried again. What somebody else wrote (`interlock
-# pins`) is noticed within a second.
+# Pins and seen contracts are written in order, as soon as possible: a failed write, as on a full
+# disk, is repeated. Changes by another process (`interlock pins`) are noticed within a second.
 
-LOOK_EVERY: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 Deliver = Callable[[Callable[[], None]], object]
-"""Has something done where the node runs, such as `loop.call_soon_threadsafe`."""
-Changed = Callable[[Mapping[str, str | None], Sequence[str]], None]
-"""Takes the pins that others changed, by tool (None: it is pinned no more), and the tools whose
-contracts somebody wants to see."""
+"""Runs a function on the event loop, such as `loop.call_soon_threadsafe`."""
+ChangeCallback = Callable[[Mapping[str, str | None], Sequence[str]], None]
+"""Takes the pins that others changed, by tool (None: removed), and the tools whose contracts are
+requested."""
 
 
 class NodePinStore:
-    """The store of a node's pins, as the node uses it."""
+    """The pins of a running node, written by a thread."""
 
     def __init__(
         self,
         store: PinStore,
         deliver: Deliver,
         *,
-        every: float = LOOK_EVERY,
+        interval: float = POLL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._deliver = deliver
-        self._every = every
+        self._interval = interval
         self._clock = clock
-        self._known = store.digests()
+        self._digests = store.digests()
         self._queue: SimpleQueue[Change | threading.Event] = SimpleQueue()
         self._unwritten: dict[tuple[bool, str], Change] = {}
-        self._on_their_way: dict[str, Pin] = {}
-        """What is pinned but not written yet, for whoever asks meanwhile."""
-        self._looked: list[threading.Event] = []
+        self._pending_pins: dict[str, Pin] = {}
+        """Pins that are not written yet, for readers."""
+        self._syncs: list[threading.Event] = []
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.on_changed: Changed = lambda changes, wanted: None
+        self.on_changed: ChangeCallback = lambda changes, requested: None
         self.problem: str | None = None
-        """Why pins cannot be written now."""
+        """Why pins cannot be written now. None: they can."""
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="interlock-pins", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="interlock-pins", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, and stop."""
+        """Write the remaining changes, and stop."""
         self._closing = True
-        self.look()
+        self.sync()
         if self._thread is not None:
             self._thread.join()
         else:
-            self._turn()
+            self._process_queue()
         self._store.close()
 
-    # -- what the node says
+    # -- On the event loop
 
     def digests(self) -> dict[str, str]:
-        """What is pinned when the node starts."""
-        return dict(self._known)
+        """Return the pins at the start of the node."""
+        return dict(self._digests)
 
     def seen_digests(self) -> dict[str, str]:
-        """What was last seen of tools otherwise than it was accepted, when the node starts."""
+        """Return the digests of changed contracts at the start of the node, by tool."""
         return {tool: seen.digest for tool, seen in self._store.all_seen().items()}
 
     def definition(self, tool: str) -> bytes | None:
-        """The contract that was accepted. None: there is none, or it cannot be read now."""
+        """Return the accepted contract. None: there is none, or it cannot be read now."""
         try:
-            pin = self._on_their_way.get(tool) or self._store.pin(tool, patience=0)
+            pin = self._pending_pins.get(tool) or self._store.pin(tool, timeout=0)
         except InterlockError as error:
-            # Whoever asks says it in other words; who writes says what is wrong with the file.
+            # The writer reports problems of the file.
             _log.debug("%s", error.message)
             return None
         return None if pin is None else pin.definition
 
-    def keep(self, tool: str, digest: str, definition: bytes, by: str) -> None:
-        pin = self._on_their_way[tool] = Pin(tool, digest, definition, by, self._clock())
+    def store_pin(self, tool: str, digest: str, definition: bytes, by: str) -> None:
+        pin = self._pending_pins[tool] = Pin(tool, digest, definition, by, self._clock())
         self._queue.put(pin)
 
     def record_seen(self, tool: str, digest: str, definition: bytes) -> None:
-        """A tool has another contract than the one that was accepted, or somebody wants to see
-        it."""
+        """Store a contract that differs from the accepted one, or that was requested."""
         self._queue.put(SeenContract(tool, digest, definition, self._clock()))
 
     def remove_seen(self, tool: str) -> None:
         self._queue.put(SeenRemoval(tool))
 
-    def look(self) -> threading.Event:
-        """Write what there is, and look whether somebody else has written. Set when it is done."""
-        looked = threading.Event()
-        self._queue.put(looked)
-        return looked
+    def sync(self) -> threading.Event:
+        """Write all changes and read those of other processes. The event is set when that is
+        done."""
+        done = threading.Event()
+        self._queue.put(done)
+        return done
 
-    # -- in its own thread
+    # -- On the thread
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self._closing:
             with suppress(Empty):
-                self._take(self._queue.get(timeout=self._every))
-            self._turn()
-        self._turn()
+                self._add(self._queue.get(timeout=self._interval))
+            self._process_queue()
+        self._process_queue()
 
-    def _take(self, change: Change | threading.Event) -> None:
+    def _add(self, change: Change | threading.Event) -> None:
         if isinstance(change, threading.Event):
-            self._looked.append(change)
+            self._syncs.append(change)
         else:
-            # The last word on a tool counts; pins and what was seen are two things.
+            # The last change of a tool counts. Pins and seen contracts are separate.
             key = isinstance(change, Pin), change.tool
             self._unwritten.pop(key, None)
             self._unwritten[key] = change
 
-    def _turn(self) -> None:
+    def _process_queue(self) -> None:
         while not self._queue.empty():
-            self._take(self._queue.get())
+            self._add(self._queue.get())
         try:
             self._write()
-            self._notice()
+            self._read_changes()
             self.problem = None
         except InterlockError as error:
             if self.problem is None:
-                _log.error("%s What was pinned since then is lost if the node stops.", error)
+                _log.error("%s New pins are lost if the node stops before that is fixed.", error)
             self.problem = error.message
-        for looked in self._looked:
-            looked.set()
-        self._looked.clear()
+        for done in self._syncs:
+            done.set()
+        self._syncs.clear()
 
     def _write(self) -> None:
         if not self._unwritten:
@@ -323,24 +329,24 @@ class NodePinStore:
         self._store.write(self._unwritten.values())
         for change in self._unwritten.values():
             if isinstance(change, Pin):
-                self._known[change.tool] = change.digest
-                if self._on_their_way.get(change.tool) is change:
-                    del self._on_their_way[change.tool]
+                self._digests[change.tool] = change.digest
+                if self._pending_pins.get(change.tool) is change:
+                    del self._pending_pins[change.tool]
         self._unwritten.clear()
 
-    def _notice(self) -> None:
+    def _read_changes(self) -> None:
         if not self._store.changed_elsewhere():
             return
-        known, self._known = self._known, self._store.digests()
+        before, self._digests = self._digests, self._store.digests()
         changes = {
-            tool: self._known.get(tool)
-            for tool in known.keys() | self._known.keys()
-            if known.get(tool) != self._known.get(tool)
+            tool: self._digests.get(tool)
+            for tool in before.keys() | self._digests.keys()
+            if before.get(tool) != self._digests.get(tool)
         }
-        wanted = self._store.wanted()
-        if changes or wanted:
+        requested = self._store.requested_tools()
+        if changes or requested:
             try:
-                self._deliver(lambda: self.on_changed(changes, wanted))
+                self._deliver(lambda: self.on_changed(changes, requested))
             except RuntimeError:
                 # The loop is closed: the node has stopped.
-                _log.debug("nobody is there to hear of changed pins")
+                _log.debug("changed pins: no event loop to report to")

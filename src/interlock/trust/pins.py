@@ -1,8 +1,8 @@
-"""Is the tool still what a human accepted? One whose contract changed since then is held.
+"""Pins: hold a tool whose contract changed since an operator accepted it.
 
-A pinned tool whose digest is another one is in no list, so that no model reads what its server says
-now, and is not called, until a human accepts the change. Everything is decided when an upstream's
-lists come in, before anybody sees them; a call costs one look at what is held, if anything is.
+A pinned tool with another digest is in no list, so that no model reads its new text, and cannot be
+called until an operator accepts the change. All of that is decided when the lists of an upstream
+arrive, before a caller sees them. A call costs one lookup among the held tools, if there are any.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.policy.decision import Decision
 
 FIRST_SEEN: Final = "first seen"
-"""Who accepted a tool that nobody has looked at."""
-_MOST_NAMED: Final = 10
+"""Who accepted a tool that no person has seen."""
+_MAX_LOGGED_TOOLS: Final = 10
 
 _log = logging.getLogger("interlock.pipeline")
 
 
 class PinStorage(Protocol):
-    """Where pins are kept. Nothing here may wait."""
+    """The storage of pins. No method may block."""
 
     def digests(self) -> dict[str, str]: ...
 
@@ -41,7 +41,7 @@ class PinStorage(Protocol):
 
     def definition(self, tool: str) -> bytes | None: ...
 
-    def keep(self, tool: str, digest: str, definition: bytes, by: str) -> None: ...
+    def store_pin(self, tool: str, digest: str, definition: bytes, by: str) -> None: ...
 
     def record_seen(self, tool: str, digest: str, definition: bytes) -> None: ...
 
@@ -49,76 +49,88 @@ class PinStorage(Protocol):
 
 
 class HeldTool:
-    """A tool that is held, and why."""
+    """A tool that is held, and what changed."""
 
-    __slots__ = ("_accepted", "_changed", "_contract", "digest", "pinned", "tool")
+    __slots__ = ("_changed", "_current", "_read_accepted", "digest", "pinned", "tool")
 
     def __init__(
-        self, tool: str, pinned: str, digest: str, now: bytes, accepted: Callable[[], bytes | None]
+        self,
+        tool: str,
+        pinned: str,
+        digest: str,
+        current: bytes,
+        read_accepted: Callable[[], bytes | None],
     ) -> None:
-        """`accepted` reads the contract that was; None: it cannot be read now."""
+        """Args:
+        pinned: the digest of the accepted contract.
+        digest: the digest of the current contract.
+        current: the current contract.
+        read_accepted: returns the accepted contract. None: it cannot be read now.
+        """
         self.tool = tool
         self.pinned = pinned
         self.digest = digest
-        self._contract = now
-        self._accepted = accepted
+        self._current = current
+        self._read_accepted = read_accepted
         self._changed: tuple[str, ...] = ()
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Which parts of its definition are others now, as far as that can be said."""
+        """The parts of the definition that changed. Empty: unknown."""
         if not self._changed:
-            accepted = self._accepted()
+            accepted = self._read_accepted()
             if accepted is not None:
-                self._changed = find_changed_members(accepted, self._contract)
+                self._changed = find_changed_members(accepted, self._current)
         return self._changed
 
     @property
     def message(self) -> str:
-        """What happened and what to do, without a word of what its server says now."""
-        what = " and ".join(self.changed) if self.changed else "definition"
+        """What happened and what to do, without any text of the server."""
+        parts = " and ".join(self.changed) if self.changed else "definition"
         return (
-            f"{self.tool} is held: its {what} changed since a human accepted it. Nobody can call "
-            f"it until a human accepts the change: `interlock pins diff {self.tool}` shows it, "
-            f"`interlock pins accept {self.tool}` accepts it."
+            f"{self.tool} is held: its {parts} changed since a person accepted it. It cannot be "
+            f"called until a person accepts the change. Show it: `interlock pins diff {self.tool}`."
+            f" Accept it: `interlock pins accept {self.tool}`."
         )
 
 
 class Pins:
-    """What is pinned, and which tools of the catalog are held for it."""
+    """The pins of a node, and the tools of the catalog that are held."""
 
     def __init__(
         self,
         catalog: Catalog,
-        keeper: PinStorage,
+        store: PinStorage,
         mode: PinMode,
         *,
         on_held: Callable[[HeldTool], None] | None = None,
     ) -> None:
-        """`on_held` is told of every tool that is held from now on."""
+        """Args:
+        on_held: called with each newly held tool.
+        """
         self._catalog = catalog
-        self._keeper = keeper
+        self._store = store
         self._mode: PinMode = mode
         self._on_held = on_held
-        self._pinned = keeper.digests()
-        self._seen = keeper.seen_digests()
-        """Which contracts of held tools are written down."""
-        self._told: dict[str, str] = {}
-        """Which of them somebody was told of: each once."""
-        self._held_of: dict[str, list[Tool]] = {}
-        """By upstream, also of those that offer nothing any more."""
+        self._pinned = store.digests()
+        self._seen = store.seen_digests()
+        """The digests of the stored contracts of held tools, by tool."""
+        self._reported: dict[str, str] = {}
+        """The digests that were reported as held, by tool: each is reported once."""
+        self._held_by_upstream: dict[str, list[Tool]] = {}
+        """Also of upstreams that no longer offer anything."""
         self.held: dict[Any, HeldTool] = {}
-        """By the very tool, as calls are routed to it. Empty: nobody need ask. Always the same
-        object."""
-        self.beside: Review = lambda _: frozenset()
-        """Who else has a say in what is withheld."""
-        catalog.review = self._reviewed
+        """By the tool object to which calls are routed. This dictionary is never replaced, so a
+        step can test whether it is empty."""
+        self.additional_review: Review = lambda _: frozenset()
+        """Withholds further tools of an offering."""
+        catalog.review = self._review_offering
         self._review_all()
 
-    # -- calls
+    # -- Calls
 
-    def refuse_held(self, call: Call, decision: Decision) -> Decision:
-        """A decision step. Raises InterlockError when the tool of this call is held."""
+    def reject_held(self, call: Call, decision: Decision) -> Decision:
+        """Decision step. Raises InterlockError when the tool of the call is held."""
         held = self.held.get(call.route)
         if held is not None:
             raise InterlockError(
@@ -133,25 +145,25 @@ class Pins:
             )
         return decision
 
-    def approved(self, tool: Tool, by: str) -> None:
-        """A human let a call of this tool through: from now on it is to stay what it is."""
+    def on_approved_tool(self, tool: Tool, by: str) -> None:
+        """Pin a tool after a person approved a call of it."""
         if self._mode != "off" and tool.upstream and tool.canonical not in self._pinned:
             self._pin(tool, by)
 
-    # -- what upstreams offer
+    # -- Offerings
 
     def review(self, offering: Offering) -> frozenset[str]:
-        """Judge what an upstream is about to offer. The names of its tools that are held."""
+        """Pin and check the tools of a new offering, and return the names of the held ones."""
         before = self._catalog.offering(offering.upstream)
         if before is not None and before is not offering:
             _carry_over(before, offering, self._pinned)
-        for tool in self._held_of.pop(offering.upstream, ()):
+        for tool in self._held_by_upstream.pop(offering.upstream, ()):
             del self.held[tool]
-        # The node's own tools change with the node.
+        # The node's own tools change with its version.
         if self._mode == "off" or offering.upstream in ("", BUILTIN_KEY):
             return frozenset()
         held: list[Tool] = []
-        news: list[str] = []
+        new_names: list[str] = []
         for tool in offering.tools:
             name = tool.canonical
             pinned = self._pinned.get(name)
@@ -161,36 +173,36 @@ class Pins:
             elif contract_digest(tool) != pinned:
                 held.append(tool)
                 if self._hold(tool, pinned):
-                    news.append(name)
+                    new_names.append(name)
             elif self._seen.pop(name, None) is not None:
-                # It is again what it was.
-                self._told.pop(name, None)
-                self._keeper.remove_seen(name)
+                # The accepted contract is back.
+                self._reported.pop(name, None)
+                self._store.remove_seen(name)
         if held:
-            self._held_of[offering.upstream] = held
-        if news:
+            self._held_by_upstream[offering.upstream] = held
+        if new_names:
             _log.warning(
-                "%s of %s changed since a human accepted it and is held: %s%s; `interlock pins "
-                "list --held` has them all, `interlock pins diff TOOL` says what changed",
-                "a tool" if len(news) == 1 else f"each of {len(news)} tools",
+                "upstream %s: %s changed since a person accepted them and cannot be called: %s%s. "
+                "List them: interlock pins list --held. Show a change: interlock pins diff TOOL",
                 offering.upstream,
-                ", ".join(news[:_MOST_NAMED]),
-                " and others" if len(news) > _MOST_NAMED else "",
+                "1 tool" if len(new_names) == 1 else f"{len(new_names)} tools",
+                ", ".join(new_names[:_MAX_LOGGED_TOOLS]),
+                " and others" if len(new_names) > _MAX_LOGGED_TOOLS else "",
             )
         return frozenset(tool.canonical for tool in held)
 
     def _hold(self, tool: Tool, pinned: str) -> bool:
-        """Whether nobody was told of it yet."""
-        name, digest, now = tool.canonical, contract_digest(tool), encode_contract(tool)
-        keeper = self._keeper
-        held = HeldTool(name, pinned, digest, now, lambda: keeper.definition(name))
+        """Hold a tool. Return whether that is new."""
+        name, digest, current = tool.canonical, contract_digest(tool), encode_contract(tool)
+        store = self._store
+        held = HeldTool(name, pinned, digest, current, lambda: store.definition(name))
         self.held[tool] = held
         if self._seen.get(name) != digest:
             self._seen[name] = digest
-            keeper.record_seen(name, digest, now)
-        if self._told.get(name) == digest:
+            store.record_seen(name, digest, current)
+        if self._reported.get(name) == digest:
             return False
-        self._told[name] = digest
+        self._reported[name] = digest
         if self._on_held is not None:
             self._on_held(held)
         return True
@@ -199,47 +211,52 @@ class Pins:
         definition = encode_contract(tool)
         tool.digest = digest = hashlib.sha256(definition).hexdigest()
         self._pinned[tool.canonical] = digest
-        self._keeper.keep(tool.canonical, digest, definition, by)
+        self._store.store_pin(tool.canonical, digest, definition, by)
 
-    # -- changes
+    # -- Changes
 
     def configure(self, mode: PinMode) -> None:
-        """Another mode while the node runs. What is pinned stays pinned."""
+        """Change the mode. Existing pins stay."""
         if mode != self._mode:
             self._mode = mode
             self._review_all()
 
-    def changed(self, pins: Mapping[str, str | None], wanted: Sequence[str] = ()) -> None:
-        """Somebody else changed these pins, and wants to see the contracts of those tools."""
+    def apply_changes(self, pins: Mapping[str, str | None], requested: Sequence[str] = ()) -> None:
+        """Apply pins that another process changed, and store the contracts of requested tools.
+
+        Args:
+            pins: new digests by tool. None: the tool is no longer pinned.
+            requested: tools whose current contracts somebody wants to see.
+        """
         for name, digest in pins.items():
             if digest is None:
                 self._pinned.pop(name, None)
                 self._seen.pop(name, None)
-                self._told.pop(name, None)
+                self._reported.pop(name, None)
             else:
                 self._pinned[name] = digest
         if pins:
             self._review_all()
-        for name in wanted:
+        for name in requested:
             tool = self._catalog.find(name)
             if tool is not None and tool.upstream and tool.canonical == name:
                 self._seen[name] = contract_digest(tool)
-                self._keeper.record_seen(name, contract_digest(tool), encode_contract(tool))
+                self._store.record_seen(name, contract_digest(tool), encode_contract(tool))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
-            self._catalog.hide_tools(offering.upstream, self._reviewed(offering))
+            self._catalog.hide_tools(offering.upstream, self._review_offering(offering))
 
-    def _reviewed(self, offering: Offering) -> frozenset[str]:
-        # What is pinned comes first: others may only add to it.
-        return self.review(offering) | self.beside(offering)
+    def _review_offering(self, offering: Offering) -> frozenset[str]:
+        # Pins come first: the additional review may only withhold more.
+        return self.review(offering) | self.additional_review(offering)
 
 
 def _carry_over(before: Offering, offering: Offering, pinned: Mapping[str, str]) -> None:
-    """Most of what is offered again reads as it did: then its digest is known."""
-    known = {tool.canonical: tool for tool in before.tools if tool.digest}
-    for tool in offering.tools if known and pinned else ():
-        old = known.get(tool.canonical)
+    """Copy the digests of tools that did not change, because computing them is expensive."""
+    digested = {tool.canonical: tool for tool in before.tools if tool.digest}
+    for tool in offering.tools if digested and pinned else ():
+        old = digested.get(tool.canonical)
         if (
             old is not None
             and old.listed == tool.listed

@@ -1,9 +1,8 @@
-"""The keys by which a node signs the tokens that it makes, in one file of its state folder.
+"""The keys with which a node signs its tokens, in one file of its state folder.
 
-The newest key signs. When another one takes its place its private part is thrown away, and its
-public part is shown for as long as a token of it may still be good, so that nothing that was
-signed is ever refused for a change of keys. Several processes may use the file: the node itself,
-and whoever changes the key by hand.
+The newest key signs. When it is replaced, its private part is deleted, and its public part stays
+published for as long as a token of it may be valid, so that a rotation invalidates no token.
+Several processes may use the file: the node, and the command that rotates the key.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from cryptography.hazmat.primitives.serialization import (
 from interlock.core.ports import Clock
 from interlock.errors import INTERNAL, InterlockError
 
-ROTATION: Final = 24 * 3600.0
+ROTATION_SECONDS: Final = 24 * 3600.0
 """How long a key signs."""
-OVERLAP: Final = 3600.0
-"""How long a key that signs no more is shown: longer than any of its tokens is good."""
+OVERLAP_SECONDS: Final = 3600.0
+"""How long a retired key stays published: longer than any of its tokens is valid."""
 ALGORITHM: Final = "EdDSA"
-_MOST_KEPT: Final = 24
-"""So many keys are shown, however often they are changed."""
-_LONGEST_FILE: Final = 64 * 1024
-_LOCK_SECONDS: Final = 5.0
-_LOCK_PAUSE: Final = 0.01
+_MAX_KEYS: Final = 24
+"""How many keys are published, however often they are rotated."""
+_MAX_FILE_BYTES: Final = 64 * 1024
+_LOCK_TIMEOUT_SECONDS: Final = 5.0
+_LOCK_RETRY_SECONDS: Final = 0.01
 
 _log = logging.getLogger("interlock.state")
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """One key, as it stands in the file."""
+    """A key in the file."""
 
     kid: str
     x: str
-    """The public part."""
+    """The public part, base64url."""
     created: float
     d: str | None = None
-    """The private part. None: it signs no more."""
+    """The private part. None: it is retired."""
     retired: float | None = None
 
     def __repr__(self) -> str:
@@ -65,7 +64,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class StoredKeys(NamedTuple):
-    """What there is to sign with, before anybody does."""
+    """The keys of the file, before they are in use."""
 
     keys: list[_Key]
 
@@ -74,7 +73,7 @@ class StoredKeys(NamedTuple):
 
 
 class KeyInfo(NamedTuple):
-    """What may be said of a key."""
+    """Public information about a key."""
 
     kid: str
     created: float
@@ -83,16 +82,18 @@ class KeyInfo(NamedTuple):
 
 
 class SigningKeys:
-    """The keys of one node, the newest first. Never empty."""
+    """The signing keys of a node, the newest first. Never empty."""
 
     def __init__(self, path: Path | None, *, wall_clock: Clock = time.time) -> None:
-        """`path` of None, or one that cannot be used: the keys last as long as the process."""
+        """Args:
+        path: None for keys in memory. An unusable path has the same effect, with a warning.
+        """
         self._path = path
         self._wall_clock = wall_clock
-        self._seen: tuple[int, int] | None = None
+        self._file_state: tuple[int, int] | None = None
         self._keys: list[_Key] = []
         self._signer: Ed25519PrivateKey | None = None
-        self._shown = b""
+        self._jwks = b""
         try:
             self.refresh()
         except InterlockError as error:
@@ -100,15 +101,15 @@ class SigningKeys:
             self._path = None
             self.refresh()
 
-    # -- signing
+    # -- Signing
 
     @property
     def kid(self) -> str:
-        """The id of the key that signs now."""
+        """The id of the signing key."""
         return self._keys[0].kid
 
     def sign(self, claims: dict[str, Any]) -> str:
-        """A token (JWT) with these claims, by the key of now."""
+        """Return a token (JWT) with these claims."""
         signer = self._signer
         assert signer is not None
         header = {"alg": ALGORITHM, "typ": "at+jwt", "kid": self.kid}
@@ -116,155 +117,161 @@ class SigningKeys:
         return (signed + b"." + _b64(signer.sign(signed))).decode()
 
     def jwks(self) -> bytes:
-        """The public keys as a JSON Web Key Set. The same object until they are others."""
-        return self._shown
+        """Return the public keys as a JSON Web Key Set (RFC 7517). The same object until they
+        change."""
+        return self._jwks
 
-    def rows(self) -> list[KeyInfo]:
-        return [KeyInfo(one.kid, one.created, one.retired, one.d is not None) for one in self._keys]
+    def list_keys(self) -> list[KeyInfo]:
+        return [KeyInfo(key.kid, key.created, key.retired, key.d is not None) for key in self._keys]
 
-    # -- changing
+    # -- Rotation
 
     def refresh(self) -> bool:
-        """Change the key if it is time, drop those that nobody needs, and see what another process
-        has changed. Whether the public keys are others now. Raises InterlockError."""
-        return self.take(self.look())
+        """Rotate a key that is due, remove keys that are no longer needed, and read changes of
+        other processes. Return whether the public keys changed. Raises InterlockError."""
+        return self.apply(self.read_changes())
 
-    def look(self) -> StoredKeys | None:
-        """The first half of `refresh`: all that touches the disk. It waits for whoever holds the
-        file, so a running node does it beside its loop; one at a time. None: all is as it was.
-        Raises InterlockError."""
-        return self._changed(by_hand=False)
+    def read_changes(self) -> StoredKeys | None:
+        """Do the first half of `refresh`: all disk access.
 
-    def take(self, found: StoredKeys | None) -> bool:
-        """The other half, where the keys are used: sign with what `look` found."""
-        return found is not None and self._take(found.keys)
+        It waits for a lock of the file, so a running node calls it off the loop, one call at a
+        time. None: nothing changed. Raises InterlockError.
+        """
+        return self._update(rotate=False)
+
+    def apply(self, stored: StoredKeys | None) -> bool:
+        """Do the second half of `refresh`, on the event loop: use the keys of `read_changes`."""
+        return stored is not None and self._use(stored.keys)
 
     def rotate(self) -> str:
-        """Sign with a new key from now on: its id. Raises InterlockError."""
-        self.take(self._changed(by_hand=True))
+        """Replace the signing key and return the id of the new one. Raises InterlockError."""
+        self.apply(self._update(rotate=True))
         return self.kid
 
-    def _changed(self, *, by_hand: bool) -> StoredKeys | None:
+    def _update(self, *, rotate: bool) -> StoredKeys | None:
         if self._path is None:
-            return StoredKeys(self._due(self._keys, by_hand))
-        if not by_hand and self._keys and self._is_seen() and self._settled(self._keys):
+            return StoredKeys(self._rotate_due(self._keys, rotate))
+        if not rotate and self._keys and self._is_unchanged() and self._is_current(self._keys):
             return None
         try:
             with _locked(self._path):
-                found = self._read()
-                keys = self._due(found, by_hand)
-                if keys != found:
+                stored = self._read()
+                keys = self._rotate_due(stored, rotate)
+                if keys != stored:
                     self._write(keys)
-                self._seen = self._stamp()
+                self._file_state = self._read_file_state()
         except OSError as error:
             raise InterlockError(
                 INTERNAL,
-                f"The signing keys in {self._path} cannot be kept ({error.strerror or error}).",
+                f"The signing keys in {self._path} cannot be read or written "
+                f"({error.strerror or error}). Check the disk and the permissions.",
             ) from None
         return StoredKeys(keys)
 
-    def _due(self, keys: list[_Key], by_hand: bool) -> list[_Key]:
-        """The keys as they ought to be now."""
+    def _rotate_due(self, keys: list[_Key], rotate: bool) -> list[_Key]:
+        """Return the keys after rotation and cleanup."""
         now = self._wall_clock()
-        if by_hand or not keys or keys[0].d is None or self._is_old(keys[0], now):
+        if rotate or not keys or keys[0].d is None or self._is_old(keys[0], now):
             retired = [
                 msgspec.structs.replace(
-                    one, d=None, retired=now if one.retired is None else one.retired
+                    key, d=None, retired=now if key.retired is None else key.retired
                 )
-                for one in keys
+                for key in keys
             ]
             keys = [_new_key(now), *retired]
         return [
-            one
-            for place, one in enumerate(keys)
-            if place == 0 or (place < _MOST_KEPT and self._is_needed(one, now))
+            key
+            for index, key in enumerate(keys)
+            if index == 0 or (index < _MAX_KEYS and self._is_needed(key, now))
         ]
 
-    def _settled(self, keys: list[_Key]) -> bool:
+    def _is_current(self, keys: list[_Key]) -> bool:
         now = self._wall_clock()
-        return not self._is_old(keys[0], now) and all(self._is_needed(one, now) for one in keys[1:])
+        return not self._is_old(keys[0], now) and all(self._is_needed(key, now) for key in keys[1:])
 
     @staticmethod
     def _is_old(key: _Key, now: float) -> bool:
-        # A key of the future was made before the clock was set back: nobody knows how old it is.
-        return not -OVERLAP <= now - key.created < ROTATION
+        # A key from the future was made before the clock was set back: its age is unknown.
+        return not -OVERLAP_SECONDS <= now - key.created < ROTATION_SECONDS
 
     @staticmethod
     def _is_needed(key: _Key, now: float) -> bool:
-        return key.retired is None or abs(now - key.retired) < OVERLAP
+        return key.retired is None or abs(now - key.retired) < OVERLAP_SECONDS
 
-    def _take(self, keys: list[_Key]) -> bool:
+    def _use(self, keys: list[_Key]) -> bool:
         before, self._keys = self._keys, keys
         if keys and (not before or before[0].kid != keys[0].kid or self._signer is None):
             private = keys[0].d
             assert private is not None
             self._signer = Ed25519PrivateKey.from_private_bytes(_bytes(private))
-        if [one.kid for one in before] == [one.kid for one in keys]:
+        if [key.kid for key in before] == [key.kid for key in keys]:
             return False
-        self._shown = msgspec.json.encode({"keys": [_public(one) for one in keys]})
+        self._jwks = msgspec.json.encode({"keys": [_public_jwk(key) for key in keys]})
         return True
 
-    # -- the file
+    # -- The file
 
     def _read(self) -> list[_Key]:
         assert self._path is not None
         try:
             with self._path.open("rb") as file:
-                keys = msgspec.json.decode(file.read(_LONGEST_FILE), type=_File).keys
+                keys = msgspec.json.decode(file.read(_MAX_FILE_BYTES), type=_File).keys
         except FileNotFoundError:
             return []
         except (msgspec.DecodeError, UnicodeDecodeError):
             keys = []
-        if not keys or not all(map(_is_whole, keys)):
-            _log.warning("%s does not hold signing keys: new ones are made", self._path)
+        if not keys or not all(map(_is_valid, keys)):
+            _log.warning(
+                "signing keys %s: the file has no valid keys, new ones are made", self._path
+            )
             return []
         return keys
 
     def _write(self, keys: list[_Key]) -> None:
-        """Whole or not at all, and for nobody else's eyes."""
+        """Replace the file atomically, readable by its owner only."""
         assert self._path is not None
-        written = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(_File(keys)))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(written, self._path)
+            os.replace(temporary, self._path)
         except OSError:
-            written.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
-    def _stamp(self) -> tuple[int, int] | None:
+    def _read_file_state(self) -> tuple[int, int] | None:
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
-    def _is_seen(self) -> bool:
-        stamp = self._stamp()
-        return stamp is not None and stamp == self._seen
+    def _is_unchanged(self) -> bool:
+        state = self._read_file_state()
+        return state is not None and state == self._file_state
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile. Raises OSError, also when somebody holds it for too
-    long: whoever waits must come to an end."""
+    """Lock the file against other processes. Raises OSError, also when another process holds the
+    lock for too long."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        give_up = time.monotonic() + _LOCK_SECONDS
+        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= give_up:
+                if time.monotonic() >= deadline:
                     raise TimeoutError("another process holds the file") from None
-                time.sleep(_LOCK_PAUSE)
+                time.sleep(_LOCK_RETRY_SECONDS)
         yield
     finally:
         os.close(descriptor)
@@ -278,17 +285,17 @@ def _new_key(now: float) -> _Key:
 
 
 def _thumbprint(x: str) -> str:
-    """RFC 7638: the members that make the key, in their order."""
+    """Return the JWK thumbprint (RFC 7638): a digest of the required members in order."""
     return _b64(sha256(b'{"crv":"Ed25519","kty":"OKP","x":"%b"}' % x.encode()).digest()).decode()
 
 
-def _public(key: _Key) -> dict[str, str]:
+def _public_jwk(key: _Key) -> dict[str, str]:
     return {
         "kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": ALGORITHM, "kid": key.kid, "x": key.x,
     }  # fmt: skip
 
 
-def _is_whole(key: _Key) -> bool:
+def _is_valid(key: _Key) -> bool:
     try:
         if len(_bytes(key.x)) != 32 or key.kid != _thumbprint(key.x):
             return False

@@ -1,6 +1,6 @@
-"""The tokens that a node makes about who calls, its keys, and the servers that get the tokens.
+"""The issuer of hop tokens: signs tokens that name the caller, for the next hop (MCP-AX §10.1).
 
-The keys are changed in time here, and shown to everybody who checks with them.
+It rotates its keys, publishes them, and connects to the servers that get tokens.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from interlock.trust.hop_tokens import HopTokenMinter, HopTokens, HopTokenSource
 from interlock.trust.signing_keys import SigningKeys
 
 KEYS_PATH: Final = "/.well-known/jwks.json"
-"""Where everybody finds the public keys."""
-LOOKED_AT: Final = 5.0
-"""How often it is seen whether the keys are due, or were changed by hand."""
+"""The path of the public keys."""
+KEY_CHECK_SECONDS: Final = 5.0
+"""How often the node checks whether its keys are due, or were changed by a command."""
 
 _log = logging.getLogger("interlock.node")
 
 
 class TokenIssuer(Component, UpstreamExtension):
-    """Makes the tokens of one node."""
+    """Issues the hop tokens of one node."""
 
     def __init__(
         self,
@@ -47,99 +47,104 @@ class TokenIssuer(Component, UpstreamExtension):
         wall_clock: Clock = time.time,
         call_later: Callable[[float, Callable[[], None]], Any] | None = None,
     ) -> None:
-        """`issuer`: the address under which servers of the config know this node."""
+        """Args:
+        issuer: returns the address under which servers of the config know this node.
+        root_segment: returns the first segment of names in this node's tree.
+        """
         self.keys = keys
         self.minter = HopTokenMinter(keys.sign, clock=clock, wall_clock=wall_clock)
         self._issuer = issuer
         self._root_segment = root_segment
         self._call_later = call_later or asyncio.get_running_loop().call_later
-        self._on_new_keys: list[Callable[[], None]] = []
+        self._key_callbacks: list[Callable[[], None]] = []
         self._timer: Any = None
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
-    # -- life
+    # -- Start and stop
 
     def start(self) -> None:
-        """Begin to look after the keys."""
-        self._timer = self._call_later(LOOKED_AT, self._look)
+        """Start the regular check of the keys."""
+        self._timer = self._call_later(KEY_CHECK_SECONDS, self._on_timer)
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def on_new_keys(self, told: Callable[[], None]) -> None:
-        """Have `told` called whenever tokens are signed with another key."""
-        self._on_new_keys.append(told)
+    def on_new_keys(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever the signing key changes."""
+        self._key_callbacks.append(callback)
 
-    def _look(self) -> None:
-        self._timer = self._call_later(LOOKED_AT, self._look)
-        # Another process may hold the file, and for long: one look at a time, beside the loop.
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self.look())
+    def _on_timer(self) -> None:
+        self._timer = self._call_later(KEY_CHECK_SECONDS, self._on_timer)
+        # Another process may lock the file for long: one check at a time, off the loop.
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self.refresh())
 
-    async def look(self) -> None:
-        """See whether the keys are due, or were changed by hand."""
+    async def refresh(self) -> None:
+        """Rotate keys that are due, and read keys that a command changed."""
         try:
-            found = await asyncio.get_running_loop().run_in_executor(None, self.keys.look)
+            stored = await asyncio.get_running_loop().run_in_executor(None, self.keys.read_changes)
         except InterlockError as error:
-            # It goes on with the key that it has, and tries again.
+            # The current key stays in use until the next check.
             _log.warning("%s", error.message)
             return
-        if self.keys.take(found):
-            _log.info("tokens are signed with the key %s", self.keys.kid)
-            for told in self._on_new_keys:
-                told()
+        if self.keys.apply(stored):
+            _log.info("hop tokens: signed with the key %s from now on", self.keys.kid)
+            for callback in self._key_callbacks:
+                callback()
 
-    # -- tokens
+    # -- Tokens
 
     def create_connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
     ) -> ConnectionOpener | None:
-        """What sends tokens to a server of the config that wants them (`minted_tokens`)."""
+        """Return the connector for a server of the config with `minted_tokens`. None: no token."""
         if not server.minted_tokens:
             return None
-        return HopTokenConnector(key, server, stamp=self.stamp, **options)
+        return HopTokenConnector(key, server, create_source=self.create_source, **options)
 
-    def stamp(self, url: str, segment: str) -> HopTokenSource:
-        """What makes tokens for a server of the config."""
+    def create_source(self, url: str, segment: str) -> HopTokenSource:
+        """Return the source of tokens for a server of the config."""
         return HopTokens(
             self.minter,
             url,
             issuer=self._issuer,
-            shape=format_bearer_header,
-            prefix=self.prefix(segment),
+            encode=format_bearer_header,
+            prefix=self.name_prefix(segment),
         )
 
-    def prefix(self, segment: str) -> str:
-        """What the canonical names of tools of this segment begin with."""
+    def name_prefix(self, segment: str) -> str:
+        """Return the prefix of canonical names of tools in this segment."""
         root = self._root_segment()
         return f"{root}.{segment}." if root else f"{segment}."
 
-    # -- its path
+    # -- HTTP
 
     def routes(self) -> Sequence[Route]:
         return (PublicDocument(KEYS_PATH, self.public_keys),)
 
     def public_keys(self) -> Raw:
-        """The document at `KEYS_PATH`: for everybody."""
+        """Return the public document at `KEYS_PATH`."""
         return Raw(self.keys.jwks())
 
 
 class HopTokenConnector(Connector):
-    """The connector of `minted_tokens`: sends the caller's token with each call, over HTTP."""
+    """The connector for `minted_tokens`: sends a token with each call, over HTTP."""
 
     def __init__(
         self,
         key: str,
         server: ServerConfig,
         *,
-        stamp: Callable[[str, str], HopTokenSource],
+        create_source: Callable[[str, str], HopTokenSource],
         **options: Unpack[ConnectorOptions],
     ) -> None:
-        """`stamp` gives what makes tokens for the server at a URL, with this segment."""
+        """Args:
+        create_source: returns the source of tokens for a URL and a segment.
+        """
         super().__init__(key, server, **options)
-        self._stamp_for = stamp
+        self._create_source = create_source
 
     async def _connect(
         self, server: ServerConfig, promises: bytes, session_first: bool
@@ -148,9 +153,9 @@ class HopTokenConnector(Connector):
         if url is None or not is_confidential(url):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
+                f"Cannot connect to {self._key}: hop tokens require https. Change its URL.",
             )
-        stamp = self._stamp_for(url, server.segment)
+        stamp = self._create_source(url, server.segment)
         link = HopTokenTransport(
             self._key,
             url,

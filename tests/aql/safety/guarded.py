@@ -103,10 +103,10 @@ class Guarded(Gated):
         )
         catalog.publish(own.offering())
         self.rig.upstreams[BUILTIN_KEY] = own  # type: ignore[assignment]
-        self.authorizer.judge_own_operations(
-            free={one.name for one in natives if one.free},
-            floors=FLOORS,
-            firm_floors=FIRM_FLOORS,
+        self.authorizer.set_operation_rules(
+            exempt={one.name for one in natives if one.free},
+            minimums=FLOORS,
+            fixed=FIRM_FLOORS,
         )
         self.authorizer.install(self.loop.decision_step)
         self.loop.load()

@@ -19,13 +19,13 @@ from interlock.aql.safety.reports import StepReport
 from interlock.aql.safety.store import CodeAttempts, SafetyStore
 from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
-from interlock.trust.policy.decision import PolicyAction, decision
+from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.aql.safety.guarded import Guarded, types, verification
 from tests.aql.safety.test_loop import run
 from tests.core.pipeline.calls import LOCAL, SESSION
 from tests.patience import PATIENCE
 
-ALLOW = decision(PolicyAction.ALLOW, "default:allow")
+ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
 
 @pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4")

@@ -220,7 +220,7 @@ def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path
             record = next(one for one in node.approvals.pending() if hint in one.shown.decode())
             about = told["metadata"]
             assert (about["approvalId"], about["hint"]) == (record.id, hint)
-            url = node.approvals.url_of(record.id)
+            url = node.approvals.approval_url(record.id)
             assert about.get("url") == url
             assert (url or f"`interlock approve {record.id}`") in told["message"]
         # One that a human decided is told no more; the other is.
@@ -229,7 +229,7 @@ def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path
         assert left["metadata"]["hint"] == "delete_repo docs"
         [waits] = node.approvals.pending()
         gone = asyncio.Event()
-        unhear = node.approvals.watch(lambda one: gone.set() if one.over else None)
+        unhear = node.approvals.watch(lambda one: gone.set() if one.is_final else None)
         await node.answered("abort_execution", execution_id=id)
         await asyncio.wait_for(gone.wait(), 5)
         unhear()
@@ -249,7 +249,7 @@ def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
         id = await node.begin()
         await node.begin("deputy")
         await node.report("delete_repo docs")
-        mine = next(one for one in desk.shown()["executions"] if one["id"] == id)
+        mine = next(one for one in desk.list_challenges()["executions"] if one["id"] == id)
         assert (mine["caller"], mine["element_name"], mine["steps"]) == ("ada", "agent", 1)
         assert mine["last_step"]
         # Whoever sees tools is told whom it has to do with, and what helps.
@@ -260,7 +260,7 @@ def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
             await desk.end("exec_", "clerk")
         ended = await desk.end(id[:13], "clerk")
         assert ended["state"] == "cancelled"
-        assert [one["caller"] for one in desk.shown()["executions"]] == ["deputy"]
+        assert [one["caller"] for one in desk.list_challenges()["executions"]] == ["deputy"]
         assert await node.done("list_issues")
         assert "execution_cancelled" in node.words("clerk")
         with pytest.raises(InterlockError):

@@ -260,7 +260,7 @@ def test_revoking_a_signed_token_ends_everything_of_its_caller(
     caller = Followed(node, good(scope="write")[1].removeprefix("Bearer "))
     try:
         store = AccessStore(tmp_path / "0" / "access.db")
-        store.revoke_of_others(kind, "corp:somebody" if kind == "subject" else "t-1")
+        store.revoke_external(kind, "corp:somebody" if kind == "subject" else "t-1")
         caller.ended()
     finally:
         caller.close()

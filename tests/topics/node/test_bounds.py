@@ -20,7 +20,7 @@ from interlock.topics.node_participant import (
 )
 from interlock.topics.requests import MAX_PENDING_REQUESTS
 from interlock.trust.policy import Decision, PolicyAction
-from interlock.trust.policy.decision import decision
+from interlock.trust.policy.decision import make_decision
 from tests.core.pipeline.rig import turns
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
 from tests.trust.decision_steps import learned_step
@@ -30,7 +30,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 def allow_all(call: Call, made: Decision) -> Decision:
     """A rule that somebody accepted."""
-    return decision(PolicyAction.ALLOW, "learned", "")
+    return make_decision(PolicyAction.ALLOW, "learned", "")
 
 
 def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:

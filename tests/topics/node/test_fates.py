@@ -119,7 +119,7 @@ def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
         proposal, approval = await waiting(table, ada)
         approvals = table.gated.approvals
         if refused:
-            await approvals.refuse(approval.id, local=True, reason="no")
+            await approvals.reject(approval.id, local=True, reason="no")
         else:
             await table.gated.confirm(approval)
         async with asyncio.timeout(PATIENCE):
@@ -281,7 +281,7 @@ def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path:
             assert len(table.gated.upstream.started) == 1
         else:
             if how == "refused":
-                await table.gated.approvals.refuse(approval.id, local=True, reason="no")
+                await table.gated.approvals.reject(approval.id, local=True, reason="no")
             else:
                 table.gated.pass_time(approval.expires - approval.created + 1)
             for proposal in (first, again):

@@ -14,7 +14,7 @@ from interlock.errors import ALREADY_DECIDED, CONFIRMATION_REQUIRED
 from interlock.topics.node_participant import MAX_STORED_IDS
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import PolicyAction
-from interlock.trust.policy.decision import decision
+from interlock.trust.policy.decision import make_decision
 from tests.core.pipeline.calls import tool_call
 from tests.topics.node.table import PROPOSES, Guest, Table
 from tests.trust.decision_steps import learned_step
@@ -172,7 +172,7 @@ def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -
             return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
 
         assert await table.gated.hold(elsewhere()) == approval
-        await table.gated.approvals.refuse(approval.id, local=True, reason="not now")
+        await table.gated.approvals.reject(approval.id, local=True, reason="not now")
         assert "not now" in await ada.chat(proposal, 2)
         # It was told to make the same call again, and then is answered once.
         assert "not now" in (await table.gated.ask(elsewhere())).message
@@ -185,7 +185,7 @@ def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -
 def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        allow = decision(PolicyAction.ALLOW, "learned", "")
+        allow = make_decision(PolicyAction.ALLOW, "learned", "")
         table.gated.authorizer.install(learned_step(lambda *_: allow))
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
         proposal = ada.propose("s.write_file", FILE)
@@ -206,7 +206,7 @@ def test_what_the_node_does_not_make_others_may(refused: bool, tmp_path: Path) -
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
         if refused:
             proposal, approval = await proposed(table, ada)
-            await table.gated.approvals.refuse(approval.id, local=True, reason="no")
+            await table.gated.approvals.reject(approval.id, local=True, reason="no")
             await ada.chat(proposal, 2)
         else:
             proposal = ada.propose("s.write_file", FILE, ())

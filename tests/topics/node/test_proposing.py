@@ -20,7 +20,7 @@ from interlock.topics.wire.payloads import END_REASON_MEMBER
 from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import Decision, Policy, PolicyAction
-from interlock.trust.policy.decision import decision
+from interlock.trust.policy.decision import make_decision
 from tests.core.catalog.offers import definition, offer
 from tests.topics.node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
 from tests.trust.decision_steps import learned_step
@@ -88,7 +88,7 @@ def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
         table = Table(tmp_path)
         ada = table.let_in("ada", PROPOSES)
         proposal, approval = await waiting(table, ada)
-        await table.gated.approvals.refuse(approval.id, local=True, reason="not on a Friday")
+        await table.gated.approvals.reject(approval.id, local=True, reason="not on a Friday")
         assert "rejected it: not on a Friday" in await ada.chat(proposal, 2)
         # Programs are told as well, and not before it is over.
         assert [one["payload"].get(END_REASON_MEMBER) for one in ada.of("chat")] == [
@@ -108,7 +108,7 @@ def test_a_refusal_is_told_once_and_the_next_proposal_is_a_new_one(tmp_path: Pat
         ada = table.let_in("ada", PROPOSES)
         for _ in range(3):
             proposal, approval = await waiting(table, ada)
-            await table.gated.approvals.refuse(approval.id, local=True, reason="no")
+            await table.gated.approvals.reject(approval.id, local=True, reason="no")
             assert "rejected it: no" in await ada.chat(proposal, 2)
         assert table.gated.upstream.started == []
         table.close()
@@ -136,7 +136,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         proposal, _ = await waiting(table, ada)
         rules = [RuleConfig("never", "deny", tools=["s.write_file"])]
         table.gated.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules)))
-        table.gated.approvals.policy_changed()
+        table.gated.approvals.on_policy_changed()
         assert "policy changed" in await ada.chat(proposal, 2)
         assert ada.of("mcp/request:") == []
         again = await ada.chat(ada.propose("s.write_file", FILE))
@@ -265,7 +265,7 @@ def allow_text_files(call: Call, made: Decision) -> Decision:
     path = json.loads(bytes(call.arguments)).get("path", "")
     if path == "forbidden":
         raise InterlockError(DENIED, "The rule says no.")
-    return decision(PolicyAction.ALLOW, "learned", "") if path.endswith(".txt") else made
+    return make_decision(PolicyAction.ALLOW, "learned", "") if path.endswith(".txt") else made
 
 
 def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path) -> N
         await stopped_below(table, ada)
         raw = json.dumps(WIPED).encode()
         outcome = ProofOutcome(raw, Era.SESSION, summarize_result(Raw(raw)), upstream="s")
-        await table.gated.approvals.gate.below.answered("B" * 20, outcome)
+        await table.gated.approvals.gate.child_calls.on_child_outcome("B" * 20, outcome)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")
         assert response["correlation_id"] == fulfilment["id"]

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.trust.approvals.proofs import Passkey
 from interlock.trust.operators.chain import SUBJECT, DraftEntry, Enrolment
-from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation
 from tests.trust.approvals.authenticator import SoftKey
 from tests.trust.approvals_web.office import signed
@@ -21,7 +21,7 @@ class Operator:
     def __init__(self, name: str, tools: tuple[str, ...] = ()) -> None:
         self.name = name
         self.key = Ed25519PrivateKey.generate()
-        self.enrolled = enrolled_key(self.pem, Invitation(name, tools))
+        self.enrolled = enrol_key(self.pem, Invitation(name, tools))
 
     @property
     def pem(self) -> bytes:
@@ -37,7 +37,7 @@ class PasskeyOperator:
     def __init__(self, name: str) -> None:
         self.name = name
         self.soft = SoftKey()
-        self.enrolled = Enrolment.of_passkey(
+        self.enrolled = Enrolment.from_passkey(
             Passkey(name, self.soft.id, self.soft.public, self.soft.algorithm, self.soft.rp_id)
         )
 

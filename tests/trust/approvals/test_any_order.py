@@ -69,7 +69,7 @@ class Story:
             proof = gated.proof(some) if step == "confirm" else some.nonce
             self.open.append(asyncio.ensure_future(gated.approvals.confirm(some.id, proof)))
         elif step == "refuse" and some is not None:
-            self.open.append(asyncio.ensure_future(gated.approvals.refuse(some.id, local=True)))
+            self.open.append(asyncio.ensure_future(gated.approvals.reject(some.id, local=True)))
         elif step in ("answer", "lose"):
             for exchange in [one for one in gated.upstream.started if one.is_open]:
                 if step == "answer":

@@ -21,7 +21,7 @@ from interlock.errors import (
 )
 from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpax import encode_error
-from interlock.trust.approvals.downstream import MOST_REMEMBERED, NO_PROOF, ProofForwarder
+from interlock.trust.approvals.downstream import MAX_KNOWN_APPROVALS, NO_PROOF, ProofForwarder
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
 from tests.patience import PATIENCE
@@ -101,7 +101,7 @@ class Pair:
 
     def forget(self) -> None:
         """The outer node knows nothing of it any more."""
-        self.outer.approvals._below._known.clear()
+        self.outer.approvals._forwarder._upstreams.clear()
         self.outer.approvals._inbox.entries.clear()
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) 
     async def run() -> None:
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
-        await pair.inner.approvals.refuse(content["confirmation_id"], reason="no", local=True)
+        await pair.inner.approvals.reject(content["confirmation_id"], reason="no", local=True)
         told = await pair.again()
         assert told.failure.name == "approval_refused"
         # Told once: after that it is a new call.
@@ -230,7 +230,7 @@ def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) 
         after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
         told = await after.ask()
         assert told.failure.name == "upstream_lost"
-        assert "not known" in told.message
+        assert "outcome is unknown" in told.message
         assert (await after.hold()).state == "pending"
         assert after.upstream.started == []
         after.close()
@@ -297,7 +297,7 @@ def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
         pair.outer.children.clear()
         pair.outer.children.update({"a-liar": liar, "s": pair.child})
         # It has heard of the id, and says it itself.
-        pair.outer.approvals._below.remember(id, "a-liar", 0.0)
+        pair.outer.approvals._forwarder.remember(id, "a-liar", 0.0)
         outcome = await pair.outer.approvals.confirm(id, pair.proof(content, decision="refuse"))
         assert json.loads(outcome.result)["status"] == "refused"
         assert liar.shown == []
@@ -329,7 +329,7 @@ def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
         pair.forget()
-        pair.outer.approvals._below._waits_at = lambda _: None
+        pair.outer.approvals._forwarder._find_upstream = lambda _: None
         liar, other = Liar(), Inner(Gated(tmp_path / "other"))
         pair.outer.children.clear()
         pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
@@ -352,7 +352,7 @@ def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> No
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
         pair.forget()
-        pair.outer.approvals._below._waits_at = lambda _: None
+        pair.outer.approvals._forwarder._find_upstream = lambda _: None
         liar = Liar(claims=True)
         pair.outer.children.clear()
         pair.outer.children.update({"a-liar": liar, "s": pair.child})
@@ -373,8 +373,8 @@ def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) 
     async def run() -> None:
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
-        pair.outer.approvals._below._known.clear()
-        pair.outer.approvals._below._waits_at = lambda _: None
+        pair.outer.approvals._forwarder._upstreams.clear()
+        pair.outer.approvals._forwarder._find_upstream = lambda _: None
         pair.outer.children.clear()
         pair.outer.children["a-liar"] = Liar(claims=True)
         error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
@@ -430,10 +430,10 @@ def test_not_everything_is_carried_down(tmp_path: Path) -> None:
 
 def test_only_so_much_is_remembered() -> None:
     below = ProofForwarder(dict)
-    for number in range(MOST_REMEMBERED + 10):
+    for number in range(MAX_KNOWN_APPROVALS + 10):
         below.remember(f"approval-number-{number}", "s", 0.0)
-    assert len(below._known) == MOST_REMEMBERED
-    assert "approval-number-9" not in below._known
+    assert len(below._upstreams) == MAX_KNOWN_APPROVALS
+    assert "approval-number-9" not in below._upstreams
 
 
 def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
             _meta={"x-mcpax-status": "confirmation_required"},
         )
         assert (await over)["isError"] is True
-        assert gated.approvals._below._known == {}
+        assert gated.approvals._forwarder._upstreams == {}
         gated.close()
 
     asyncio.run(run())

@@ -12,8 +12,8 @@ from interlock.core.call import Caller
 from interlock.errors import INVALID_ARGUMENTS, PROOF_INVALID, TOO_BUSY, InterlockError
 from interlock.trust.approvals import gate
 from interlock.trust.approvals.proofs import ProofVerdict
-from interlock.trust.approvals.record import NOT_SHOWN, Approval
-from interlock.trust.approvals.response import sentence
+from interlock.trust.approvals.record import ARGUMENTS_REMOVED, Approval
+from interlock.trust.approvals.response import pending_text
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
 from tests.trust.approvals.test_proofs import approval
@@ -86,10 +86,10 @@ def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
             looked += 1
             gated.anchors.all = ()
 
-        gated.proofs.look = look
+        gated.proofs.refresh = look
         for attempt in (
             gated.approvals.confirm(held.id, gated.proof(held)),
-            gated.approvals.refuse(held.id, proof=gated.proof(held, decision="refuse")),
+            gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse")),
         ):
             with pytest.raises(InterlockError) as error:
                 await attempt
@@ -107,10 +107,10 @@ def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
         used = iter([False, True])
 
         def checker(one: Approval, proof: str, now: float) -> ProofVerdict:
-            return ProofVerdict("phone", "passkey", "approve", used=lambda: next(used))
+            return ProofVerdict("phone", "passkey", "approve", record_use=lambda: next(used))
 
         gated.proofs.register("passkey", checker)
-        with pytest.raises(InterlockError, match="copied"):
+        with pytest.raises(InterlockError, match="a copy"):
             await gated.approvals.confirm(held.id, "passkey:x")
         assert (await gated.confirm(held, "passkey:x"))["content"]
         gated.close()
@@ -127,7 +127,7 @@ def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
         async def look() -> None:
             await both.wait()
 
-        gated.proofs.look = look
+        gated.proofs.refresh = look
         deciding = [
             asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
             for _ in range(2)
@@ -161,7 +161,7 @@ def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
         gated = Gated(tmp_path)
         error = await gated.ask(wipe({"x": "a" * 65_536}))
         assert error.failure is INVALID_ARGUMENTS
-        assert "65536 bytes are the most" in error.message
+        assert "limit is 65536 bytes" in error.message
         assert gated.approvals.pending() == []
         gated.close()
 
@@ -169,7 +169,7 @@ def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
 
 
 def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "MOST_WAITING_BYTES_OF_ONE", 10_000)
+    monkeypatch.setattr(gate, "MAX_PENDING_BYTES_PER_CALLER", 10_000)
 
     async def run() -> None:
         gated = Gated(tmp_path)
@@ -193,7 +193,7 @@ def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> N
             await told.wait()
         found = gated.approvals.find(held.id)
         assert found is not None
-        assert (found.state, found.shown, found.arguments) == ("expired", NOT_SHOWN, b"")
+        assert (found.state, found.shown, found.arguments) == ("expired", ARGUMENTS_REMOVED, b"")
         assert gated.approvals.view(found)["arguments"] is None
         gated.close()
 
@@ -203,7 +203,7 @@ def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> N
 def test_results_are_kept_as_long_as_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "MOST_KEPT_OF_ONE", 5_000)
+    monkeypatch.setattr(gate, "MAX_RETAINED_BYTES_PER_CALLER", 5_000)
     long = "r" * 3000
 
     async def run() -> None:
@@ -216,7 +216,7 @@ def test_results_are_kept_as_long_as_there_is_room(
             async with asyncio.timeout(PATIENCE):
                 assert long in (await task).result.decode()
             gated.pass_time(1)
-        kept = sum(gate.size(one.record) for one in gated.approvals._inbox)
+        kept = sum(gate.record_size(one.record) for one in gated.approvals._inbox)
         assert kept <= 5_000
         # The oldest was not kept, and that it was executed still is: it is not made again.
         first = await gated.ask(wipe({"disk": 0}))
@@ -234,14 +234,14 @@ def test_results_are_kept_as_long_as_there_is_room(
     [
         (
             "What this tool does cannot be undone.",
-            "first. Why: What this tool does cannot be undone. Rule: default:safe. Ask",
+            "first. Reason: What this tool does cannot be undone. Rule: default:safe. Ask",
         ),
         (
             "two people look at payments",
-            "first. Why: two people look at payments. Rule: default:safe. Ask",
+            "first. Reason: two people look at payments. Rule: default:safe. Ask",
         ),
-        ("", "must confirm it first. Rule: default:safe. Ask your user"),
+        ("", "must approve it first. Rule: default:safe. Ask your user"),
     ],
 )
 def test_what_a_model_reads_is_a_sentence(reason: str, said: str) -> None:
-    assert said in sentence(approval(reason=reason, caller=Caller("bot")), None)
+    assert said in pending_text(approval(reason=reason, caller=Caller("bot")), None)

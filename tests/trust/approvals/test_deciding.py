@@ -30,7 +30,7 @@ def test_refused(tmp_path: Path) -> None:
         gated = Gated(tmp_path)
         approval = await gated.hold()
         proof = gated.proof(approval, decision="refuse", reason="not today")
-        record = await gated.approvals.refuse(approval.id, proof=proof)
+        record = await gated.approvals.reject(approval.id, proof=proof)
         assert (record.state, record.by, record.note) == ("refused", "clerk", "not today")
         error = await gated.ask()
         assert error.failure is APPROVAL_REFUSED
@@ -90,12 +90,12 @@ def test_who_may_refuse_without_a_proof(tmp_path: Path) -> None:
         approval = await gated.hold()
         for nobody in (None, Caller("model")):
             with pytest.raises(InterlockError) as error:
-                await gated.approvals.refuse(approval.id, presented_by=nobody)
+                await gated.approvals.reject(approval.id, presented_by=nobody)
             assert error.value.failure.name == "forbidden"
-        await gated.approvals.refuse(approval.id, local=True, reason="no")
+        await gated.approvals.reject(approval.id, local=True, reason="no")
         other = await gated.hold(wipe({"disk": "b"}))
         seer = Caller("seer", can_view_approvals=True)
-        record = await gated.approvals.refuse(other.id, presented_by=seer)
+        record = await gated.approvals.reject(other.id, presented_by=seer)
         assert record.by == "seer"
         gated.close()
 

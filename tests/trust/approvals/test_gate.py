@@ -219,7 +219,7 @@ def test_what_cannot_be_written_is_not_held_and_not_made(tmp_path: Path) -> None
             await gated.approvals.confirm(approval.id, gated.proof(approval))
         assert unwritten.value.failure is UNRECORDABLE
         assert gated.upstream.started == []
-        assert "approvals.db" in gated.store.reason
+        assert "approvals.db" in gated.store.problem
         gated.close()
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from interlock.core.call import Call, Caller
-from interlock.trust.approvals.record import MOST_ARGUMENTS, digest_of, journal_digest
+from interlock.trust.approvals.record import MAX_ARGUMENT_BYTES, compute_digest, journal_digest
 from tests.core.pipeline.calls import tool_call
 
 
@@ -18,7 +18,7 @@ def of(arguments: bytes) -> Call:
 
 
 def test_it_is_the_digest_that_an_approval_has() -> None:
-    wanted = digest_of("s.drop", {"a": 1, "b": [None]}, "", Caller("model"))
+    wanted = compute_digest("s.drop", {"a": 1, "b": [None]}, "", Caller("model"))
     for spelled in (b'{"a":1,"b":[null]}', b'{ "b": [ null ], "\\u0061": 1 }'):
         assert journal_digest(of(spelled)) == f"args_sha256:{wanted}"
 
@@ -28,7 +28,7 @@ def test_it_is_the_digest_that_an_approval_has() -> None:
     [
         b'{"a":1,"a":2}',
         b'{"a":9007199254740993}',
-        b'{"a":"' + b"x" * MOST_ARGUMENTS + b'"}',
+        b'{"a":"' + b"x" * MAX_ARGUMENT_BYTES + b'"}',
     ],
     ids=["twice", "rounded", "long"],
 )

@@ -13,7 +13,7 @@ from interlock.primitives.timestamps import format_utc
 from interlock.protocol.mcp import Era, summarize_result
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
 from interlock.terminal.results import print_result
-from interlock.trust.approvals.response import marked_as_kept
+from interlock.trust.approvals.response import mark_as_earlier
 from tests.trust.approvals.gated import Gated, a_session_client, a_stateless_client, wipe
 from tests.trust.approvals.test_proofs import approval
 
@@ -38,7 +38,7 @@ def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
 @pytest.mark.parametrize("era", Era)
 def test_all_else_stays_byte_by_byte(era: Era) -> None:
     raw = b'{"content":[ {"n":1.10} ],"_meta":{"a":1},"structuredContent":{"x": 1e2}}'
-    marked = marked_as_kept(Outcome(raw, era, summarize_result(raw)), approval())
+    marked = mark_as_earlier(Outcome(raw, era, summarize_result(raw)), approval())
     assert b'[{"n":1.10},' in marked.result
     assert b'{"x": 1e2}' in marked.result
     assert json.loads(marked.result)["_meta"] == {
@@ -48,20 +48,20 @@ def test_all_else_stays_byte_by_byte(era: Era) -> None:
     }
     [_, said] = json.loads(marked.result)["content"]
     assert format_utc(approval().ended) in said["text"]
-    unsaid = marked_as_kept(Outcome(raw, era), approval(), in_text=False)
+    unsaid = mark_as_earlier(Outcome(raw, era), approval(), in_text=False)
     assert b'[ {"n":1.10} ]' in unsaid.result
     # A node below has said it.
-    assert len(json.loads(marked_as_kept(marked, approval()).result)["content"]) == 2
+    assert len(json.loads(mark_as_earlier(marked, approval()).result)["content"]) == 2
     strange = Outcome(b'{"_meta":7}', era)
-    assert marked_as_kept(strange, approval()) is strange
+    assert mark_as_earlier(strange, approval()) is strange
 
 
 def test_the_command_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    raw = marked_as_kept(
+    raw = mark_as_earlier(
         Outcome(b'{"content":[{"type":"text","text":"x"}]}', Era.SESSION), approval()
     )
     assert print_result(raw.result) == 0
     out, err = capsys.readouterr()
     assert out == "x\n"
     made = format_utc(approval().ended)
-    assert f"this is the result of the call that was approved and made at {made}" in err
+    assert f"which ran at {made}" in err

@@ -51,7 +51,7 @@ def test_a_chain_that_operators_made_counts() -> None:
     chain = verify_chain(history())
     assert (names(chain), chain.problem) == (["bea", "cleo", "dora"], "")
     for number in range(len(history())):
-        assert chain.holds(verify_chain(history()[:number]).head)
+        assert chain.contains(verify_chain(history()[:number]).head)
 
 
 @settings(max_examples=300, deadline=None)
@@ -86,7 +86,7 @@ def test_any_change_is_noticed(data: st.DataObject) -> None:
         rows = rows[:place]
     chain = verify_chain(rows, known=whole.head)
     # Either it is not the chain that was known, or what was added does not count.
-    assert not chain.holds(whole.head) or (
+    assert not chain.contains(whole.head) or (
         bool(chain.problem) and chain.operators == whole.operators
     )
     # Without knowing the end: nobody gets in but as the very first, and nobody who was removed
@@ -163,12 +163,12 @@ def test_a_recovery_counts_only_where_somebody_vouches_for_it() -> None:
         assert names(verify_chain([*rows, (draft.entry, proof)])) == ["ada"]
     chain = verify_chain(
         [*rows, (draft.entry, "witness")],
-        recovered=lambda number, digest, proof: (number, digest) == (2, draft.digest),
+        is_recovered=lambda number, digest, proof: (number, digest) == (2, draft.digest),
     )
     assert names(chain) == ["ada", "mallory"]
     # Never as the first: that is trusted on first use, or signed by a key of the config.
     first = Chain().draft(time=0.0, enrol=[STRANGER.enrolled], recovery=True)
-    assert names(verify_chain([(first.entry, "x")], recovered=lambda *_: True)) == []
+    assert names(verify_chain([(first.entry, "x")], is_recovered=lambda *_: True)) == []
 
 
 def test_an_entry_has_one_form() -> None:

@@ -27,9 +27,9 @@ UNANSWERED = {
 
 
 def state_after(error: InterlockError, *, dispatched: bool, before: str = DISPATCHING) -> str:
-    record = approval().step(APPROVED)
+    record = approval().with_state(APPROVED)
     if before == DISPATCHING:
-        record = record.step(DISPATCHING)
+        record = record.with_state(DISPATCHING)
     return with_error(record, error, False, 1.0, dispatched=dispatched).state
 
 

@@ -39,13 +39,13 @@ class Desk:
         self.counters: dict[bytes, int] = {}
         self.keys: dict[bytes, Passkey] = {}
         self.checker = PasskeyChecker(
-            find=self.keys.get, used=self._used, origins=lambda: (ORIGIN,)
+            find=self.keys.get, record_use=self._used, origins=lambda: (ORIGIN,)
         )
         for key in keys:
             self.enrol(key)
 
     def enrol(self, key: SoftKey) -> Passkey:
-        made = self.checker.enrolled(key.created(CODE), CODE, "chief")
+        made = self.checker.read_created(key.created(CODE), CODE, "chief")
         self.keys[made.id] = made
         self.counters[made.id] = made.counter
         return made
@@ -87,24 +87,24 @@ def test_it_counts_for_one_question_only() -> None:
     key = SoftKey(counts=False)
     desk = Desk(key)
     for about in ({"audience": "node-2"}, {"id": "another"}, {"digest": "e" * 64}):
-        assert "another question" in refused(desk, key.proof(NODE, ID, DIGEST), **about)
+        assert "another challenge" in refused(desk, key.proof(NODE, ID, DIGEST), **about)
     # Neither the decision nor the reason can be changed by whoever carries it.
     proof = key.proof(NODE, ID, DIGEST, "refuse", "no")
     members = json.loads(from_base64url(proof.removeprefix(PREFIX)))
     for changed in ({"decision": "approve"}, {"reason": "yes"}):
         forged = PREFIX + to_base64url(json.dumps({**members, **changed}).encode())
-        assert "another question" in refused(desk, forged)
+        assert "another challenge" in refused(desk, forged)
 
 
 def test_only_the_page_of_this_node() -> None:
     key = SoftKey()
     desk = Desk(key)
     key.origin = "https://evil.example"
-    assert "another page" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "not of this node" in refused(desk, key.proof(NODE, ID, DIGEST))
     key.origin = ORIGIN
     for client in ({"crossOrigin": True}, {"topOrigin": "https://evil.example"}):
         key.client = client
-        assert "another page" in refused(desk, key.proof(NODE, ID, DIGEST))
+        assert "not of this node" in refused(desk, key.proof(NODE, ID, DIGEST))
     key.client = {"type": "webauthn.create"}
     assert "something else" in refused(desk, key.proof(NODE, ID, DIGEST))
     key.client = {}
@@ -117,7 +117,7 @@ def test_its_owner_must_be_there() -> None:
     desk = Desk(key)
     for flags in (0, UP, UV):
         key.flags = flags
-        assert "owner is there" in refused(desk, key.proof(NODE, ID, DIGEST))
+        assert "verify its owner" in refused(desk, key.proof(NODE, ID, DIGEST))
     key.flags = UP | UV | BS
     assert "contradicts" in refused(desk, key.proof(NODE, ID, DIGEST))
     key.flags = UP | UV | BS | BE
@@ -129,9 +129,9 @@ def test_a_copy_of_it_is_noticed() -> None:
     desk = Desk(key)
     proof = key.proof(NODE, ID, DIGEST)
     assert desk.check(proof)
-    assert "copied" in refused(desk, proof)
+    assert "a copy" in refused(desk, proof)
     key.counter = 3
-    assert "copied" in refused(desk, key.proof(NODE, ID, DIGEST))
+    assert "a copy" in refused(desk, key.proof(NODE, ID, DIGEST))
     # One that is synced between devices never counts.
     synced = SoftKey(counts=False)
     desk.enrol(synced)
@@ -144,8 +144,8 @@ def test_only_what_is_enrolled_and_signed() -> None:
     desk = Desk(key)
     assert "not enrolled" in refused(desk, stranger.proof(NODE, ID, DIGEST))
     stranger.id = key.id
-    assert "not this passkey's" in refused(desk, stranger.proof(NODE, ID, DIGEST))
-    assert "not this passkey's" in refused(desk, key.proof(NODE, ID, DIGEST, signature=""))
+    assert "not of this passkey" in refused(desk, stranger.proof(NODE, ID, DIGEST))
+    assert "not of this passkey" in refused(desk, key.proof(NODE, ID, DIGEST, signature=""))
     for proof in (
         "",
         PREFIX,
@@ -161,7 +161,7 @@ def test_an_algorithm_is_not_taken_for_another() -> None:
     for claimed, real in ((EDDSA, ES256), (ES256, RS256), (RS256, EDDSA), (-999, ES256)):
         key = SoftKey(real)
         with pytest.raises(InterlockError, match="algorithm"):
-            Desk().checker.enrolled(key.created(CODE, algorithm=claimed), CODE, "chief")
+            Desk().checker.read_created(key.created(CODE, algorithm=claimed), CODE, "chief")
     weak = SoftKey(RS256)
     weak.key = rsa.generate_private_key(65537, 1024)
     with pytest.raises(InterlockError, match="algorithm"):
@@ -172,7 +172,7 @@ def test_an_algorithm_is_not_taken_for_another() -> None:
         Desk().enrol(other)
     spki = other.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(InterlockError, match="algorithm"):
-        Desk().checker.enrolled(
+        Desk().checker.read_created(
             SoftKey().created(CODE, public_key=to_base64url(spki[:-3])), CODE, "chief"
         )
 
@@ -180,21 +180,21 @@ def test_an_algorithm_is_not_taken_for_another() -> None:
 def test_enrolling_needs_the_code_and_the_page() -> None:
     key = SoftKey()
     desk = Desk()
-    assert desk.checker.enrolled(key.created("abcde fghjk"), CODE, "chief").id == key.id
-    with pytest.raises(InterlockError, match="another question"):
-        desk.checker.enrolled(key.created("OTHER-CODE"), CODE, "chief")
+    assert desk.checker.read_created(key.created("abcde fghjk"), CODE, "chief").id == key.id
+    with pytest.raises(InterlockError, match="another challenge"):
+        desk.checker.read_created(key.created("OTHER-CODE"), CODE, "chief")
     key.flags = UP
     with pytest.raises(InterlockError, match="owner"):
         desk.enrol(key)
     key.flags = UP | UV
     key.origin = "https://evil.example"
-    with pytest.raises(InterlockError, match="another page"):
+    with pytest.raises(InterlockError, match="not of this node"):
         desk.enrol(key)
     key.origin = ORIGIN
     for cut in (10, 37, 60):
         data = from_base64url(key.created(CODE).authenticator_data)[:cut]
         with pytest.raises(InterlockError):
-            desk.checker.enrolled(
+            desk.checker.read_created(
                 key.created(CODE, authenticator_data=to_base64url(data)), CODE, "chief"
             )
 

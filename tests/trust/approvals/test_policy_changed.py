@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import CONFIRMATION_EXPIRED, InterlockError
 from interlock.trust.approvals.record import VOID
-from interlock.trust.policy.decision import PolicyAction, decision
+from interlock.trust.policy.decision import PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
@@ -31,19 +31,19 @@ def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
         waiting = asyncio.get_running_loop().create_future()
         entry.waiters.append(lambda _, error: waiting.set_result(error))
         # The same rules: nothing happens.
-        gated.approvals.policy_changed()
+        gated.approvals.on_policy_changed()
         assert gated.approvals.pending() == [held]
         gated.authorizer.policy = Policy(STRICTER)
-        gated.approvals.policy_changed()
+        gated.approvals.on_policy_changed()
         async with asyncio.timeout(PATIENCE):
             assert await told.get() == (held.id, "void")
             error = await waiting
         assert error is not None
-        assert "The policy changed since it was asked for." in error.message
+        assert "The policy changed after the call was made." in error.message
         assert gated.approvals.pending() == []
         found = gated.approvals.find(held.id)
         assert found is not None
-        assert found.note == "The policy changed since it was asked for. It was not executed."
+        assert found.note == "The policy changed after the call was made. It was not executed."
         with pytest.raises(InterlockError) as late:
             await gated.approvals.confirm(held.id, gated.proof(held))
         assert late.value.failure is CONFIRMATION_EXPIRED
@@ -64,7 +64,7 @@ def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> None:
         gated = Gated(tmp_path)
         over = gated.start(wipe())
         gated.authorizer.policy = Policy(STRICTER)
-        gated.approvals.policy_changed()
+        gated.approvals.on_policy_changed()
         ended: asyncio.Queue[str] = asyncio.Queue()
         gated.approvals.watch(lambda one: ended.put_nowait(one.state))
         async with asyncio.timeout(PATIENCE):
@@ -101,7 +101,7 @@ def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -
         gated = Gated(tmp_path)
         first = await gated.ask(wipe({"disk": "a"}))
         id = first["structuredContent"]["confirmation_id"]
-        verify = decision(PolicyAction.VERIFY, "danger:verify")
+        verify = make_decision(PolicyAction.VERIFY, "danger:verify")
         gated.authorizer.install(danger_step(lambda *_: verify, everywhere=True))
         second = await gated.ask(wipe({"disk": "a"}))
         assert second["structuredContent"]["confirmation_id"] != id

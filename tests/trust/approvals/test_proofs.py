@@ -27,8 +27,8 @@ from interlock.trust.approvals.proofs import (
     Anchors,
     Proofs,
     ProofVerdict,
-    must_have_anchors,
-    public_key,
+    check_has_anchors,
+    read_public_key,
 )
 from interlock.trust.approvals.record import Approval
 from tests.trust.approvals.gated import NODE, NOW, SECRET, Gated, Keys, claims_for, sign, wipe
@@ -318,7 +318,7 @@ def test_a_one_time_token_is_used_once_for_good(tmp_path: Path) -> None:
             await gated.approvals.confirm(second.id, token(second, "t-1"))
         assert error.value.failure is PROOF_INVALID
         with pytest.raises(InterlockError) as error:
-            await gated.approvals.refuse(second.id, proof=token(second, "t-1", decision="refuse"))
+            await gated.approvals.reject(second.id, proof=token(second, "t-1", decision="refuse"))
         assert error.value.failure is PROOF_INVALID
         gated.close()
         # Also after a restart.
@@ -358,10 +358,10 @@ def test_verify_by_rule(tmp_path: Path) -> None:
 def test_a_gate_that_nobody_can_open_is_a_mistake() -> None:
     nobody = ApprovalsConfig(enrolled=False)
     with pytest.raises(InterlockError) as error:
-        must_have_anchors(nobody, gates=True)
+        check_has_anchors(nobody, gates=True)
     assert error.value.failure is CONFIG
-    must_have_anchors(nobody, gates=False)
-    must_have_anchors(ApprovalsConfig(), gates=True)
+    check_has_anchors(nobody, gates=False)
+    check_has_anchors(ApprovalsConfig(), gates=True)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_gate_that_nobody_can_open_is_a_mistake() -> None:
         (AnchorConfig("x", key="noise.json"), "JWK"),
         (AnchorConfig("x", secret="${env:S}"), "only a service"),
         (AnchorConfig("x", kind="service", secret="short"), "fewer than 32"),
-        (AnchorConfig("x", kind="service", secret="${env:S}", key="p384.pem"), "one of them"),
+        (AnchorConfig("x", kind="service", secret="${env:S}", key="p384.pem"), "not both"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -397,7 +397,7 @@ def test_keys_as_jwk_and_never_their_private_part() -> None:
             json.dumps(private.as_dict(private=False)),
             private.as_dict(private=True),
         ):
-            key, _ = public_key(form, "x")
+            key, _ = read_public_key(form, "x")
             assert key.is_private is False
 
 

@@ -18,18 +18,18 @@ from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
     DONE,
-    ENDS,
-    MOST_ARGUMENTS,
+    FINAL_STATES,
+    MAX_ARGUMENT_BYTES,
     REFUSED,
     TRANSITIONS,
     ReviewedCall,
-    canonical,
-    digest_of,
-    exact,
+    compute_digest,
+    create_record,
+    encode_canonical,
     new_id,
-    written_down,
+    parse_exact,
 )
-from interlock.trust.policy.decision import PolicyAction, decision
+from interlock.trust.policy.decision import PolicyAction, make_decision
 from tests.core.pipeline.calls import tool_call
 from tests.trust.approvals.test_proofs import approval
 
@@ -55,19 +55,19 @@ def test_the_docs_draw_the_table() -> None:
 
 def test_there_are_no_other_steps() -> None:
     with pytest.raises(ValueError, match="cannot go from"):
-        approval().step(DONE)
-    refused = approval().step(REFUSED)
+        approval().with_state(DONE)
+    refused = approval().with_state(REFUSED)
     with pytest.raises(ValueError, match="cannot go from"):
-        refused.step(APPROVED)
-    for state in ENDS:
+        refused.with_state(APPROVED)
+    for state in FINAL_STATES:
         assert TRANSITIONS[state] - {DISPATCHING} == {state}
-    done = approval().step(APPROVED).step(DISPATCHING).step(DONE)
+    done = approval().with_state(APPROVED).with_state(DISPATCHING).with_state(DONE)
     with pytest.raises(ValueError, match="cannot go from"):
-        done.step(DISPATCHING)
+        done.with_state(DISPATCHING)
     with pytest.raises(ValueError, match="cannot go from"):
-        refused.step(DISPATCHING)
+        refused.with_state(DISPATCHING)
     # It was stopped below, and asks there again.
-    assert done.step(DONE, below="there").step(DISPATCHING).state == DISPATCHING
+    assert done.with_state(DONE, below="there").with_state(DISPATCHING).state == DISPATCHING
 
 
 def test_ids_cannot_be_guessed() -> None:
@@ -83,9 +83,9 @@ def test_arguments_are_not_printed() -> None:
 
 def test_too_much_for_a_human() -> None:
     with pytest.raises(InterlockError) as error:
-        exact(b'"' + b"x" * MOST_ARGUMENTS + b'"')
+        parse_exact(b'"' + b"x" * MAX_ARGUMENT_BYTES + b'"')
     assert error.value.failure is INVALID_ARGUMENTS
-    assert "65536 bytes are the most" in error.value.message
+    assert "limit is 65536 bytes" in error.value.message
 
 
 @given(JSON)
@@ -93,20 +93,20 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
     caller = Caller("model")
     spelled = json.dumps(value, indent=3, ensure_ascii=True).encode()
     try:
-        read = exact(spelled)
-        digest = digest_of("t", read, "c", caller)
+        read = parse_exact(spelled)
+        digest = compute_digest("t", read, "c", caller)
     except InterlockError:
         # A half of a surrogate pair is JSON, and no text. Beyond 2^53 some readers round.
         numbers = map(int, re.findall(rb"\d{16,}", spelled))
         assert re.search(rb"\\ud[89a-f]", spelled) or any(one > 2**53 for one in numbers)
         return
-    assert digest == digest_of("t", exact(canonical(read)), "c", caller)
+    assert digest == compute_digest("t", parse_exact(encode_canonical(read)), "c", caller)
     for other in (
-        digest_of("u", read, "c", caller),
-        digest_of("t", read, "d", caller),
-        digest_of("t", read, "c", Caller("another")),
-        digest_of("t", read, "c", Caller("model", parent_caller="another")),
-        digest_of("t", [read], "c", caller),
+        compute_digest("u", read, "c", caller),
+        compute_digest("t", read, "d", caller),
+        compute_digest("t", read, "c", Caller("another")),
+        compute_digest("t", read, "c", Caller("model", parent_caller="another")),
+        compute_digest("t", [read], "c", caller),
     ):
         assert other != digest
 
@@ -123,9 +123,9 @@ def test_what_nobody_could_look_through_is_refused() -> None:
     call = tool_call("s.wipe")
     call.caller = Caller("agent")
     with pytest.raises(InterlockError, match="nested too deeply") as caught:
-        written_down(
+        create_record(
             call,
-            decision(PolicyAction.CONFIRM, "rule"),
+            make_decision(PolicyAction.CONFIRM, "rule"),
             ReviewedCall(deep, None, b"", "s.wipe", "", ""),
             audience="",
             policy="",

@@ -12,7 +12,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.trust.approvals.gate import NOBODY
+from interlock.trust.approvals.gate import APPROVED_CREDENTIALS
 from tests.core.pipeline.calls import SESSION
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
@@ -43,7 +43,7 @@ def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -
 def test_the_credentials_of_the_gate_are_nobodys() -> None:
     for tokens in ({}, {"t": Caller("chief")}):
         with pytest.raises(InterlockError):
-            Authenticator(tokens)(NOBODY)
+            Authenticator(tokens)(APPROVED_CREDENTIALS)
 
 
 def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) -> Non
         before = await stopped_in(tmp_path, "approved")
         gated = Gated(tmp_path, keys=before.keys)
         over = asyncio.Event()
-        gated.approvals.watch(lambda record: over.set() if record.over else None)
+        gated.approvals.watch(lambda record: over.set() if record.is_final else None)
         call = wipe()
         answer = gated.start(call)
         gated.pipeline.cancel(call)

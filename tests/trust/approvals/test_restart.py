@@ -26,10 +26,10 @@ async def stopped_in(folder: Path, state: str) -> Gated:
     if state != "pending":
         entry = gated.approvals._inbox.entries.get(approval.id)
         assert entry is not None
-        step = approval.step(APPROVED, by="clerk", proof="operator", decided=gated.wall)
-        for one in (step, step.step(DISPATCHING))[: 1 if state == APPROVED else 2]:
+        step = approval.with_state(APPROVED, by="clerk", proof="operator", decided=gated.wall)
+        for one in (step, step.with_state(DISPATCHING))[: 1 if state == APPROVED else 2]:
             over = asyncio.get_running_loop().create_future()
-            gated.approvals._inbox.step(entry, one, over.set_result)
+            gated.approvals._inbox.save(entry, one, over.set_result)
             await over
     gated.close()
     return gated
@@ -110,7 +110,7 @@ def test_what_was_under_way_is_lost_and_never_made_again(tmp_path: Path) -> None
         gated = Gated(tmp_path, keys=before.keys)
         error = await gated.ask()
         assert error.failure is UPSTREAM_LOST
-        assert "not known" in error.message
+        assert "outcome is unknown" in error.message
         [approval] = gated.approvals.recent()
         assert approval.state == "lost"
         with pytest.raises(InterlockError) as late:
@@ -150,7 +150,7 @@ def test_outcomes_are_kept_for_whoever_asked(tmp_path: Path) -> None:
         first = await gated.hold()
         await gated.confirm(first)
         second = await gated.hold(wipe({"disk": "b"}))
-        await gated.approvals.refuse(second.id, local=True, reason="no")
+        await gated.approvals.reject(second.id, local=True, reason="no")
         third = await gated.hold(wipe({"disk": "c"}))
         await gated.confirm(third)
         assert await gated.ask(wipe({"disk": "c"})) == WIPED

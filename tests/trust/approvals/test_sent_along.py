@@ -19,10 +19,10 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, Offering, read_contract_offering
 from interlock.core.config.secrets import digest_of_secret
 from interlock.errors import CONFIRMATION_EXPIRED, INVALID_ARGUMENTS, InterlockError
-from interlock.trust.approvals.downstream import said_below
-from interlock.trust.approvals.gate import size
+from interlock.trust.approvals.downstream import read_report
+from interlock.trust.approvals.gate import record_size
 from interlock.trust.approvals.record import APPROVED, Approval, view
-from interlock.trust.approvals.web import seen, summed_up
+from interlock.trust.approvals.web import to_json, to_summary
 from tests.core.catalog.offers import definition
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import ScriptedUpstream
@@ -74,7 +74,7 @@ def test_it_is_seen_and_sent(tmp_path: Path) -> None:
         assert answer["structuredContent"]["meta"] == along
         [approval] = gated.approvals.pending()
         assert view(approval)["meta"] == along
-        assert json.loads(seen(approval, gated.wall)["meta_text"]) == along
+        assert json.loads(to_json(approval, gated.wall)["meta_text"]) == along
         assert b"s3cret" not in approval.meta
         assert await gated.confirm(approval) == SENT
         assert sent(gated) == along
@@ -119,7 +119,7 @@ def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path) -> N
         given = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
         answer = await gated.ask(asked(given))
         [approval] = gated.approvals.pending()
-        for shown in (answer, view(approval), seen(approval, gated.wall)):
+        for shown in (answer, view(approval), to_json(approval, gated.wall)):
             assert "hunter2" not in json.dumps(shown)
             assert "14 characters" in json.dumps(shown)
             assert '"token": "shown"' in json.dumps(shown)
@@ -160,8 +160,8 @@ def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_it(tmp_
         entry = before.approvals._inbox.entries.get(approval.id)
         assert entry is not None
         over = asyncio.get_running_loop().create_future()
-        step = approval.step(APPROVED, by="clerk", proof="operator", decided=before.wall)
-        before.approvals._inbox.step(entry, step, over.set_result)
+        step = approval.with_state(APPROVED, by="clerk", proof="operator", decided=before.wall)
+        before.approvals._inbox.save(entry, step, over.set_result)
         await over
         before.close()
         gated = Served(tmp_path, contracts(), keys=before.keys)
@@ -240,18 +240,20 @@ async def _held(folder: Path) -> Approval:
 def test_it_counts_and_goes_with_the_arguments(tmp_path: Path) -> None:
     approval = asyncio.run(_held(tmp_path))
     bare = msgspec.structs.replace(approval, meta=b"", meta_shown=b"")
-    assert size(approval) == size(bare) + len(approval.meta) + len(approval.meta_shown)
-    gone = approval.step("expired")
+    assert record_size(approval) == record_size(bare) + len(approval.meta) + len(
+        approval.meta_shown
+    )
+    gone = approval.with_state("expired")
     assert (gone.meta, gone.meta_shown) == (b"", b"")
     assert approval.without_bulk().meta_shown == b""
 
 
 def test_in_a_list_it_is_cut_with_the_arguments(tmp_path: Path) -> None:
     approval = asyncio.run(_held(tmp_path))
-    assert summed_up(approval, 0.0)["arguments_cut"] is False
-    assert json.loads(summed_up(approval, 0.0)["meta_text"]) == TENANT
+    assert to_summary(approval, 0.0)["arguments_cut"] is False
+    assert json.loads(to_summary(approval, 0.0)["meta_text"]) == TENANT
     long = msgspec.structs.replace(approval, meta_shown=b'{"x":"%b"}' % (b"y" * 50_000))
-    listed = summed_up(long, 0.0)
+    listed = to_summary(long, 0.0)
     assert listed["arguments_cut"] is True
     assert "meta_text" not in listed
     assert "meta" not in listed
@@ -264,7 +266,7 @@ def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
         [approval] = gated.approvals.pending()
 
         def said(content: dict[str, Any]) -> Approval | None:
-            return said_below(
+            return read_report(
                 json.dumps({**answer, "structuredContent": content}).encode(),
                 upstream="low",
                 tool="low.disk.wipe",
@@ -285,6 +287,6 @@ def test_a_node_above_shows_it_too(tmp_path: Path) -> None:
 def test_no_rule_is_learned_from_it(tmp_path: Path) -> None:
     """A rule looks at arguments only, and would let every other tenant through as well."""
     approval = asyncio.run(_held(tmp_path))
-    yes = approval.step(APPROVED, by="clerk", proof="operator", decided=1.0)
+    yes = approval.with_state(APPROVED, by="clerk", proof="operator", decided=1.0)
     assert not is_decision(yes)
     assert is_decision(msgspec.structs.replace(yes, meta=b"", meta_shown=b""))

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
-from interlock.trust.approvals.downstream import MOST, MOST_OF_ONE, ChildApprovals, said_below
+from interlock.trust.approvals.downstream import (
+    MAX_REPORTS,
+    MAX_REPORTS_PER_CHILD,
+    ChildApprovals,
+    read_report,
+)
 from interlock.trust.approvals.record import Approval, view
 from tests.trust.approvals.gated import NODE, NOW, Gated
 
@@ -39,7 +44,7 @@ def content(**changes: Any) -> dict[str, Any]:
 
 def said(**changes: Any) -> Approval | None:
     result = json.dumps({"structuredContent": content(**changes)}).encode()
-    return said_below(
+    return read_report(
         result, upstream="m", tool="mid.s.wipe", caller=Caller("local"), effect="mutating", now=NOW
     )
 
@@ -76,13 +81,13 @@ def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
     assert shown.add(one)
     # Who says the same id later does not take it over.
     assert not shown.add(replace(one, upstream="another", digest="e" * 64))
-    for number in range(MOST_OF_ONE + 5):
+    for number in range(MAX_REPORTS_PER_CHILD + 5):
         shown.add(replace(one, id=f"{number:032}"))
-    assert len(shown.pending(NOW)) == MOST_OF_ONE
-    for number in range(MOST):
+    assert len(shown.pending(NOW)) == MAX_REPORTS_PER_CHILD
+    for number in range(MAX_REPORTS):
         shown.add(replace(one, id=f"b{number:031}", upstream=f"u{number % 50}"))
-    assert len(shown.pending(NOW)) == MOST
-    assert shown.find("b" + f"{MOST - 1:031}", NOW + 301) is None
+    assert len(shown.pending(NOW)) == MAX_REPORTS
+    assert shown.find("b" + f"{MAX_REPORTS - 1:031}", NOW + 301) is None
     assert shown.pending(NOW + 301) == []
 
 
@@ -92,16 +97,16 @@ def test_it_is_never_taken_for_an_approval_of_the_node_itself(tmp_path: Path) ->
         held = await gated.hold()
         one = said()
         assert one is not None
-        gated.approvals._show_below(replace(one, id=held.id))
-        gated.approvals._show_below(replace(one, audience=NODE))
-        assert gated.approvals.pending_below() == []
+        gated.approvals._add_child_approval(replace(one, id=held.id))
+        gated.approvals._add_child_approval(replace(one, audience=NODE))
+        assert gated.approvals.pending_at_children() == []
         assert gated.approvals.find(held.id) == held
-        gated.approvals._show_below(one)
+        gated.approvals._add_child_approval(one)
         assert gated.approvals.find(ID) == one
         assert gated.approvals.pending() == [held]
         with pytest.raises(InterlockError) as error:
-            await gated.approvals.refuse(ID, local=True)
-        assert "takes a proof" in error.value.message
+            await gated.approvals.reject(ID, local=True)
+        assert "a proof is required" in error.value.message
         gated.close()
 
     asyncio.run(run())

@@ -13,7 +13,10 @@ from msgspec import Raw
 from interlock.core.call import Credentials, ProposedCall
 from interlock.core.config.trust import BudgetsConfig, CallerBudget
 from interlock.errors import SHUTTING_DOWN, TOO_BUSY, InterlockError
-from interlock.trust.approvals.gate import MOST_OF_CALLER, MOST_WAITING
+from interlock.trust.approvals.gate import (
+    MAX_WAITING_CALLS_PER_APPROVAL,
+    MAX_WAITING_CALLS_PER_CALLER,
+)
 from interlock.trust.approvals.record import Approval
 from tests.core.pipeline.calls import tool_call
 from tests.patience import PATIENCE
@@ -146,10 +149,10 @@ def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
     async def run() -> None:
         gated = with_page(tmp_path)
         _, state = await shown(gated)
-        waiting = [gated.start(accepting(state)) for _ in range(MOST_WAITING)]
+        waiting = [gated.start(accepting(state)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)]
         error = await gated.ask(accepting(state))
         assert error.failure is TOO_BUSY
-        assert len(list(gated.pipeline.running_calls())) == MOST_WAITING
+        assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_APPROVAL
         # One who leaves makes room.
         gated.pipeline.cancel(next(iter(gated.pipeline.running_calls())))
         waiting.append(gated.start(accepting(state)))
@@ -164,13 +167,15 @@ def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
     async def run() -> None:
         gated = with_page(tmp_path)
         over = 0
-        for number in range(MOST_OF_CALLER // MOST_WAITING + 1):
+        for number in range(MAX_WAITING_CALLS_PER_CALLER // MAX_WAITING_CALLS_PER_APPROVAL + 1):
             disk = f"disk {number}"
             _, state = await shown(gated, disk)
-            ended = [gated.start(accepting(state, disk)) for _ in range(MOST_WAITING)]
+            ended = [
+                gated.start(accepting(state, disk)) for _ in range(MAX_WAITING_CALLS_PER_APPROVAL)
+            ]
             over += sum(one.done() for one in ended)
-        assert over == MOST_WAITING
-        assert len(list(gated.pipeline.running_calls())) == MOST_OF_CALLER
+        assert over == MAX_WAITING_CALLS_PER_APPROVAL
+        assert len(list(gated.pipeline.running_calls())) == MAX_WAITING_CALLS_PER_CALLER
         await gated.pipeline.drain(0)
         gated.close()
 

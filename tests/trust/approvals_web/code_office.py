@@ -43,10 +43,10 @@ class CodeOffice:
 
         self.app = VerificationApp(
             approvals=self.node.approvals,
-            desk=self.desk,
+            operators=self.desk,
             guard=Guard("127.0.0.1", 7070),
             authenticate=authenticate,
-            refused=lambda _, error: self.refusals.append(error.message),
+            on_rejected=lambda _, error: self.refusals.append(error.message),
             origins=lambda: ("http://localhost:7070",),
             wall_clock=lambda: self.node.wall,
         )

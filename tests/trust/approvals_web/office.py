@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.operators.chain import DraftEntry
-from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.core.server.running import Running
 from tests.core.server.wire import Answer, Wire, request
@@ -56,7 +56,7 @@ class Office(Running):
         self.chief = Ed25519PrivateKey.generate()
         pem = self.chief.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         self.approving.operators.store.add(
-            enrolled_key(pem, Invitation("chief")),
+            enrol_key(pem, Invitation("chief")),
             None if root is None else lambda draft: signed(root, draft.claims),
         )
 
@@ -71,7 +71,7 @@ class Office(Running):
     def admit(self, id: str) -> None:
         """What `interlock keys approve` does."""
         store = OperatorStore(self.approving.operators.store.path)
-        draft = store.draft(enrol=[store.find_pending(id).one])
+        draft = store.draft(enrol=[store.find_pending(id).enrolment])
         store.admit(id, draft.entry, self.sign(draft))
 
     # -- what a test asks

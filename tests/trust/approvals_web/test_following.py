@@ -9,7 +9,7 @@ import pytest
 
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
-from interlock.trust.approvals.web import listed
+from interlock.trust.approvals.web import to_list
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.server.wire import Wire, request
 from tests.trust.approvals_web.office import Office, session_of
@@ -121,7 +121,7 @@ def test_a_removed_operator_hears_nothing_more(office: Office) -> None:
 
 def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
-    whole = listed
+    whole = to_list
 
     def counted(*about: Any) -> dict[str, Any]:
         nonlocal made
@@ -130,7 +130,7 @@ def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.Monke
 
     long = "x" * 5000
     told = office.held(table=long)
-    monkeypatch.setattr("interlock.trust.approvals.web.listed", counted)
+    monkeypatch.setattr("interlock.trust.approvals.web.to_list", counted)
     session = session_of(office)
     app = office.approving._app
     assert app is not None

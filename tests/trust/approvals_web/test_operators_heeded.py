@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
-from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.core.server.wire import Answer
 from tests.patience import PATIENCE
@@ -48,7 +48,7 @@ def test_a_new_key_counts_at_once_over_mcp(office: Office) -> None:
     chief, office.chief = office.chief, bea
     assert over_mcp(office, told, office.proof(told)).status == 403
     OperatorStore(office.approving.operators.store.path).add(
-        enrolled_key(public(bea), Invitation("bea")), lambda draft: signed(chief, draft.claims)
+        enrol_key(public(bea), Invitation("bea")), lambda draft: signed(chief, draft.claims)
     )
     assert over_mcp(office, told, office.proof(told)).status == 200
     assert office.dropped() == [{"table": "orders"}]
@@ -56,9 +56,9 @@ def test_a_new_key_counts_at_once_over_mcp(office: Office) -> None:
 
 def test_it_is_noticed_without_anybody_deciding(office: Office) -> None:
     anchors = office.approving.anchors
-    office.until(lambda: anchors.named("chief"), "chief is known")
+    office.until(lambda: anchors.find("chief"), "chief is known")
     office.remove("chief")
-    office.until(lambda: not anchors.named("chief"), "chief is removed")
+    office.until(lambda: not anchors.find("chief"), "chief is removed")
 
 
 def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
@@ -90,7 +90,7 @@ def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
     holder.execute("ROLLBACK")
     holder.close()
     assert got[0].json["state"] == "done"
-    assert "Until then those count who counted before" in caplog.text
+    assert "The operators that were read before count until then" in caplog.text
     office.until(lambda: watch.problem is None, "it can be read again")
 
 
@@ -99,13 +99,13 @@ def test_an_enrolment_reads_beside_the_loop(
 ) -> None:
     loop_thread = office.do(threading.get_ident)
     threads: set[int] = set()
-    opened = OperatorStore._opened
+    opened = OperatorStore._open
 
     def noted(self: OperatorStore, **more: Any) -> Any:
         threads.add(threading.get_ident())
         return opened(self, **more)
 
-    monkeypatch.setattr(OperatorStore, "_opened", noted)
+    monkeypatch.setattr(OperatorStore, "_open", noted)
     code = office.approving.operators.store.invite(Invitation("bea"))
     threads.clear()
     assert office.ask("POST", "/approvals/enrol", {"code": code}).json == {"name": "bea"}
@@ -113,7 +113,7 @@ def test_an_enrolment_reads_beside_the_loop(
 
     jwk = OKPKey.import_key(Ed25519PrivateKey.generate().public_key()).as_dict(private=False)
     answer = office.ask("POST", "/approvals/enrol", {"code": code, "key": jwk}).json
-    assert not office.approving.anchors.named("bea")
+    assert not office.approving.anchors.find("bea")
     (one,) = office.ask("GET", "/approvals/operators", None, session_of(office)).json["pending"]
     assert (one["id"], one["name"], one["recovery"]) == (answer["pending"], "bea", False)
     about = {"aud": one["aud"], "jti": one["jti"], "args_sha256": one["args_sha256"]}
@@ -123,7 +123,7 @@ def test_an_enrolment_reads_beside_the_loop(
     proof = signed(office.chief, {**about, "decision": "approve"})
     admitted = office.ask("POST", "/approvals/operators", {**sent, "proof": proof}).json
     assert (admitted["state"], admitted["name"]) == ("enrolled", "bea")
-    assert office.approving.anchors.named("bea")
+    assert office.approving.anchors.find("bea")
     told = office.held()
     assert office.decide(told, office.proof(told)).status == 200
     assert threads
@@ -153,7 +153,7 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
         office.chief = chief
         office.remove("chief")
         office.wait(office.approving.operators.refresh())
-        assert not office.approving.anchors.named("chief")
+        assert not office.approving.anchors.find("chief")
     finally:
         office.stop()
 
@@ -161,7 +161,7 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
 def test_nobody_is_kept_from_signing_in_by_those_who_only_ask(office: Office) -> None:
     question = office.ask("GET", "/approvals/session").json
     for _ in range(2000):
-        office.approving.operators.question()
+        office.approving.operators.new_challenge()
     about = {
         "aud": question["aud"],
         "confirmation_id": "inbox",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from interlock.core.config.trust import ApprovalsConfig
-from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.operators import enrol_key
 from interlock.trust.operators.store import Invitation
 from tests.needs import requires_browser
 from tests.trust.approvals_web.browser import Browser
@@ -80,7 +80,7 @@ def enrol(office: Office, browser: Browser, kind: str, name: str = "bea") -> Non
     office.admit(browser.text("#enrolled code").split()[-1])
     # The code is not left in the address, nor does it work again.
     assert browser.url == f"{office.page}/enrol"
-    assert office.approving.operators.store.invited(code) is None
+    assert office.approving.operators.store.find_invitation(code) is None
 
 
 def address(office: Office, told: dict[str, Any]) -> str:
@@ -175,7 +175,7 @@ def test_a_passkey_without_its_owner_does_nothing(
     browser.until_text("#said", "No passkey was used.")
     assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"
     assert office.dropped() == []
-    # Once the owner is there, the same page works.
+    # Once the verify its owner, the same page works.
     browser.owner_is_there(passkeys, True)
     browser.click("#approve")
     browser.until_text("#state", "Approved and done")
@@ -222,7 +222,7 @@ def test_an_operators_key_file_is_brought_along(
 
     monkeypatch.setattr(operator_key, "keys_dir", lambda: tmp_path / "keys")
     private, _, pem = operator_key.create_key("dora", passphrase)
-    office.approving.operators.store.add(enrolled_key(pem, Invitation("dora")), office.sign)
+    office.approving.operators.store.add(enrol_key(pem, Invitation("dora")), office.sign)
     told = office.held()
     browser.open(address(office, told))
     browser.click("#setup > summary")
@@ -304,7 +304,7 @@ def test_somebody_who_is_not_enrolled_gets_nowhere(
     browser.open(f"{office.page}/enrol")
     browser.type("#code", "AAAAA-AAAAA-AAAAA-AAAAA")
     browser.click("#make-key")
-    browser.until_text("#said", "This code is not good")
+    browser.until_text("#said", "This code is not valid")
     browser.open(f"{office.page}/unknown")
     browser.until_text("#problem", "No such call")
     assert office.dropped() == []

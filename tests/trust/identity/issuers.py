@@ -15,7 +15,7 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from interlock.core.pipeline.authentication import PendingIdentity
-from interlock.trust.identity.keys import PublicKey, fitting, read_keys
+from interlock.trust.identity.keys import PublicKey, read_keys, select_keys
 
 ISSUER = "https://login.example.com"
 NODE = "https://node.example.com/mcp"
@@ -100,7 +100,7 @@ class ShownKeys:
         self.problem: str | None = None
 
     def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
-        return fitting(read_keys(self.signer.jwks()), kid, algorithm)
+        return select_keys(read_keys(self.signer.jwks()), kid, algorithm)
 
     def ask(self) -> PendingIdentity | None:
         return None

@@ -9,7 +9,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import (
-    LOOKED_AT_AGAIN,
+    RECHECK_SECONDS,
     AccessSnapshot,
     AccessToken,
     ApiTokens,
@@ -90,11 +90,11 @@ def test_its_bearer_is_known_with_its_rights() -> None:
 )
 def test_nearly_is_not_enough(change: object) -> None:
     desk = Desk()
-    assert "Unknown bearer token" in desk.refusal(change(desk.shown))  # type: ignore[operator]
+    assert "this API token is not known here" in desk.refusal(change(desk.shown))  # type: ignore[operator]
     other = Desk()
-    assert "Unknown bearer token" in desk.refusal(other.shown)
+    assert "this API token is not known here" in desk.refusal(other.shown)
     # The id of one and the secret of another.
-    assert "Unknown bearer token" in desk.refusal(f"ilk_{desk.id}_{other.secret}")
+    assert "this API token is not known here" in desk.refusal(f"ilk_{desk.id}_{other.secret}")
 
 
 @pytest.mark.spec("ST-4.8.4-1")
@@ -135,7 +135,7 @@ def test_uses_are_noted_now_and_then() -> None:
     credentials = Credentials("loopback", desk.shown)
     for _ in range(3):
         desk.authenticate(credentials)
-    assert desk.tokens.used == {desk.id: NOW}
-    desk.now += LOOKED_AT_AGAIN
+    assert desk.tokens.last_uses == {desk.id: NOW}
+    desk.now += RECHECK_SECONDS
     desk.authenticate(credentials)
-    assert desk.tokens.used == {desk.id: NOW + LOOKED_AT_AGAIN}
+    assert desk.tokens.last_uses == {desk.id: NOW + RECHECK_SECONDS}

@@ -12,11 +12,11 @@ from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.errors import TOO_BUSY, UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import AccessSnapshot
-from interlock.trust.identity.claims import LEEWAY, ClaimMapping
+from interlock.trust.identity.claims import LEEWAY_SECONDS, ClaimMapping
 from interlock.trust.identity.opaque_tokens import (
-    FAILED_FOR,
-    KEPT_FOR,
-    MOST_ASKING,
+    CACHE_SECONDS,
+    FAILURE_CACHE_SECONDS,
+    MAX_REQUESTS,
     IntrospectionServer,
     OpaqueTokens,
 )
@@ -42,7 +42,7 @@ class Desk:
 
     async def _ask(self, token: str) -> dict[str, Any] | None:
         self.asked.append(token)
-        if len(self.asked) == MOST_ASKING:
+        if len(self.asked) == MAX_REQUESTS:
             self.all_asked.set()
         if self.gate is not None:
             await self.gate.wait()
@@ -85,15 +85,18 @@ def test_the_server_is_asked_once_a_minute() -> None:
             expires_at=NOW + 600,
             id="t-1",
         )
-        assert (known.check_again_at, known.expires_at) == (NOW + KEPT_FOR, NOW + 600 + LEEWAY)
-        desk.now += KEPT_FOR - 1
+        assert (known.check_again_at, known.expires_at) == (
+            NOW + CACHE_SECONDS,
+            NOW + 600 + LEEWAY_SECONDS,
+        )
+        desk.now += CACHE_SECONDS - 1
         assert await desk.find("opaque") == known
         assert desk.asked == ["opaque"]
         desk.says = {"active": False}
         desk.now += 1
-        assert "not good any more" in await desk.refusal("opaque")
+        assert "no introspection server accepts" in await desk.refusal("opaque")
         assert desk.asked == ["opaque", "opaque"]
-        assert "not good any more" in await desk.refusal("opaque")
+        assert "no introspection server accepts" in await desk.refusal("opaque")
         assert len(desk.asked) == 2
 
     play(scene)
@@ -101,7 +104,7 @@ def test_the_server_is_asked_once_a_minute() -> None:
 
 def test_an_answer_counts_no_longer_than_the_token() -> None:
     async def scene(desk: Desk) -> None:
-        desk.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY)}
+        desk.says = {"active": True, **claims(exp=NOW + 5 - LEEWAY_SECONDS)}
         known = await desk.find("opaque")
         assert known is not None
         assert known.check_again_at == NOW + 5
@@ -120,15 +123,15 @@ def test_an_answer_counts_no_longer_than_the_token() -> None:
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        ({"active": "true", **claims()}, "not good any more"),
-        ({"active": 1, **claims()}, "not good any more"),
-        ({**claims()}, "not good any more"),
-        ({"active": True, **claims(aud=None)}, "somebody else"),
-        ({"active": True, **claims(aud="x")}, "somebody else"),
-        ({"active": True, **claims(exp=NOW - LEEWAY)}, "expired"),
-        ({"active": True, **claims(nbf=NOW + 100)}, "not good yet"),
-        ({"active": True, **claims(sub=None)}, "names nobody"),
-        ({"active": True, **claims(sub="local")}, "in another way"),
+        ({"active": "true", **claims()}, "no introspection server accepts"),
+        ({"active": 1, **claims()}, "no introspection server accepts"),
+        ({**claims()}, "no introspection server accepts"),
+        ({"active": True, **claims(aud=None)}, "another receiver"),
+        ({"active": True, **claims(aud="x")}, "another receiver"),
+        ({"active": True, **claims(exp=NOW - LEEWAY_SECONDS)}, "expired"),
+        ({"active": True, **claims(nbf=NOW + 100)}, "not valid yet"),
+        ({"active": True, **claims(sub=None)}, "names no caller"),
+        ({"active": True, **claims(sub="local")}, "has other credentials"),
     ],
     ids=str,
 )
@@ -159,7 +162,7 @@ def test_one_question_for_all_who_ask_at_once() -> None:
 def test_strangers_cannot_make_the_node_ask_without_end() -> None:
     async def scene(desk: Desk) -> None:
         desk.gate = asyncio.Event()
-        asking = [asyncio.create_task(desk.find(f"t{number}")) for number in range(MOST_ASKING)]
+        asking = [asyncio.create_task(desk.find(f"t{number}")) for number in range(MAX_REQUESTS)]
         await desk.all_asked.wait()
         with pytest.raises(InterlockError) as caught:
             desk.tokens.find("one-more")
@@ -174,10 +177,10 @@ def test_strangers_cannot_make_the_node_ask_without_end() -> None:
 def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
     async def scene(desk: Desk) -> None:
         says, desk.says = desk.says, None
-        assert "cannot be asked now" in await desk.refusal("opaque")
+        assert "cannot be reached" in await desk.refusal("opaque")
         desk.says = says
-        assert "cannot be asked now" in await desk.refusal("opaque")
-        desk.now += FAILED_FOR
+        assert "cannot be reached" in await desk.refusal("opaque")
+        desk.now += FAILURE_CACHE_SECONDS
         assert await desk.find("opaque")
 
     play(scene)
@@ -186,10 +189,10 @@ def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
 def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(desk: Desk) -> None:
         desk.says = 7  # type: ignore[assignment]
-        assert "cannot be asked now" in await desk.refusal("opaque")
+        assert "cannot be reached" in await desk.refusal("opaque")
 
     play(scene)
-    assert "could not be asked about" in caplog.text
+    assert "could not be checked" in caplog.text
 
 
 def test_a_node_that_stops_asks_nobody_any_more() -> None:

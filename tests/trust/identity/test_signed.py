@@ -14,8 +14,8 @@ from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import KnownToken
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import AccessSnapshot
-from interlock.trust.identity.claims import LEEWAY, ClaimMapping
-from interlock.trust.identity.signed_tokens import LONGEST_TOKEN, Issuer, SignedTokens
+from interlock.trust.identity.claims import LEEWAY_SECONDS, ClaimMapping
+from interlock.trust.identity.signed_tokens import MAX_TOKEN_LENGTH, Issuer, SignedTokens
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, ShownKeys, Signer, claims, part
 
 
@@ -29,7 +29,7 @@ class Desk:
         self.keys = ShownKeys(signer)
         settings = {
             "algorithms": frozenset({"RS256", "ES256", "EdDSA"}),
-            "terms": ClaimMapping("jwt"),
+            "mapping": ClaimMapping("jwt"),
         }
         issuer = Issuer(
             issuer=ISSUER, audience=lambda: [NODE], keys=self.keys, **{**settings, **changes}
@@ -37,7 +37,7 @@ class Desk:
         self.tokens = SignedTokens(
             [issuer],
             revocations=access or AccessSnapshot(),
-            taken={"operator"},
+            reserved_names={"operator"},
             wall_clock=lambda: self.now,
         )
 
@@ -71,8 +71,8 @@ def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
             expires_at=NOW + 600,
             id="t-1",
         ),
-        NOW + 600 + LEEWAY,
-        NOW + 600 + LEEWAY,
+        NOW + 600 + LEEWAY_SECONDS,
+        NOW + 600 + LEEWAY_SECONDS,
     )
 
 
@@ -80,26 +80,26 @@ def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"exp": NOW - LEEWAY}, "expired"),
+        ({"exp": NOW - LEEWAY_SECONDS}, "expired"),
         ({"exp": None}, "for ever"),
         ({"exp": "soon"}, "no time"),
         ({"exp": True}, "no time"),
-        ({"nbf": NOW + LEEWAY + 1}, "not good yet"),
-        ({"iat": NOW + LEEWAY + 1}, "not good yet"),
+        ({"nbf": NOW + LEEWAY_SECONDS + 1}, "not valid yet"),
+        ({"iat": NOW + LEEWAY_SECONDS + 1}, "not valid yet"),
         ({"aud": "https://other.example.com/mcp"}, "somebody else (`aud`)"),
         ({"aud": "https://node.example.com"}, "somebody else (`aud`)"),
         ({"aud": [NODE + "/x", 7, None]}, "somebody else (`aud`)"),
         ({"aud": None}, "somebody else (`aud`)"),
         ({"aud": {NODE: 1}}, "somebody else (`aud`)"),
-        ({"sub": None}, "names nobody"),
-        ({"sub": ""}, "names nobody"),
-        ({"sub": 7}, "names nobody"),
-        ({"sub": "a\nb"}, "names nobody"),
-        ({"sub": "x" * 300}, "names nobody"),
-        ({"sub": "local"}, "in another way"),
-        ({"sub": "parent"}, "in another way"),
-        ({"sub": "config:x"}, "in another way"),
-        ({"sub": "operator"}, "in another way"),
+        ({"sub": None}, "names no caller"),
+        ({"sub": ""}, "names no caller"),
+        ({"sub": 7}, "names no caller"),
+        ({"sub": "a\nb"}, "names no caller"),
+        ({"sub": "x" * 300}, "names no caller"),
+        ({"sub": "local"}, "has other credentials"),
+        ({"sub": "parent"}, "has other credentials"),
+        ({"sub": "config:x"}, "has other credentials"),
+        ({"sub": "operator"}, "has other credentials"),
     ],
     ids=str,
 )
@@ -111,8 +111,8 @@ def test_what_a_token_says_must_hold(changes: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"exp": NOW - LEEWAY + 1},
-        {"nbf": NOW + LEEWAY},
+        {"exp": NOW - LEEWAY_SECONDS + 1},
+        {"nbf": NOW + LEEWAY_SECONDS},
         {"iat": None, "jti": None},
         {"aud": ["https://other.example.com", NODE]},
         {"aud": NODE + "/"},
@@ -259,7 +259,7 @@ def test_other_tokens_are_somebody_elses() -> None:
         "", "a.b", "a.b.c", "opaque", "..", signer.token(iss="https://other.example.com"),
         signer.token(iss=None), signer.token(iss=[ISSUER]), signer.token(iss=ISSUER + "/"),
         f"{part([1])}.{part(claims())}.x", f"{part({'alg': 'ES256'})}.{part(b'nothing')}.x",
-        "x" * LONGEST_TOKEN + "." + signer.token(),
+        "x" * MAX_TOKEN_LENGTH + "." + signer.token(),
     ):  # fmt: skip
         assert desk.tokens.find(bearer) is None
     # One that is not written as it must be is not read at all.
@@ -288,13 +288,13 @@ def test_other_tokens_are_somebody_elses() -> None:
 def test_scopes_in_this_nodes_words(said: dict[str, Any], meant: tuple[str, ...]) -> None:
     signer = Signer()
     terms = ClaimMapping("jwt", scopes={"tools.use": ["read", "write:jira.*"]})
-    assert Desk(signer, terms=terms).caller(signer.token(**said)).scopes == meant
+    assert Desk(signer, mapping=terms).caller(signer.token(**said)).scopes == meant
 
 
 def test_terms_of_an_issuer() -> None:
     signer = Signer()
     terms = ClaimMapping("jwt", ("email",), "realm_access.roles", "corp:", may=("call", "approve"))
-    desk = Desk(signer, terms=terms)
+    desk = Desk(signer, mapping=terms)
     said = {"email": "a@example.com", "realm_access": {"roles": ["admin", 7]}, "jti": None}
     caller = desk.caller(signer.token(**said))
     assert (caller.name, caller.id) == ("corp:a@example.com", "corp:a@example.com")
@@ -311,10 +311,10 @@ def test_what_was_revoked_is_refused() -> None:
     assert "revoked" in Desk(signer, access=AccessSnapshot(jtis=frozenset({"t-1"}))).refusal(token)
     since = Desk(signer, access=AccessSnapshot(subjects={"somebody": NOW - 100}))
     assert "revoked" in since.refusal(signer.token(iat=NOW - 101))
-    assert "revoked" in since.refusal(signer.token(iat=NOW - 100 + LEEWAY))
+    assert "revoked" in since.refusal(signer.token(iat=NOW - 100 + LEEWAY_SECONDS))
     assert "revoked" in since.refusal(signer.token(iat=None))
     # What was issued afterwards, and what is somebody else's, is good.
-    assert since.caller(signer.token(iat=NOW - 99 + LEEWAY))
+    assert since.caller(signer.token(iat=NOW - 99 + LEEWAY_SECONDS))
     assert since.caller(signer.token(sub="another", iat=NOW - 200))
 
 

@@ -16,7 +16,7 @@ from interlock.core.config.conditions import UndecidableError, compile_condition
 from interlock.core.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from interlock.protocol.lookalike_members import reject_lookalikes
-from interlock.trust.policy.attributes import DEEPEST
+from interlock.trust.policy.attributes import MAX_DEPTH
 from tests.core.pipeline.calls import tool_call
 from tests.trust.policy.asking import OWNER, a_call, a_request, policy, rule, said
 
@@ -108,7 +108,7 @@ BEYOND = {
     "a NUL in a text": b'{"amount": 1, "to": "a\\u0000b"}',
     "a NUL in a key": b'{"amount": 1, "amount\\u0000": 1}',
     "a NUL deep down": b'{"amount": 1, "x": [{"y": ["\\u0000"]}]}',
-    "too deep": b'{"amount": 1, "x": ' + b"[" * DEEPEST + b"]" * DEEPEST + b"}",
+    "too deep": b'{"amount": 1, "x": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}",
 }
 
 
@@ -125,8 +125,8 @@ def test_what_cannot_be_judged_holds_back_and_lets_nothing_through(raw: bytes) -
     "raw",
     [
         b'{"amount": 1, "to": "\\\\u0000"}',
-        b'{"amount": 1, "x": [' + b"{}," * DEEPEST + b"{}]}",
-        b'{"amount": 1, "x": ' + b"[" * (DEEPEST - 1) + b"]" * (DEEPEST - 1) + b"}",
+        b'{"amount": 1, "x": [' + b"{}," * MAX_DEPTH + b"{}]}",
+        b'{"amount": 1, "x": ' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}",
         b' { "amount" : 1 } ',
     ],
 )
@@ -240,7 +240,7 @@ def is_judged(value: dict[str, Any]) -> bool:
     if any("\0" in text for text in texts(value)):
         return False
     try:
-        compile_condition(WHEN).holds({"args": value})
+        compile_condition(WHEN).matches({"args": value})
     except UndecidableError:
         return False
     return True
@@ -296,7 +296,7 @@ def test_whatever_an_expression_is_it_compiles_or_is_refused_in_one_line(text: s
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [
-        ("args.a >", "ends too early", "operator"),
+        ("args.a >", "is incomplete", "operator"),
         ("args.a = 3", "= at character 8", "write =="),
         ("args.a => 3", "=> at character 8", "write >="),
         ("args.a and args.b", "and at character 8", "write &&"),

@@ -19,7 +19,7 @@ def explained(
 ) -> Explanation:
     decides = policy(*rules)
     call = a_call(name, arguments, caller=caller)
-    return explain(decides, call, decides.asked_of(tool(name)))
+    return explain(decides, call, decides.tool_request(tool(name)))
 
 
 def test_every_selector_says_why_it_does_not_fit() -> None:
@@ -56,7 +56,7 @@ def test_every_selector_says_why_it_does_not_fit() -> None:
 def test_what_is_taken_to_be_true_says_so() -> None:
     held = explained(rule("r", "deny", when="args.amount > 100"), arguments=b'{"x": "\\u0000"}')
     assert held.rule == "r"
-    assert "cannot see whole), so it is taken to be true" in held.fitting[0].note
+    assert "condition cannot represent), so it counts as true" in held.fitting[0].note
     freed = explained(rule("r", "allow", when="args.amount > 100"), arguments={})
     assert freed.rule == "default:safe"
     assert freed.nearly[0].misses[0].endswith("so it lets nothing through")

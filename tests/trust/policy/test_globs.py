@@ -7,7 +7,13 @@ from fnmatch import fnmatchcase
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interlock.trust.policy.rules import Globs, compile_glob, grams_of, pieces, prefix_of
+from interlock.trust.policy.rules import (
+    Globs,
+    compile_glob,
+    literal_prefix,
+    pattern_grams,
+    split_grams,
+)
 
 PIECES = st.sampled_from(["a", "b", "ab", ".", "*", "?", "[ab]", "[!a]", "[", "]", "A", "\n", "é"])
 PATTERNS = st.lists(PIECES, min_size=1, max_size=7).map("".join)
@@ -24,11 +30,11 @@ NAMES = st.lists(st.sampled_from(["a", "b", "ab", ".", "A", "[", "]", "é", "\n"
 @example("a**b*", "ab")
 def test_a_compiled_glob_is_the_glob(pattern: str, name: str) -> None:
     assert compile_glob(pattern)(name) == fnmatchcase(name, pattern)
-    assert Globs(["x", pattern]).fit(name) == (name == "x" or fnmatchcase(name, pattern))
+    assert Globs(["x", pattern]).matches(name) == (name == "x" or fnmatchcase(name, pattern))
 
 
 @given(PATTERNS, NAMES)
 def test_what_fits_has_every_piece_that_it_is_looked_up_by(pattern: str, name: str) -> None:
     if fnmatchcase(name, pattern):
-        assert grams_of(pattern) <= set(pieces(name))
-        assert name.startswith(prefix_of(pattern) or "")
+        assert pattern_grams(pattern) <= set(split_grams(name))
+        assert name.startswith(literal_prefix(pattern) or "")

@@ -11,7 +11,7 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import LIST_METHODS, PROMPTS_GET, RESOURCES_READ
 from interlock.trust.policy import Policy, PolicyAction
-from interlock.trust.policy.attributes import annotations_of
+from interlock.trust.policy.attributes import read_annotations
 from interlock.trust.policy.policy import ConditionalRules, version_of
 from interlock.trust.policy.rules import Rule
 from tests.core.catalog.offers import definition, offer
@@ -231,7 +231,7 @@ def test_a_denial_names_the_rule_and_the_reason_and_no_argument() -> None:
         decides.decide(a_call("github.delete_repo", {"secret": "hunter2"}))
     assert caught.value.failure is DENIED
     assert caught.value.message == (
-        "The policy of this node does not allow github.delete_repo (rule no repos). Ask the owners."
+        "The policy of this node denies github.delete_repo (rule no repos). Ask the owners."
     )
     assert caught.value.data == {
         "rule": "no repos",
@@ -280,7 +280,7 @@ def test_callers_who_differ_in_what_rules_see_are_told_apart() -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.trust.policy.policy._MOST_PLANS", 10)
+    monkeypatch.setattr("interlock.trust.policy.policy._MAX_PLANS", 10)
     decides = policy(rule("all", "confirm", callers=["*"]))
     for number in range(25):
         assert said(decides, a_call(caller=Caller(f"c{number}")))[0] == "confirm"
@@ -342,7 +342,7 @@ CALLERS = st.builds(
     name=st.sampled_from(PEOPLE),
     roles=some(st.sampled_from(WORDS)).map(tuple),
     scopes=st.none() | some(st.sampled_from(["read", "write"])).map(tuple),
-    above=st.sampled_from(["", "", "owner", "team-b"]),
+    parent_caller=st.sampled_from(["", "", "owner", "team-b"]),
 )
 
 
@@ -352,7 +352,7 @@ def test_looking_rules_up_finds_what_trying_them_all_finds(
 ) -> None:
     decides = policy(*rules)
     call = a_call(name, caller=caller)
-    asked = decides.asked_of(tool(name))
+    asked = decides.tool_request(tool(name))
     compiled = [Rule(one, number) for number, one in enumerate(rules)]
     fitting = [one for one in compiled if one.fits_caller(caller) and one.fits(asked)]
     found = decides.judge(call)
@@ -382,8 +382,8 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
         rule("small", "allow", when="true"),
     )
     pay, balance = tool("bank.pay"), tool("bank.balance")
-    assert decides.standing(OWNER, pay) is decides.rules[1].decision
-    plan = decides.standing(OWNER, balance)
+    assert decides.plan_tool(OWNER, pay) is decides.rules[1].decision
+    plan = decides.plan_tool(OWNER, balance)
     assert isinstance(plan, ConditionalRules)
     assert [one.name for one in plan.conditional] == ["big", "small"]
 
@@ -395,5 +395,5 @@ def test_a_policy_is_one_of_a_config() -> None:
 @pytest.mark.parametrize("where", ["annotations", "_meta", "inputSchema"])
 def test_what_a_tool_says_too_deeply_is_not_heard(where: str) -> None:
     deep = b'{"name": "t", "%s": {"x": %s}}' % (where.encode(), b"[" * 5_000 + b"]" * 5_000)
-    assert annotations_of(deep) is None
-    assert annotations_of(b'{"name": "t", "%s": [1]}' % where.encode()) is None
+    assert read_annotations(deep) is None
+    assert read_annotations(b'{"name": "t", "%s": [1]}' % where.encode()) is None

@@ -56,19 +56,19 @@ def test_revoking_holds_and_happens_once(tmp_path: Path) -> None:
     (kept,) = store.tokens()
     assert kept.revoked == NOW
     assert kept.state(NOW) == "revoked"
-    assert store.forget([made.id]) == 1
+    assert store.remove([made.id]) == 1
     assert store.tokens() == []
 
 
 def test_what_others_issued(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     assert store.revocations() == []
-    store.revoke_of_others("subject", "corp:somebody")
-    store.revoke_of_others("jti", "t-1")
-    store_at(tmp_path, NOW - 50).revoke_of_others("subject", "corp:somebody")
+    store.revoke_external("subject", "corp:somebody")
+    store.revoke_external("jti", "t-1")
+    store_at(tmp_path, NOW - 50).revoke_external("subject", "corp:somebody")
     access = store.read()
     assert access == AccessSnapshot(subjects={"corp:somebody": NOW}, jtis=frozenset({"t-1"}))
-    store_at(tmp_path, NOW + 50).revoke_of_others("subject", "corp:somebody")
+    store_at(tmp_path, NOW + 50).revoke_external("subject", "corp:somebody")
     assert store.read().subjects == {"corp:somebody": NOW + 50}
     assert {one.kind for one in store.revocations()} == {"subject", "jti"}
 
@@ -76,8 +76,8 @@ def test_what_others_issued(tmp_path: Path) -> None:
 def test_last_use_never_goes_back(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     made, _ = store.create("agent")
-    store.used({made.id: NOW + 10, "unknown": NOW})
-    store.used({made.id: NOW + 5})
+    store.record_uses({made.id: NOW + 10, "unknown": NOW})
+    store.record_uses({made.id: NOW + 5})
     assert store.tokens()[0].last_used == NOW + 10
 
 
@@ -85,16 +85,16 @@ def test_a_reader_sees_what_others_write_and_nothing_twice(tmp_path: Path) -> No
     store = store_at(tmp_path)
     reader = AccessReader(store.path)
     try:
-        assert reader.changed() is None
+        assert reader.read_changes() is None
         assert not store.path.exists()
         made, _ = store.create("agent")
-        assert reader.changed() == AccessSnapshot({made.id: made})
-        assert reader.changed() is None
+        assert reader.read_changes() == AccessSnapshot({made.id: made})
+        assert reader.read_changes() is None
         store.revoke([made.id])
-        seen = reader.changed()
+        seen = reader.read_changes()
         assert seen is not None
         assert seen.tokens[made.id].revoked == NOW
-        assert reader.changed() is None
+        assert reader.read_changes() is None
     finally:
         reader.close()
 
@@ -106,12 +106,12 @@ def test_a_reader_notices_another_file_and_none(tmp_path: Path) -> None:
     made, _ = other.create("restored")
     reader = AccessReader(store.path)
     try:
-        assert reader.changed() is not None
+        assert reader.read_changes() is not None
         os.replace(other.path, store.path)
-        assert reader.changed() == AccessSnapshot({made.id: made})
+        assert reader.read_changes() == AccessSnapshot({made.id: made})
         store.path.unlink()
-        assert reader.changed() == AccessSnapshot()
-        assert reader.changed() is None
+        assert reader.read_changes() == AccessSnapshot()
+        assert reader.read_changes() is None
     finally:
         reader.close()
 
@@ -120,14 +120,14 @@ def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     store.create("agent")
     reader = AccessReader(store.path)
-    assert reader.changed() is not None
+    assert reader.read_changes() is not None
     writer = sqlite3.connect(store.path, isolation_level=None)
     try:
         writer.execute("BEGIN EXCLUSIVE")
         writer.execute("UPDATE token SET revoked = 1")
-        assert reader.changed() is None
+        assert reader.read_changes() is None
         writer.execute("COMMIT")
-        seen = reader.changed()
+        seen = reader.read_changes()
         assert seen is not None
         assert [one.revoked for one in seen.tokens.values()] == [1.0]
     finally:
@@ -143,7 +143,7 @@ def test_a_broken_file_is_said_to_be(tmp_path: Path, content: bytes) -> None:
     store = store_at(tmp_path)
     store.path.parent.mkdir(mode=0o700)
     store.path.write_bytes(content)
-    for act in (store.read, store.tokens, lambda: AccessReader(store.path).changed()):
+    for act in (store.read, store.tokens, lambda: AccessReader(store.path).read_changes()):
         with pytest.raises(InterlockError) as caught:
             act()
         assert caught.value.failure is CONFIG

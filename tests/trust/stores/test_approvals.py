@@ -44,20 +44,22 @@ def test_what_is_written_is_read_again(store: ApprovalStore, loop: Loop) -> None
     other = approval(id="other", created=1.0)
     assert put(store, loop, one, None) is WriteResult.WRITTEN
     assert put(store, loop, other, None) is WriteResult.WRITTEN
-    approved = one.step(APPROVED, by="clerk")
+    approved = one.with_state(APPROVED, by="clerk")
     assert put(store, loop, approved, "pending") is WriteResult.WRITTEN
     assert store.load() == [other, approved]
-    store.forget(["other"])
-    assert put(store, loop, approved.step(DISPATCHING), APPROVED) is WriteResult.WRITTEN
+    store.remove(["other"])
+    assert put(store, loop, approved.with_state(DISPATCHING), APPROVED) is WriteResult.WRITTEN
     assert [one.id for one in store.load()] == ["one"]
 
 
 def test_a_step_is_taken_once(store: ApprovalStore, loop: Loop) -> None:
     one = approval()
     put(store, loop, one, None)
-    assert put(store, loop, one.step(REFUSED), "pending") is WriteResult.WRITTEN
-    assert put(store, loop, one.step(APPROVED), "pending") is WriteResult.TAKEN
-    assert put(store, loop, approval(id="nobody").step(APPROVED), "pending") is WriteResult.TAKEN
+    assert put(store, loop, one.with_state(REFUSED), "pending") is WriteResult.WRITTEN
+    assert put(store, loop, one.with_state(APPROVED), "pending") is WriteResult.TAKEN
+    assert (
+        put(store, loop, approval(id="nobody").with_state(APPROVED), "pending") is WriteResult.TAKEN
+    )
     [kept] = store.load()
     assert kept.state == REFUSED
 
@@ -73,11 +75,11 @@ def test_many_steps_take_few_commits(store: ApprovalStore, loop: Loop) -> None:
 def test_a_token_is_used_for_good(store: ApprovalStore, loop: Loop) -> None:
     for id in ("one", "two", "three"):
         put(store, loop, approval(id=id), None)
-    one, two, three = (approval(id=id).step(APPROVED) for id in ("one", "two", "three"))
+    one, two, three = (approval(id=id).with_state(APPROVED) for id in ("one", "two", "three"))
     assert put(store, loop, one, "pending", token=("desk", "t")) is WriteResult.WRITTEN
     assert put(store, loop, two, "pending", token=("desk", "t")) is WriteResult.USED
     assert put(store, loop, three, "pending", token=("other desk", "t")) is WriteResult.WRITTEN
-    store.forget(["one"])
+    store.remove(["one"])
     assert put(store, loop, two, "pending", token=("desk", "t")) is WriteResult.USED
     assert {one.id: one.state for one in store.load()}["two"] == "pending"
 
@@ -85,9 +87,13 @@ def test_a_token_is_used_for_good(store: ApprovalStore, loop: Loop) -> None:
 def test_a_token_is_not_used_by_a_step_that_is_not_taken(store: ApprovalStore, loop: Loop) -> None:
     one = approval()
     put(store, loop, one, None)
-    assert put(store, loop, one.step(APPROVED), APPROVED, token=("desk", "t")) is WriteResult.TAKEN
     assert (
-        put(store, loop, one.step(APPROVED), "pending", token=("desk", "t")) is WriteResult.WRITTEN
+        put(store, loop, one.with_state(APPROVED), APPROVED, token=("desk", "t"))
+        is WriteResult.TAKEN
+    )
+    assert (
+        put(store, loop, one.with_state(APPROVED), "pending", token=("desk", "t"))
+        is WriteResult.WRITTEN
     )
 
 
@@ -117,10 +123,10 @@ def test_a_full_disk_and_its_end(store: ApprovalStore, loop: Loop) -> None:
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     large = approval(id="large", arguments=b'"' + b"x" * 100_000 + b'"')
     assert put(store, loop, large, None) is WriteResult.FAILED
-    assert "full" in store.reason
+    assert "full" in store.problem
     # The next try opens the file anew, where there is room again.
     assert put(store, loop, large, None) is WriteResult.WRITTEN
-    assert store.reason == ""
+    assert store.problem == ""
     assert {one.id for one in store.load()} == {"before", "large"}
 
 
@@ -135,7 +141,7 @@ def test_what_comes_after_the_end_is_not_taken(store: ApprovalStore, loop: Loop)
     put(store, loop, approval(), None)
     store.close()
     assert put(store, loop, approval(id="late"), None) is WriteResult.FAILED
-    store.forget(["x"])
+    store.remove(["x"])
     store.close()
 
 
@@ -154,10 +160,12 @@ def test_whoever_lives_keeps_its_own(tmp_path: Path, loop: Loop) -> None:
     other = ApprovalStore(path, deliver=loop.deliver)
     put(one, loop, approval(id="one"), None)
     assert other.load() == []
-    assert put(other, loop, approval(id="one").step(APPROVED), "pending") is WriteResult.TAKEN
+    assert put(other, loop, approval(id="one").with_state(APPROVED), "pending") is WriteResult.TAKEN
     one.close()
     assert [each.id for each in other.load()] == ["one"]
-    assert put(other, loop, approval(id="one").step(APPROVED), "pending") is WriteResult.WRITTEN
+    assert (
+        put(other, loop, approval(id="one").with_state(APPROVED), "pending") is WriteResult.WRITTEN
+    )
     other.close()
 
 
@@ -184,7 +192,7 @@ def test_one_that_fails_strands_no_other(store: ApprovalStore, loop: Loop) -> No
     def fails(kept: WriteResult) -> None:
         raise OSError("nobody is there any more")
 
-    with store._using:
+    with store._connection_lock:
         store.write(approval(id="a"), None, loop.then)
         store.write(approval(id="b"), None, fails)
         store.write(approval(id="c"), None, loop.then)
@@ -195,7 +203,7 @@ def test_one_that_fails_strands_no_other(store: ApprovalStore, loop: Loop) -> No
 def test_one_that_cannot_be_written_down_strands_no_other(store: ApprovalStore, loop: Loop) -> None:
     # Half a surrogate pair is no text.
     odd = approval(id="odd", reason="\ud800")
-    with store._using:
+    with store._connection_lock:
         store.write(approval(id="a"), None, loop.then)
         store.write(odd, None, loop.then)
     assert sorted(loop.wait(2), key=lambda one: one.value) == [

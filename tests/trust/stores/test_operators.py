@@ -13,8 +13,8 @@ import pytest
 from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.trust.operators.chain import Enrolment
 from interlock.trust.operators.store import (
-    CODE_LASTS,
-    PENDING_LASTS,
+    CODE_SECONDS,
+    PENDING_SECONDS,
     Invitation,
     OperatorReader,
     OperatorStore,
@@ -75,7 +75,7 @@ def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
     assert (last.tools, last.caller, last.public) == (("a.*",), "bot", b"public")
     found = store.all()[1].passkey
     assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "chief", -7, "localhost")
-    assert Enrolment.of_passkey(found) == Enrolment.of_passkey(passkey().passkey)
+    assert Enrolment.from_passkey(found) == Enrolment.from_passkey(passkey().passkey)
     with pytest.raises(InterlockError, match="already"):
         store.add(key(name="another"), CHIEF.sign)
 
@@ -93,12 +93,12 @@ def test_taken_back(store: OperatorStore) -> None:
     store.add(CHIEF.enrolled)
     store.add(key(), CHIEF.sign)
     code = store.invite(Invitation("deputy"))
-    asked = store.ask(key("k2"))
+    asked = store.add_pending(key("k2"))
     with pytest.raises(InterlockError) as caught:
         store.remove("deputy")
     assert caught.value.failure is PROOF_INVALID
     assert [one.id for one in store.remove("deputy", CHIEF.sign)] == ["k1"]
-    assert store.invited(code) is None
+    assert store.find_invitation(code) is None
     assert asked.id not in [one.id for one in store.pending()]
     assert [one.name for one in store.remove(CHIEF.enrolled.id, CHIEF.sign)] == ["chief"]
     assert store.all() == []
@@ -109,10 +109,10 @@ def test_taken_back(store: OperatorStore) -> None:
 
 def test_a_passkey_counts_on(store: OperatorStore) -> None:
     store.add(passkey(counter=4))
-    assert store.used(b"pk", 5)
-    assert not store.used(b"pk", 5)
-    assert not store.used(b"pk", 4)
-    assert not store.used(b"other", 9)
+    assert store.record_use(b"pk", 5)
+    assert not store.record_use(b"pk", 5)
+    assert not store.record_use(b"pk", 4)
+    assert not store.record_use(b"other", 9)
     assert store.all()[0].passkey.counter == 5
 
 
@@ -137,8 +137,8 @@ def test_a_key_of_the_config_confirms_the_first(store: OperatorStore) -> None:
     with pytest.raises(InterlockError):
         store.add(key(), root.sign)
     reader = OperatorReader(store)
-    assert reader.changed()
-    reader.keep_head()
+    assert reader.read_changes()
+    reader.store_head()
     reader.close()
     store.roots = lambda: (Operator("another").enrolled,)
     assert [one.name for one in store.all()] == ["chief"]
@@ -146,12 +146,12 @@ def test_a_key_of_the_config_confirms_the_first(store: OperatorStore) -> None:
 
 def test_what_is_written_into_the_file_counts_for_nothing(led: OperatorStore) -> None:
     reader = OperatorReader(led)
-    assert reader.changed()
+    assert reader.read_changes()
     draft = led.draft(enrol=[key()])
     with sqlite3.connect(led.path) as file:
         file.execute("INSERT INTO chain VALUES (2, ?, '')", (draft.entry,))
     for look in (reader, OperatorReader(OperatorStore(led.path))):
-        found = look.changed()
+        found = look.read_changes()
         assert found is not None
         assert [one.name for one in found.operators] == ["chief"]
         assert "entry 2" in found.warning
@@ -166,8 +166,8 @@ def test_a_chain_that_was_cut_or_exchanged_is_noticed(led: OperatorStore, how: s
     led.add(key(), CHIEF.sign)
     led.remove("deputy", CHIEF.sign)
     reader = OperatorReader(led)
-    assert reader.changed()
-    reader.keep_head()
+    assert reader.read_changes()
+    reader.store_head()
     if how == "cut":
         # The removed one would be back.
         with sqlite3.connect(led.path) as file:
@@ -179,11 +179,11 @@ def test_a_chain_that_was_cut_or_exchanged_is_noticed(led: OperatorStore, how: s
         other.add(key())
         other.path.rename(led.path)
     for look in (reader, OperatorReader(OperatorStore(led.path))):
-        with pytest.raises(InterlockError, match="cut or exchanged"):
-            look.changed()
+        with pytest.raises(InterlockError, match="cut or replaced"):
+            look.read_changes()
         look.close()
     for ask in (led.all, lambda: led.add(key("k9"))):
-        with pytest.raises(InterlockError, match="cut or exchanged"):
+        with pytest.raises(InterlockError, match="cut or replaced"):
             ask()
 
 
@@ -195,7 +195,7 @@ def _write_foreign_chain(store: OperatorStore) -> None:
     assert head is not None
     store.path.unlink(missing_ok=True)
     other.path.rename(store.path)
-    store.keep_head(head)
+    store.write_head(head)
 
 
 def test_a_head_written_later_by_another_process_does_not_replace_a_chain(
@@ -203,10 +203,10 @@ def test_a_head_written_later_by_another_process_does_not_replace_a_chain(
 ) -> None:
     reader = OperatorReader(led)
     assert names(reader) == ["chief"]
-    reader.keep_head()
+    reader.store_head()
     _write_foreign_chain(led)
-    with pytest.raises(InterlockError, match="cut or exchanged"):
-        reader.changed()
+    with pytest.raises(InterlockError, match="cut or replaced"):
+        reader.read_changes()
     reader.close()
 
 
@@ -215,8 +215,8 @@ def test_a_head_written_later_by_another_process_replaces_no_root(store: Operato
     reader = OperatorReader(store)
     assert names(reader) is None
     _write_foreign_chain(store)
-    with pytest.raises(InterlockError, match="none signed it"):
-        reader.changed()
+    with pytest.raises(InterlockError, match="no operator of the config signed it"):
+        reader.read_changes()
     # The operator of the config enrols itself, and the node goes on with that.
     store.path.unlink()
     store.head_path.unlink()
@@ -226,25 +226,25 @@ def test_a_head_written_later_by_another_process_replaces_no_root(store: Operato
 
 
 def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: Clock) -> None:
-    asked = led.ask(key())
+    asked = led.add_pending(key())
     assert [one.id for one in led.all()] == [CHIEF.enrolled.id]
     assert led.find_pending(asked.id[:6]) == asked
     draft = led.draft(enrol=[key("another")])
     with pytest.raises(InterlockError):
         led.admit(asked.id, draft.entry, CHIEF.sign(draft))
-    draft = led.draft(enrol=[asked.one])
+    draft = led.draft(enrol=[asked.enrolment])
     with pytest.raises(InterlockError):
         led.admit(asked.id, draft.entry, Operator("other").sign(draft))
     led.admit(asked.id, draft.entry, CHIEF.sign(draft))
     assert [one.id for one in led.all()] == [CHIEF.enrolled.id, "k1"]
     assert led.pending() == []
     with pytest.raises(InterlockError, match="already"):
-        led.ask(key())
+        led.add_pending(key())
     # Refused, and forgotten after a while.
-    assert led.refuse(led.ask(key("k2")).id)
-    assert not led.refuse("unknown")
-    led.ask(key("k3"))
-    clock.now += PENDING_LASTS
+    assert led.reject(led.add_pending(key("k2")).id)
+    assert not led.reject("unknown")
+    led.add_pending(key("k3"))
+    clock.now += PENDING_SECONDS
     assert led.pending() == []
 
 
@@ -253,25 +253,25 @@ def test_a_recovery_waits_for_its_delay_and_only_the_node_says_since_when(
 ) -> None:
     led.path.with_name("seal.key").write_bytes(b"s" * 32)
     reader = OperatorReader(led)
-    assert reader.changed()
+    assert reader.read_changes()
     reader.start()
-    asked = led.ask(key(), recovery=True)
+    asked = led.add_pending(key(), recovery=True)
     # Another process writes that it waited long enough.
     with sqlite3.connect(led.path) as file:
         file.execute("UPDATE pending SET seen = 1, mark = x'00'")
     assert [one.seen for one in led.pending()] == [0.0]
     assert led.recover(asked.id) is None
-    led.see(asked.id)
+    led.mark_seen(asked.id)
     assert [one.seen for one in led.pending()] == [clock.now]
     digest = led.recover(asked.id)
     assert digest is not None
     # The running node did not let it happen: it counts for nothing there.
-    found = reader.changed()
+    found = reader.read_changes()
     assert found is not None
     assert ([one.name for one in found.operators], bool(found.warning)) == (["chief"], True)
     reader.close()
     reader.recoveries.add(digest)
-    found = reader.changed()
+    found = reader.read_changes()
     assert found is not None
     assert [one.name for one in found.operators] == ["chief", "deputy"]
     reader.close()
@@ -319,9 +319,9 @@ def test_a_file_from_before_the_chain(tmp_path: Path, clock: Clock) -> None:
 def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
     invitation = Invitation("chief", ("a.*",), "bot")
     code = store.invite(invitation)
-    assert store.invited(code) == invitation
-    assert store.invited(code.lower().replace("-", " ")) == invitation
-    assert store.invited(code[:-1] + ("A" if code[-1] != "A" else "B")) is None
+    assert store.find_invitation(code) == invitation
+    assert store.find_invitation(code.lower().replace("-", " ")) == invitation
+    assert store.find_invitation(code[:-1] + ("A" if code[-1] != "A" else "B")) is None
     assert code.replace("-", "").encode() not in store.path.read_bytes()
     made = store.redeem(code, lambda one: key(name=one.name))
     assert isinstance(made, Enrolment)
@@ -330,12 +330,12 @@ def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) 
     made = store.redeem(store.invite(invitation), lambda one: key("k2"))
     assert isinstance(made, PendingEnrolment)
     late = store.invite(invitation)
-    clock.now += CODE_LASTS
+    clock.now += CODE_SECONDS
     assert store.redeem(late, lambda one: key("k3")) is None
     # The clock is set back: a code of the future is no good.
     later = store.invite(invitation)
     clock.now -= 1
-    assert store.invited(later) is None
+    assert store.find_invitation(later) is None
     assert [one.id for one in store.all()] == ["k1"]
 
 
@@ -380,7 +380,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 
 def names(reader: OperatorReader) -> list[str] | None:
-    found = reader.changed()
+    found = reader.read_changes()
     return None if found is None else [one.name for one in found.operators]
 
 
@@ -399,7 +399,7 @@ def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStor
     kept = store.path.with_name("aside.db")
     store.path.rename(kept)
     with pytest.raises(InterlockError):
-        reader.changed()
+        reader.read_changes()
     kept.rename(store.path)
     assert names(reader) == ["chief"]
     reader.close()
@@ -411,11 +411,11 @@ def test_a_file_that_cannot_be_read_is_said_and_then_read_whole(
     monkeypatch.setattr("interlock.trust.operators.store._BUSY_SECONDS", 0.01)
     store.add(key())
     reader = OperatorReader(store)
-    assert reader.changed()
+    assert reader.read_changes()
     holder = sqlite3.connect(store.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(InterlockError, match="locked"):
-        reader.changed()
+        reader.read_changes()
     holder.execute("ROLLBACK")
     holder.close()
     assert names(reader) == ["deputy"]

@@ -13,7 +13,7 @@ import pytest
 
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
 from interlock.trust.pin_store import (
-    WANTED_FOR,
+    REQUEST_LIFETIME_SECONDS,
     NodePinStore,
     Pin,
     PinStore,
@@ -73,8 +73,8 @@ def test_as_it_was_again(store: PinStore) -> None:
 
 def test_forgetting(store: PinStore) -> None:
     store.write([ONE, OTHER])
-    assert store.forget("files.delete")
-    assert not store.forget("files.delete")
+    assert store.remove("files.delete")
+    assert not store.remove("files.delete")
     assert (store.pins(), store.all_seen()) == ([], {})
 
 
@@ -84,7 +84,7 @@ def test_who_writes_is_not_told_but_others_are(path: Path, store: PinStore) -> N
     assert not store.changed_elsewhere()
     assert other.changed_elsewhere()
     assert not other.changed_elsewhere()
-    other.forget("files.delete")
+    other.remove("files.delete")
     assert store.changed_elsewhere()
     other.close()
 
@@ -93,15 +93,15 @@ def test_wanting_to_see_a_contract(path: Path) -> None:
     now = [1000.0]
     store = PinStore(path, clock=lambda: now[0])
     store.write([OTHER])
-    store.want("files.delete")
+    store.request_contract("files.delete")
     # What was seen before may be old.
     assert store.seen("files.delete") is None
-    assert store.wanted() == ["files.delete"]
+    assert store.requested_tools() == ["files.delete"]
     store.write([OTHER])
-    assert store.wanted() == []
-    store.want("files.x")
-    now[0] += WANTED_FOR
-    assert store.wanted() == []
+    assert store.requested_tools() == []
+    store.request_contract("files.x")
+    now[0] += REQUEST_LIFETIME_SECONDS
+    assert store.requested_tools() == []
     store.close()
 
 
@@ -156,7 +156,7 @@ def test_a_newer_file(path: Path, store: PinStore) -> None:
 def test_nowhere_to_keep_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "state").write_text("a file where a folder should be")
     store = PinStore.at(tmp_path / "state" / "pins.db")
-    assert "until the node stops" in caplog.text
+    assert "when the node stops" in caplog.text
     store.write([ONE])
     assert store.pins() == [ONE]
     store.close()
@@ -167,11 +167,11 @@ def test_somebody_holds_the_file(path: Path, store: PinStore) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(InterlockError) as caught:
-        store.pin("files.delete", patience=0)
+        store.pin("files.delete", timeout=0)
     assert caught.value.failure is TOO_BUSY
     holder.execute("ROLLBACK")
     holder.close()
-    assert store.pin("files.delete", patience=0) == ONE
+    assert store.pin("files.delete", timeout=0) == ONE
 
 
 # -- the keeper
@@ -200,7 +200,7 @@ class Kept:
         self.told = Told()
         self.other = PinStore(path)
         self.keeper = NodePinStore(
-            PinStore(path), lambda what: what(), every=1000.0, clock=lambda: 7.0
+            PinStore(path), lambda what: what(), interval=1000.0, clock=lambda: 7.0
         )
         self.keeper.on_changed = self.told
         self.keeper.start()
@@ -220,7 +220,7 @@ def kept(path: Path) -> Iterator[Kept]:
 
 
 def test_what_a_node_pins_is_written(kept: Kept) -> None:
-    kept.keeper.keep("a.x", "d", b"{}", "ada")
+    kept.keeper.store_pin("a.x", "d", b"{}", "ada")
     kept.keeper.record_seen("a.x", "e", b"{1}")
     kept.keeper.record_seen("a.y", "e", b"{1}")
     kept.keeper.remove_seen("a.y")
@@ -232,20 +232,20 @@ def test_what_a_node_pins_is_written(kept: Kept) -> None:
 
 def test_what_others_change_is_noticed(kept: Kept) -> None:
     kept.other.write([ONE])
-    kept.keeper.look()
+    kept.keeper.sync()
     assert kept.told.next() == ({"files.delete": "d1"}, [])
-    kept.other.want("files.x")
-    kept.keeper.look()
+    kept.other.request_contract("files.x")
+    kept.keeper.sync()
     assert kept.told.next() == ({}, ["files.x"])
-    kept.other.forget("files.delete")
-    kept.keeper.look()
+    kept.other.remove("files.delete")
+    kept.keeper.sync()
     assert kept.told.next()[0] == {"files.delete": None}
 
 
 def test_the_second_is_enough(path: Path) -> None:
     """Nobody has to poke it."""
     told, other = Told(), PinStore(path)
-    keeper = NodePinStore(PinStore(path), lambda what: what(), every=0.01)
+    keeper = NodePinStore(PinStore(path), lambda what: what(), interval=0.01)
     keeper.on_changed = told
     keeper.start()
     other.write([ONE])
@@ -272,16 +272,16 @@ def test_what_cannot_be_written_now_is_written_later(
     [pages] = store._file.connection.execute("PRAGMA page_count").fetchone()
     store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     keeper = NodePinStore(store, lambda what: what(), clock=lambda: 7.0)
-    keeper.keep("a.x", "d", b"x" * 20_000, "ada")
-    keeper._turn()
-    keeper._turn()
+    keeper.store_pin("a.x", "d", b"x" * 20_000, "ada")
+    keeper._process_queue()
+    keeper._process_queue()
     assert "full" in str(keeper.problem)
     assert caplog.text.count("full") == 1
     # Who asks meanwhile is told.
     assert keeper.definition("a.x") == b"x" * 20_000
-    keeper.keep("a.y", "d", b"{}", "ada")
+    keeper.store_pin("a.y", "d", b"{}", "ada")
     store._file.connection.execute("PRAGMA max_page_count = 1000000")
-    keeper._turn()
+    keeper._process_queue()
     assert str(keeper.problem) == "None"
     other = PinStore(path)
     assert other.digests() == {"a.x": "d", "a.y": "d"}
@@ -296,7 +296,7 @@ def test_a_file_that_may_only_be_read(path: Path, store: PinStore) -> None:
     path.chmod(0o400)
     keeper = NodePinStore(PinStore(path), lambda what: what())
     assert keeper.digests() == {"files.delete": "d1"}
-    keeper.keep("a.x", "d", b"{}", "ada")
-    keeper._turn()
+    keeper.store_pin("a.x", "d", b"{}", "ada")
+    keeper._process_queue()
     assert keeper.problem is not None
     keeper.close()

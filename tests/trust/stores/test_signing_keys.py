@@ -17,8 +17,8 @@ from joserfc.errors import BadSignatureError
 from joserfc.jwk import OKPKey
 
 from interlock.errors import InterlockError
-from interlock.trust.hop_tokens import LEEWAY, LONGEST_LIFE
-from interlock.trust.signing_keys import OVERLAP, ROTATION, SigningKeys
+from interlock.trust.hop_tokens import LEEWAY_SECONDS, MAX_TOKEN_SECONDS
+from interlock.trust.signing_keys import OVERLAP_SECONDS, ROTATION_SECONDS, SigningKeys
 from tests.patience import PATIENCE
 
 
@@ -81,7 +81,7 @@ def test_the_file_is_for_nobody_else(tmp_path: Path, wall: Wall) -> None:
 
 def test_after_a_restart_it_is_the_same_key(tmp_path: Path, wall: Wall) -> None:
     first = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
-    wall.now += ROTATION - 1
+    wall.now += ROTATION_SECONDS - 1
     again = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     assert again.kid == first.kid
     assert verify(again.sign({"a": 1}), first.jwks()) == {"a": 1}
@@ -94,16 +94,16 @@ def test_keys_change_every_day_and_no_token_is_left_without_its_key(
     keys = SigningKeys(tmp_path / "keys.json", wall_clock=wall)
     first, token = keys.kid, keys.sign({"a": 1})
     assert keys.refresh() is False
-    wall.now += ROTATION
+    wall.now += ROTATION_SECONDS
     assert keys.refresh() is True
     assert keys.kid != first
     assert list(shown(keys)) == [keys.kid, first]
-    last_moment = LONGEST_LIFE + LEEWAY
-    assert last_moment < OVERLAP
+    last_moment = MAX_TOKEN_SECONDS + LEEWAY_SECONDS
+    assert last_moment < OVERLAP_SECONDS
     wall.now += last_moment
     assert keys.refresh() is False
     assert verify(token, keys.jwks()) == {"a": 1}
-    wall.now += OVERLAP
+    wall.now += OVERLAP_SECONDS
     assert keys.refresh() is True
     assert list(shown(keys)) == [keys.kid]
 
@@ -117,7 +117,7 @@ def test_two_changes_in_a_row_leave_all_tokens_good(tmp_path: Path, wall: Wall) 
         tokens.append(keys.sign({"n": number}))
     assert len(shown(keys)) == 3
     assert [verify(one, keys.jwks())["n"] for one in tokens] == [0, 1, 2]
-    assert [row.signs for row in keys.rows()] == [True, False, False]
+    assert [row.signs for row in keys.list_keys()] == [True, False, False]
 
 
 def test_the_private_part_of_an_old_key_is_gone(tmp_path: Path, wall: Wall) -> None:
@@ -217,7 +217,7 @@ def test_a_folder_that_is_lost_later_is_said_and_leaves_the_key(tmp_path: Path, 
         one.unlink()
     folder.rmdir()
     folder.write_text("")
-    with pytest.raises(InterlockError, match="cannot be kept"):
+    with pytest.raises(InterlockError, match="cannot be read or written"):
         keys.rotate()
     assert keys.kid == kid
     assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
@@ -228,13 +228,13 @@ def test_no_key_is_ever_shown_in_words(wall: Wall) -> None:
     private = keys._keys[0].d
     assert private is not None
     assert private not in repr(keys._keys)
-    assert private not in repr(keys.rows())
+    assert private not in repr(keys.list_keys())
 
 
 def test_who_holds_the_file_is_not_waited_for_for_ever(
     tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.trust.signing_keys._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("interlock.trust.signing_keys._LOCK_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "keys.json"
     keys = SigningKeys(path, wall_clock=wall)
     with path.with_name("keys.json.lock").open("r+") as held:
@@ -251,8 +251,8 @@ def test_what_was_read_counts_only_once_it_is_taken(tmp_path: Path, wall: Wall) 
     node = SigningKeys(path, wall_clock=wall)
     before = node.kid
     new = SigningKeys(path, wall_clock=wall).rotate()
-    found = node.look()
+    found = node.read_changes()
     assert (node.kid, verify(node.sign({"a": 1}), node.jwks())) == (before, {"a": 1})
-    assert node.take(found) is True
+    assert node.apply(found) is True
     assert node.kid == new
-    assert node.look() is None
+    assert node.read_changes() is None

@@ -16,7 +16,7 @@ from interlock.protocol.aql_terms import BUILTIN_KEY, BUILTIN_SEGMENT
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 from interlock.trust.approvals.record import Approval
-from interlock.trust.policy.decision import Decision, PolicyAction, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 
 UNBLOCK: Final = "unblock"
 PROCEED: Final = "proceed"
@@ -33,7 +33,7 @@ _CREDENTIALS: Final = Credentials("safety")
 
 
 class ApprovalGate(Protocol):
-    def request_approval(self, call: Call, decision: Decision) -> None: ...
+    def request_approval(self, call: Call, make_decision: Decision) -> None: ...
 
 
 class ApprovalInbox(Protocol):
@@ -44,7 +44,7 @@ class ApprovalInbox(Protocol):
 
     def find(self, id: str) -> Approval | None: ...
 
-    def url_of(self, id: str) -> str | None: ...
+    def approval_url(self, id: str) -> str | None: ...
 
     def watch(
         self, callback: Callable[[Approval], None], states: Collection[str] = ...
@@ -52,7 +52,7 @@ class ApprovalInbox(Protocol):
 
     async def confirm(self, id: str, proof: str, presented_by: Caller | None = None) -> Outcome: ...
 
-    async def refuse(
+    async def reject(
         self,
         id: str,
         *,
@@ -74,14 +74,14 @@ class ApprovalRequests:
         self._approvals = approvals
         self._find = find
 
-    def url_of(self, id: str) -> str | None:
+    def approval_url(self, id: str) -> str | None:
         """Return the URL of an approval. None: there is no approval page."""
-        return self._approvals.url_of(id)
+        return self._approvals.approval_url(id)
 
     async def withdraw(self, id: str, reason: str) -> None:
         """Withdraw a request that is no longer needed."""
         try:
-            await self._approvals.refuse(id, reason=reason, presented_by=_SAFETY_CALLER)
+            await self._approvals.reject(id, reason=reason, presented_by=_SAFETY_CALLER)
         except InterlockError as error:
             _log.debug("approval %s: already decided: %s", id, error.message)
 
@@ -95,4 +95,4 @@ class ApprovalRequests:
         call.caller, call.route, call.upstream = caller, tool, BUILTIN_KEY
         call.effect = tool.effect_name
         action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
-        self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", reason))
+        self._approvals.gate.request_approval(call, make_decision(action, f"safety:{name}", reason))

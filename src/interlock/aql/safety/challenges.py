@@ -25,7 +25,7 @@ from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.primitives.backoff import exponential_delay
-from interlock.trust.approvals.proofs import APPROVE, OPERATOR, ProofVerdict, invalid
+from interlock.trust.approvals.proofs import APPROVE, OPERATOR, ProofVerdict, invalid_proof
 from interlock.trust.approvals.record import Approval
 
 CODE: Final = "code"
@@ -217,7 +217,7 @@ class SafetyChallenges:
         """
         for challenge in stored:
             approval = self._approvals.find(challenge.approval) if challenge.approval else None
-            if challenge.tier == "danger_zone" and approval is not None and approval.waits:
+            if challenge.tier == "danger_zone" and approval is not None and approval.is_pending:
                 self._open[challenge.id] = challenge
                 remaining = min(
                     challenge.expires - self._wall_clock(), challenge.expires - challenge.created
@@ -227,7 +227,7 @@ class SafetyChallenges:
                 write_event.set()
             else:
                 self._delete(challenge)
-                if approval is not None and approval.waits:
+                if approval is not None and approval.is_pending:
                     self._run_in_background(
                         self._approval_requests.withdraw(
                             challenge.approval, "The node was restarted."
@@ -382,7 +382,7 @@ class SafetyChallenges:
         Raises InterlockError.
         """
         if self._proofs.pop(proof_value, None) != approval.id:
-            raise invalid("a code is entered with verify_challenge")
+            raise invalid_proof("a code is entered with verify_challenge")
         return ProofVerdict(CODE, OPERATOR, APPROVE)
 
     # -- state changes
@@ -393,7 +393,7 @@ class SafetyChallenges:
         Args:
             arguments: The arguments of the call, while the approval is pending.
         """
-        if approval.waits:
+        if approval.is_pending:
             challenge = self._open.get(str(arguments.get("challenge_id")))
             if challenge is None:
                 self._run_in_background(
@@ -405,7 +405,7 @@ class SafetyChallenges:
                 )
                 self._save(pending_challenge)
                 self._write_events[challenge.id].set()
-        elif approval.over:
+        elif approval.is_final:
             challenge = next(
                 (
                     candidate

@@ -59,7 +59,7 @@ from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 from interlock.trust.approvals.proofs import Proofs
 from interlock.trust.approvals.record import DISPATCHING, PENDING, STATES, Approval
 from interlock.trust.authorization import EVERYTHING, DecisionStep
-from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, decision
+from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, make_decision
 
 ENFORCING: Final = "enforcing"
 MONITORING: Final = "monitoring"
@@ -79,10 +79,10 @@ _DANGER_BY_EFFECT: Final = {
     "mutating": Danger.REVERSIBLE,
 }
 _DECISIONS: Final = {
-    "confirm": decision(
+    "confirm": make_decision(
         PolicyAction.CONFIRM, "safety:confirm", "The safety loop requires a confirmation."
     ),
-    "verify": decision(
+    "verify": make_decision(
         PolicyAction.VERIFY, "safety:verify", "The safety loop requires a verification."
     ),
 }
@@ -301,7 +301,7 @@ class SafetyLoop:
         action = ACTIONS.get(record.action)
         if action is None or (action < policy_decision.action and record.tool not in SAFETY_TOOLS):
             return policy_decision
-        return decision(action, record.rule, record.reason)
+        return make_decision(action, record.rule, record.reason)
 
     def _evaluate(
         self,
@@ -571,7 +571,7 @@ class SafetyLoop:
             return
         if approval.state == PENDING:
             if self.watched and (owner := principal(approval.caller)) in self.watched:
-                url = self._approvals.url_of(approval.id) or ""
+                url = self._approvals.approval_url(approval.id) or ""
                 agent_notification = create_notification(
                     "permission_pending",
                     f"A call is pending approval: {url or f'`interlock approve {approval.id}`'}.",

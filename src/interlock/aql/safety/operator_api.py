@@ -19,7 +19,7 @@ class OperatorApi:
     def __init__(self, loop: SafetyLoop) -> None:
         self._loop = loop
 
-    def shown(self) -> dict[str, Any]:
+    def list_challenges(self) -> dict[str, Any]:
         """Return the open challenges with their codes, the blocks and the executions."""
         loop = self._loop
         loop.end_idle()
@@ -45,7 +45,7 @@ class OperatorApi:
             raise InterlockError(UNKNOWN_APPROVAL, "No open challenge has this id.")
         return await self._describe_renewed(new, by)
 
-    async def ask_again(self, name: str, by: str) -> dict[str, Any]:
+    async def challenge_again(self, name: str, by: str) -> dict[str, Any]:
         """Return a challenge that unblocks a principal. Raises InterlockError."""
         blocks = [block for block in self._loop.blocks if name in (block.owner[0], block.owner[2])]
         if not blocks:

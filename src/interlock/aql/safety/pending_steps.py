@@ -138,7 +138,7 @@ class PendingSteps:
 
     def approval_url(self, pause: PendingStep) -> str:
         """Return the URL of the approval. Empty: there is no approval page."""
-        return (pause.approval and self._approval_requests.url_of(pause.approval)) or ""
+        return (pause.approval and self._approval_requests.approval_url(pause.approval)) or ""
 
     def _close(self, id: str) -> None:
         self._open.pop(id, None)
@@ -148,14 +148,14 @@ class PendingSteps:
 
     def on_approval(self, approval: Approval, arguments: dict[str, Any]) -> None:
         """Handle a state change of a step's approval."""
-        if approval.waits:
+        if approval.is_pending:
             pause = self._open.get(str(arguments.get("pause_id")))
             if pause is not None:
                 pause.approval = approval.id
                 self._write_events[pause.id].set()
             else:
                 self._withdraw(approval.id)
-        elif approval.over:
+        elif approval.is_final:
             decided_step = next(
                 (
                     pending_step

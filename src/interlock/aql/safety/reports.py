@@ -16,7 +16,7 @@ from interlock.aql.safety.patterns import ActionHint, normalize_hint
 from interlock.aql.safety.risk_score import base_form, words_of
 from interlock.aql.safety.store import Tier
 from interlock.core.call import Principal
-from interlock.trust.approvals.record import canonical
+from interlock.trust.approvals.record import encode_canonical
 
 MAX_OPEN: Final = 100
 """Maximum number of open reports of one principal. Further reports replace the oldest."""
@@ -161,7 +161,7 @@ def digest_arguments(arguments: Any) -> bytes:
 
     Names may have either spelling, and members of UPDATE's `input` equal top-level members.
     """
-    return blake2b(canonical(_flatten_input(arguments)), digest_size=16).digest()
+    return blake2b(encode_canonical(_flatten_input(arguments)), digest_size=16).digest()
 
 
 def _flatten_input(arguments: Any) -> Any:

@@ -41,7 +41,7 @@ from interlock.topics.wire.proposals import (
     is_same_call,
 )
 from interlock.topics.wire.threads import ThreadMessage, is_response_to, summarize_message
-from interlock.trust.approvals.response import needed_below
+from interlock.trust.approvals.response import read_child_approval
 
 MAX_FULFILMENTS = 1_024
 _NO_OUTCOME: Any = object()
@@ -133,7 +133,7 @@ def _needs_approval(response: Response) -> bool:
     """Return whether a response says that the call was not made because an operator must approve
     it."""
     if response.error is None:
-        return response.result is not None and needed_below(response.result) is not None
+        return response.result is not None and read_child_approval(response.result) is not None
     try:
         return jsonrpc.decode_error(response.error).code == CONFIRMATION_REQUIRED.code
     except ProtocolError:

@@ -1,6 +1,6 @@
-"""Approvals put together: what keeps them, whose proofs count, and the ways by which people answer.
+"""The approvals of a node as one component: store, trust anchors, approval page and socket.
 
-The node makes one of these, opens it with its doors, and closes it after them.
+The node creates one `ApprovalsComponent`, opens it with its listeners, and closes it after them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.trust.approvals.downstream import ChildPeer
-from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
+from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, check_has_anchors
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.approvals.store import open_store
 from interlock.trust.approvals.web import BASE, ApprovalsSocket, Verification, VerificationApp
@@ -36,7 +36,7 @@ from interlock.trust.operators.store import OperatorStore
 
 
 class ApprovalsComponent:
-    """The inbox of a node, and everything around it."""
+    """The approvals of a node, with their store, operators and page."""
 
     def __init__(
         self,
@@ -51,11 +51,15 @@ class ApprovalsComponent:
         recorder: Recorder | None,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
-        refused: Callable[[Call, InterlockError], None],
+        on_rejected: Callable[[Call, InterlockError], None],
         children: Callable[[], Mapping[str, ChildPeer]] = dict,
     ) -> None:
-        """`url`: where the HTTP face answers, once it does. `refused`: records who was turned
-        away. Raises InterlockError when a trust anchor of the config cannot be used."""
+        """Args:
+        url: returns the address of the HTTP listener, once it is open.
+        on_rejected: journals a request that was rejected.
+
+        Raises InterlockError when a trust anchor of the config cannot be used.
+        """
         loop = asyncio.get_running_loop()
         self._config = config
         self._environ = environ
@@ -76,9 +80,9 @@ class ApprovalsComponent:
         store.roots = lambda: operators_of(self.anchors.configured)
         watch = self.operators.watch
         watch.recovery_delay = config.approvals.recovery_delay
-        watch.anchors, watch.on_changed = self.anchors, self._operators_changed
+        watch.anchors, watch.on_changed = self.anchors, self._on_operators_changed
         self.operators.proofs = self.proofs = proofs = Proofs(self.anchors)
-        proofs.look = watch.look
+        proofs.refresh = watch.refresh
         proofs.register(PASSKEY, self.operators.passkeys)
         self.approvals = Approvals(
             open_store(config, environ, base_dir, deliver=loop.call_soon_threadsafe),
@@ -99,46 +103,49 @@ class ApprovalsComponent:
         self._count_operators()
         self._app = VerificationApp(
             approvals=self.approvals,
-            desk=self.operators,
+            operators=self.operators,
             guard=guard,
             authenticate=authenticate,
-            refused=refused,
+            on_rejected=on_rejected,
             origins=self.origins,
         )
         self._socket: ApprovalsSocket | None = None
 
     def serve_codes(self, verification: Verification) -> None:
-        """Serve the safety loop from the operator's side, before anything listens."""
+        """Serve the verification codes of AQL to operators. Call it before the node listens."""
         self._app.verification = verification
 
     def _secret_digests(self, config: Config) -> frozenset[bytes]:
         return secret_digests(config, environ=self._environ, base_dir=self._base_dir)
 
     def origins(self) -> tuple[str, ...]:
-        """Where people reach the approval page."""
+        """Return the origins of the approval page."""
         return page_origins(self._config, self._url())
 
-    # -- life
+    # -- Start and stop
 
     def routes(self) -> Sequence[Route]:
         return (AppRoute(BASE, self._app),)
 
     def start(self) -> None:
-        """Before anybody can answer: take up what waits from before, and watch the operators."""
+        """Load the pending approvals and watch the operators. Call it before the node listens."""
         self.approvals.load()
         self.operators.watch.start()
 
     async def listen_locally(self, socket: Path) -> None:
-        """Open the socket of the node's own user, beside its MCP socket. A node that has no other
-        doors has this one: else nobody could answer what it holds. Raises OSError."""
+        """Open the Unix socket of the node's own user, beside its MCP socket.
+
+        A node without other listeners has this one: without it nobody could decide its pending
+        calls. Raises OSError.
+        """
         self.operators.watch.start()
         make_private(socket.parent)
         self._socket = ApprovalsSocket(self._app.local)
         await self._socket.open(approvals_socket_path(socket))
 
     def configure(self, config: Config) -> None:
-        """Run by a new config. Raises InterlockError, and changes nothing, when a trust anchor of
-        it cannot be used."""
+        """Use a new config. Raises InterlockError, and changes nothing, when a trust anchor of it
+        cannot be used."""
         self.anchors.configure(config.approvals)
         self._config = config
         gate = self.approvals.gate
@@ -148,34 +155,38 @@ class ApprovalsComponent:
         self._count_operators()
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more: what others listen to ends."""
+        """End the event streams of all callers that are not in `callers`."""
         self._app.retain_only(callers)
 
-    def _operators_changed(self) -> None:
-        """Who listens is looked at anew."""
+    def _on_operators_changed(self) -> None:
         self._count_operators()
+        # Event streams check again whether their readers may see approvals.
         self._app.wake_streams()
 
     def _count_operators(self) -> None:
-        """Whether there is somebody whose proof could count."""
-        self.approvals.gate.anybody = bool(len(self.anchors) or self.operators.watch.enrolled)
+        watch = self.operators.watch
+        self.approvals.gate.has_operators = bool(len(self.anchors) or watch.enrolled)
 
     def close_streams(self) -> None:
-        """Close the event streams of everybody who listens: the node stops."""
+        """Close all event streams: the node stops."""
         self._app.close()
 
     async def close(self) -> None:
-        """Write what is left, once no call is under way any more."""
+        """Write the remaining steps, once no call is under way."""
         if self._socket is not None:
             await self._socket.close()
         await self.operators.watch.stop()
-        # The writer tells the loop of its last steps: the loop must not wait for it.
+        # The writer thread reports its last steps to the loop, so the loop must not block.
         await asyncio.get_running_loop().run_in_executor(None, self.approvals.close)
 
 
 def check_anchors(
     config: Config, *, environ: Mapping[str, str], base_dir: Path, gates: bool
 ) -> None:
-    """Raises InterlockError for a config whose gated calls nobody could confirm."""
-    must_have_anchors(config.approvals, gates=gates)
+    """Raise InterlockError for a config that holds calls which nobody could approve.
+
+    Args:
+        gates: whether a rule of the config holds calls.
+    """
+    check_has_anchors(config.approvals, gates=gates)
     Anchors(config.approvals, environ=environ, base_dir=base_dir)

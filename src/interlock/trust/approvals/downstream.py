@@ -1,9 +1,10 @@
-"""Gates of the nodes below: which approval is whose, and the way of a proof down to it.
+"""Approvals of child nodes: where each one is pending, and how proofs reach it.
 
-A node below that wants a proof answers `confirmation_required`, which passes up as it is. Here is
-remembered from whom an id first came, and only that node is asked about it. Of an id that nobody
-remembers every node below is first asked whether it knows it, without the proof; the one that does
-is given the proof, and only its answer counts. When two say so, one of them lies: nobody is asked.
+A child node that requires a proof responds `confirmation_required`, which passes up unchanged. This
+node remembers which child first sent an approval id, and asks only that child about it. For an
+unknown id it first asks every child whether it knows the id, without the proof. The child that
+knows it gets the proof, and only its response counts. If two children claim the id, one of them
+lies, so the proof is sent to neither.
 """
 
 from __future__ import annotations
@@ -35,138 +36,152 @@ from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
 from interlock.trust.approvals.gate import ApprovalInbox
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
-from interlock.trust.approvals.record import DONE, Approval, ApprovalEntry, about, canonical
-from interlock.trust.approvals.response import after_below, needed_below, seconds_of
+from interlock.trust.approvals.record import (
+    DONE,
+    Approval,
+    ApprovalEntry,
+    encode_canonical,
+    identify_tool,
+)
+from interlock.trust.approvals.response import parse_time, read_child_approval, with_child_outcome
 from interlock.trust.approvals.store import WriteResult
 
-MOST_REMEMBERED: Final = 10_000
-MOST_ASKING: Final = 32
-"""So many proofs may be on their way down at once."""
-PATIENCE: Final = 600.0
-LOOKING: Final = 10.0
-"""So long a node may take to say whether it knows an approval."""
+MAX_KNOWN_APPROVALS: Final = 10_000
+MAX_FORWARDED_PROOFS: Final = 32
+"""How many proofs may be forwarded at the same time."""
+CONFIRM_TIMEOUT_SECONDS: Final = 600.0
+LOOKUP_TIMEOUT_SECONDS: Final = 10.0
+"""How long a child may take to say whether it knows an approval."""
 NO_PROOF: Final = "?"
-"""What is shown in the place of a proof by somebody who only asks whether an approval is known: a
-node that knows it says that this is no proof, or that it was decided."""
-_KNOWS_IT: Final = (PROOF_INVALID, ALREADY_DECIDED, CONFIRMATION_EXPIRED)
+"""Sent instead of a proof to ask whether an approval is known. A node that knows the approval
+responds that this is no valid proof, or that the call was decided."""
+_KNOWN_FAILURES: Final = (PROOF_INVALID, ALREADY_DECIDED, CONFIRMATION_EXPIRED)
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
 class ChildPeer(Protocol):
-    """A node below, as its peer is known here."""
+    """The connection to a child node."""
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]: ...
 
 
 class ProofOutcome(Outcome, frozen=True, gc=False):
-    """What a node below answered to a proof, and which one that was."""
+    """The response of a child node to a proof, and the upstream of that node."""
 
     upstream: str = ""
 
 
 class ProofForwarder:
-    """Forwards proofs to the child nodes where calls wait for them."""
+    """Forwards proofs to the child nodes that hold the calls."""
 
     def __init__(
         self,
         children: Callable[[], Mapping[str, ChildPeer]],
-        waits_at: Callable[[str], str | None] = lambda _: None,
+        find_upstream: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`children`: the nodes that are registered here now, by the keys of their upstreams.
-        `waits_at`: the upstream at whose gate a call waits that was let through here, by the id
-        that it waits for there."""
+        """Args:
+        children: returns the registered child nodes, by the keys of their upstreams.
+        find_upstream: returns the upstream at whose gate a call of this node waits, by the id of
+            the approval there.
+        """
         self._children = children
-        self._waits_at = waits_at
-        self._known: BoundedDict[str, str] = BoundedDict(MOST_REMEMBERED)
-        self._asking = 0
+        self._find_upstream = find_upstream
+        self._upstreams: BoundedDict[str, str] = BoundedDict(MAX_KNOWN_APPROVALS)
+        """The upstream that first sent an approval id."""
+        self._running = 0
 
     def remember(self, id: str, upstream: str, until: float) -> None:
-        """An approval with this id came from there. Ids cannot be guessed: who says one after
-        another did has it from there, and does not take it over."""
-        self._known[id] = self._known.get(id, upstream)
+        """Remember that an approval id came from this upstream. Ids cannot be guessed: a second
+        upstream that sends the same id has it from the first, and does not take it over."""
+        self._upstreams[id] = self._upstreams.get(id, upstream)
 
     async def confirm(self, id: str, proof: str) -> ProofOutcome:
-        """Give a proof to the node whose approval it is for. Raises InterlockError."""
+        """Send a proof to the child node that holds the approval. Raises InterlockError."""
         children = dict(self._children())
         if not _ID.fullmatch(id) or not children:
-            raise unknown(id)
-        if self._asking >= MOST_ASKING:
-            raise InterlockError(TOO_BUSY, "Too many proofs are on their way down. Try again.")
-        self._asking += 1
+            raise unknown_approval(id)
+        if self._running >= MAX_FORWARDED_PROOFS:
+            raise InterlockError(
+                TOO_BUSY, "Too many proofs are being forwarded to child nodes. Try again later."
+            )
+        self._running += 1
         try:
-            key = self._waits_at(id) or self._known.get(id)
+            key = self._find_upstream(id) or self._upstreams.get(id)
             if key is None:
-                key = await _who_knows(children, id)
+                key = await _find_child(children, id)
                 if proof == NO_PROOF:
-                    raise InterlockError(PROOF_INVALID, "It waits below, for a proof.")
+                    raise InterlockError(
+                        PROOF_INVALID, "The call waits at a child node for a proof."
+                    )
             if key not in children:
                 raise InterlockError(
                     UPSTREAM_UNAVAILABLE,
-                    "The node that holds this call is not here now. Try again when it is back.",
+                    "The node that holds this call is not connected. Try again when it is back.",
                     {"upstream": key},
                 )
-            outcome = await _ask(children[key], id, proof)
+            outcome = await _send_proof(children[key], id, proof)
         finally:
-            self._asking -= 1
+            self._running -= 1
         if outcome is None:
-            raise unknown(id)
+            raise unknown_approval(id)
         self.remember(id, key, 0.0)
         return ProofOutcome(outcome.result, outcome.era, outcome.summary, key)
 
 
-async def _who_knows(children: Mapping[str, ChildPeer], id: str) -> str:
-    """The one node below that knows this approval. Raises InterlockError."""
-    said = await asyncio.gather(*(_knows(child, id) for child in children.values()))
-    knowing = [key for key, knows in zip(children, said, strict=True) if knows]
-    if not knowing:
-        raise unknown(id)
-    if len(knowing) > 1:
+async def _find_child(children: Mapping[str, ChildPeer], id: str) -> str:
+    """Return the key of the one child node that knows an approval. Raises InterlockError."""
+    responses = await asyncio.gather(*(_knows(child, id) for child in children.values()))
+    matches = [key for key, knows in zip(children, responses, strict=True) if knows]
+    if not matches:
+        raise unknown_approval(id)
+    if len(matches) > 1:
         raise InterlockError(
             UNKNOWN_APPROVAL,
-            f"Several nodes below say that they know the approval {id!r}, and it can be one's "
-            "only. Give the proof to the node itself that asks for it.",
-            {"upstreams": sorted(knowing)},
+            f"Several child nodes claim the approval {id!r}, which can belong to one only. Send "
+            "the proof directly to the node that holds the call.",
+            {"upstreams": sorted(matches)},
         )
-    return knowing[0]
+    return matches[0]
 
 
 async def _knows(child: ChildPeer, id: str) -> bool:
-    """Whether a node says that it knows this approval. It is shown no proof."""
+    """Return whether a child says that it knows this approval. The child gets no proof."""
     try:
-        async with asyncio.timeout(LOOKING):
+        async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
             await child.request(CONFIRM, {"confirmation_id": id, "proof": NO_PROOF})
     except TimeoutError:
         return False
-    except UpstreamResponseError as answered:
-        return failure_for_ax(answered.code, answered.message) in _KNOWS_IT
+    except UpstreamResponseError as error:
+        return failure_for_ax(error.code, error.message) in _KNOWN_FAILURES
     except InterlockError:
         return False
-    # No gate opens without a proof: what says so is none.
+    # No gate passes a call without a proof, so this response is no sign of knowledge.
     return False
 
 
-async def _ask(child: ChildPeer, id: str, proof: str) -> Outcome | None:
-    """None: it knows no such approval. Raises InterlockError."""
+async def _send_proof(child: ChildPeer, id: str, proof: str) -> Outcome | None:
+    """Send a proof to a child. None: the child does not know the approval. Raises
+    InterlockError."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(CONFIRM_TIMEOUT_SECONDS):
             return await child.request(CONFIRM, {"confirmation_id": id, "proof": proof})
     except TimeoutError:
         raise InterlockError(
             UNKNOWN_APPROVAL,
-            "The node that holds the call did not answer in time. Ask it what became of it.",
+            "The node that holds the call did not respond in time. Ask that node for the outcome.",
         ) from None
-    except UpstreamResponseError as answered:
-        row = failure_for_ax(answered.code, answered.message)
-        if row is UNKNOWN_APPROVAL or answered.code == METHOD_NOT_FOUND.code:
+    except UpstreamResponseError as error:
+        row = failure_for_ax(error.code, error.message)
+        if row is UNKNOWN_APPROVAL or error.code == METHOD_NOT_FOUND.code:
             return None
         if row is None:
             raise
-        data = _data(answered)
-        detail = data.pop("detail", answered.message)
+        data = _read_data(error)
+        detail = data.pop("detail", error.message)
         raise InterlockError(row, str(detail), data) from None
 
 
-def _data(error: UpstreamResponseError) -> dict[str, Any]:
+def _read_data(error: UpstreamResponseError) -> dict[str, Any]:
     try:
         data = decode_value(error.raw_data) if error.raw_data is not None else None
     except ProtocolError:
@@ -174,30 +189,28 @@ def _data(error: UpstreamResponseError) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def unknown(id: str) -> InterlockError:
+def unknown_approval(id: str) -> InterlockError:
     return InterlockError(
         UNKNOWN_APPROVAL,
-        f"There is no approval {id[:80]!r} here: it has been decided long ago, or never was.",
+        f"No approval {id[:80]!r} is known. It was decided long ago, or the id is wrong.",
     )
 
 
-# -- Approvals of nodes below, as they are shown here: what such a node said of a call that it
-# holds.
+# -- Approvals that child nodes reported.
 #
-# Only said: the node below decides what stands in it, and whether a proof counts. So it is marked
-# with where it comes from (`at`), it is never taken for an approval of this node, and it is kept
-# in memory only, a limited number of each node's, until it expires.
+# They are reports only: the child decides what they contain, and whether a proof counts. So they
+# are marked with their origin (`at`), are never taken for approvals of this node, and are stored in
+# memory only, a limited number for each child, until they expire.
 
-MOST_OF_ONE: Final = 100
-"""So many of one node below."""
-MOST: Final = 500
-_MOST_ARGUMENTS: Final = 32 * 1024
+MAX_REPORTS_PER_CHILD: Final = 100
+MAX_REPORTS: Final = 500
+_MAX_ARGUMENT_BYTES: Final = 32 * 1024
 _Text = Annotated[str, Meta(max_length=1_000)]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What of the answer of a node below is shown."""
+class _Report(msgspec.Struct, frozen=True):
+    """The members of a child's `confirmation_required` that are shown."""
 
     confirmation_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{16,128}$")]
     tool: _Text
@@ -214,45 +227,49 @@ class _Said(msgspec.Struct, frozen=True):
     masked: Annotated[list[_Text], Meta(max_length=1_000)] = []
 
 
-def said_below(
+def read_report(
     result: bytes, *, upstream: str, tool: str, caller: Caller, effect: str, now: float
 ) -> Approval | None:
-    """What a node below holds, by its answer. `tool`: as it is called here; the others: of the call
-    that was sent. None: that cannot be shown."""
+    """Return the approval that a child node reports in a result. None: it cannot be shown.
+
+    Args:
+        tool: the name of the tool here.
+        caller: the caller of the call that was sent, as `effect` is its effect.
+    """
     try:
         raw = decode_members(result)["structuredContent"]
-        said = msgspec.json.decode(raw, type=_Said, strict=True)
-        shown, capability = canonical(said.arguments), canonical(said.capability)
-        meta = canonical(said.meta) if said.meta else b""
+        report = msgspec.json.decode(raw, type=_Report, strict=True)
+        shown, capability = encode_canonical(report.arguments), encode_canonical(report.capability)
+        meta = encode_canonical(report.meta) if report.meta else b""
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    expires = seconds_of(said.expires_at)
-    if expires <= now or max(len(shown), len(capability), len(meta)) > _MOST_ARGUMENTS:
+    expires = parse_time(report.expires_at)
+    if expires <= now or max(len(shown), len(capability), len(meta)) > _MAX_ARGUMENT_BYTES:
         return None
     return Approval(
-        id=said.confirmation_id,
-        audience=said.aud,
-        nonce=said.nonce,
+        id=report.confirmation_id,
+        audience=report.aud,
+        nonce=report.nonce,
         caller=caller,
         client=Client(Era.STATELESS, LATEST_STATELESS),
         face="",
-        name=said.tool,
-        tool=said.tool,
+        name=report.tool,
+        tool=report.tool,
         upstream=upstream,
-        route=tuple(said.route),
+        route=tuple(report.route),
         arguments=b"",
         shown=shown,
         meta_shown=meta,
-        masked=tuple(said.masked),
+        masked=tuple(report.masked),
         capability=capability,
         effect=effect,
         description="",
-        digest=said.args_sha256,
+        digest=report.args_sha256,
         contract="",
         policy="",
         rule="",
-        action=said.action,
-        reason=said.reason,
+        action=report.action,
+        reason=report.reason,
         created=now,
         expires=expires,
         at=tool.partition(".")[0],
@@ -260,41 +277,44 @@ def said_below(
 
 
 class ChildApprovals:
-    """The pending approvals of child nodes, as far as they are known here."""
+    """The pending approvals that child nodes reported."""
 
     def __init__(self) -> None:
-        self._known: BoundedDict[str, Approval] = BoundedDict(MOST)
+        self._reports: BoundedDict[str, Approval] = BoundedDict(MAX_REPORTS)
 
     def add(self, approval: Approval) -> bool:
-        """False: it is known, or it is another node's that came first."""
-        if approval.id in self._known:
+        """Add an approval. False: the id is known already, possibly from another child."""
+        if approval.id in self._reports:
             return False
-        own = [id for id, one in self._known.items() if one.upstream == approval.upstream]
-        if len(own) >= MOST_OF_ONE:
-            del self._known[own[0]]
-        self._known[approval.id] = approval
+        of_child = [
+            id for id, report in self._reports.items() if report.upstream == approval.upstream
+        ]
+        if len(of_child) >= MAX_REPORTS_PER_CHILD:
+            del self._reports[of_child[0]]
+        self._reports[approval.id] = approval
         return True
 
     def find(self, id: str, now: float) -> Approval | None:
-        found = self._known.get(id)
-        return found if found is not None and now < found.expires else None
+        report = self._reports.get(id)
+        return report if report is not None and now < report.expires else None
 
     def pending(self, now: float) -> list[Approval]:
-        for id in [id for id, one in self._known.items() if now >= one.expires]:
-            del self._known[id]
-        return list(self._known.values())
+        expired = [id for id, report in self._reports.items() if now >= report.expires]
+        for id in expired:
+            del self._reports[id]
+        return list(self._reports.values())
 
-    def over(self, id: str) -> Approval | None:
-        """It does not wait any more."""
-        return self._known.pop(id, None)
+    def remove(self, id: str) -> Approval | None:
+        """Remove and return an approval that is no longer pending. None: it is unknown."""
+        return self._reports.pop(id, None)
 
 
-# -- Calls that left this node and were held by a gate below: whom that gate is known to, what it
-# said of them, and what a call came to in the end that was let through here and there.
+# -- Calls of this node that a child gate holds: which child, its report, and the final outcome of a
+# call that was approved here and there.
 
 
 class ChildPendingCalls:
-    """The calls of this node that wait at the gates of child nodes."""
+    """The calls of this node that are pending at the gates of child nodes."""
 
     def __init__(
         self,
@@ -304,69 +324,81 @@ class ChildPendingCalls:
         show: Callable[[Approval], None],
         on_passed: Callable[[str], None],
     ) -> None:
-        """`remember`: told which approval of which upstream a call came back with, and until when
-        that holds. `show`: told what that node said of it. `on_passed`: told of an approval below
-        for which a call does not wait any more."""
+        """Args:
+        remember: stores which approval of which upstream a call came back with, and until when the
+            approval is valid.
+        show: shows the report of the child node.
+        on_passed: called with an approval of a child for which a call no longer waits.
+        """
         self._inbox = inbox
         self._remember = remember
         self._show = show
         self._on_passed = on_passed
 
     def note(self, call: Call, outcome: Outcome) -> None:
-        """A node below may have a gate of its own, and its result say so. It goes up as it is."""
-        needed = needed_below(outcome.result)
+        """Record that a child node may hold a call, by its result. The result passes up
+        unchanged."""
+        needed = read_child_approval(outcome.result)
         if needed is not None:
             self._remember(needed[0], call.upstream, needed[1])
             assert call.caller is not None
-            tool, _ = about(call.name, call.route)
-            self._tell(outcome.result, call.upstream, tool, call.caller, call.effect)
+            tool, _ = identify_tool(call.name, call.route)
+            self._show_report(outcome.result, call.upstream, tool, call.caller, call.effect)
 
-    def settle(self, entry: ApprovalEntry, done: Approval, now: float) -> Approval:
-        """An approved call was made, and is `done` by what it was answered. Returns what it came
-        to: more than that, where the gate below was passed meanwhile."""
+    def apply_child_outcome(self, entry: ApprovalEntry, ended: Approval, now: float) -> Approval:
+        """Return the final record of an approved call.
+
+        It differs from `ended` if the child gate approved the call meanwhile.
+
+        Args:
+            ended: the record with the response to the call.
+        """
         record = entry.record
-        heard, entry.heard_below = entry.heard_below, None
-        if heard is not None and heard[0] == done.below:
-            # It was let through there just after it was asked about.
-            done = after_below(record, heard[1], now)
-        if record.below and record.below != done.below:
+        child_outcome, entry.child_outcome = entry.child_outcome, None
+        if child_outcome is not None and child_outcome[0] == ended.below:
+            # The child approved the call just after this node asked about it.
+            ended = with_child_outcome(record, child_outcome[1], now)
+        if record.below and record.below != ended.below:
             self._on_passed(record.below)
-        if done.below:
-            self._waits(done)
-        return done
+        if ended.below:
+            self._on_pending(ended)
+        return ended
 
-    async def answered(self, id: str, outcome: ProofOutcome) -> None:
-        """A gate of a node below was passed: what the call came to now is the outcome of whoever
-        let it through here. Raises InterlockError when another node answered than the one at whose
-        gate the call waits."""
+    async def on_child_outcome(self, id: str, outcome: ProofOutcome) -> None:
+        """Use the outcome of a call that a child gate approved as the outcome of the approval here.
+
+        Raises InterlockError when it comes from another node than the one that holds the call.
+        """
         loop = asyncio.get_running_loop()
-        waiting = [one for one in self._inbox if one.record.below == id]
-        if any(one.record.upstream != outcome.upstream for one in waiting):
-            raise unknown(id)
-        for entry in waiting:
+        entries = [entry for entry in self._inbox if entry.record.below == id]
+        if any(entry.record.upstream != outcome.upstream for entry in entries):
+            raise unknown_approval(id)
+        for entry in entries:
             record = entry.record
             if record.below == id and (entry.call is not None or entry.writing):
-                entry.heard_below = (id, outcome)
+                entry.child_outcome = (id, outcome)
             elif record.below == id and record.state == DONE:
-                changed = after_below(record, outcome, self._inbox.wall_clock())
+                changed = with_child_outcome(record, outcome, self._inbox.wall_clock())
                 if changed.below:
-                    self._waits(changed)
+                    self._on_pending(changed)
                 self._inbox.index(entry)
-                written: asyncio.Future[WriteResult] = loop.create_future()
-                self._inbox.step(entry, changed, written.set_result)
-                # Not given up by a confirmer who hangs up.
-                await asyncio.shield(written)
+                saved: asyncio.Future[WriteResult] = loop.create_future()
+                self._inbox.save(entry, changed, saved.set_result)
+                # A client that disconnects must not cancel this.
+                await asyncio.shield(saved)
 
-    def _waits(self, record: Approval) -> None:
-        """The call of this record was stopped by another gate, below."""
-        self._inbox.waits_below(record)
+    def _on_pending(self, record: Approval) -> None:
+        """Record that a child gate holds the call of this approval."""
+        self._inbox.index_child_id(record)
         self._remember(record.below, record.upstream, record.below_until)
-        self._tell(record.result, record.upstream, record.tool, record.caller, record.effect)
+        self._show_report(record.result, record.upstream, record.tool, record.caller, record.effect)
 
-    def _tell(self, result: bytes, upstream: str, tool: str, caller: Caller, effect: str) -> None:
+    def _show_report(
+        self, result: bytes, upstream: str, tool: str, caller: Caller, effect: str
+    ) -> None:
         now = self._inbox.wall_clock()
-        said = said_below(
+        report = read_report(
             result, upstream=upstream, tool=tool, caller=caller, effect=effect, now=now
         )
-        if said is not None:
-            self._show(said)
+        if report is not None:
+            self._show(report)

@@ -1,15 +1,14 @@
-"""Where a call stops that a human must let through, and where it goes on when one did.
+"""The approval gate: holds calls until an operator approves them (MCP-AX §11.3).
 
-`ApprovalGate.hold` never makes anybody wait for a human: the call is written down and answered.
-What comes back with an approval comes through the whole pipeline again, is held against what was
-approved, and is let go once, after that is written down. Whoever makes the identical call meanwhile
-is told of the same approval, waits for the call that is under way, or is given what it came to.
+`ApprovalGate.request_approval` never waits for a person. It stores the call as a pending approval
+and responds at once. An approved call passes the whole pipeline again, is compared with what was
+approved, and is dispatched once, after that step is on disk. A caller that repeats the identical
+call gets the same approval, waits for the call that is under way, or receives its outcome.
 
-`ApprovalInbox` has all approvals that a node knows, and takes them from state to state. A step is
-written down before anybody acts on it or hears of it. One record takes one step at a time, so of
-two who decide at once exactly one does. Time is looked at twice: on the wall clock, by which a
-record says when it expires, and on the clock that never goes back, so that a wall clock that is set
-back gives nobody more time.
+`ApprovalInbox` holds all approvals of a node and changes their states. Each step is on disk before
+anything acts on it or is notified. A record takes one step at a time, so of two concurrent
+decisions exactly one counts. Expiry is checked on two clocks: the wall clock of the record, and the
+monotonic clock, so that setting the wall clock back does not extend an approval.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
     DONE,
-    ENDS,
     EXPIRED,
+    FINAL_STATES,
     LOST,
     PENDING,
     REFUSED,
@@ -52,31 +51,31 @@ from interlock.trust.approvals.record import (
     VOID,
     Approval,
     ApprovalEntry,
+    CallKey,
+    OutcomeCallback,
     ReviewedCall,
-    Told,
-    Whose,
-    may_ask_below,
-    whole,
-    whose,
-    written_down,
+    call_key,
+    create_record,
+    may_retry_below,
+    review_call,
 )
 from interlock.trust.approvals.response import (
     COMPLETE_NOTICE,
     REQUIRED,
-    accepted,
-    declined,
-    held_result,
-    marked_as_kept,
-    named_approval,
-    opens_pages,
-    state_of,
-    told,
-    unwritten,
+    can_open_urls,
+    is_accepted,
+    is_declined,
+    mark_as_earlier,
+    must_deliver,
+    pending_result,
+    read_approval_id,
+    read_outcome,
+    read_state,
+    unrecordable_error,
     url_error,
-    url_needed,
+    url_input_request,
     with_error,
     with_outcome,
-    worth_telling,
 )
 from interlock.trust.approvals.store import RecordStore, WriteResult
 from interlock.trust.authorization import Authorizer
@@ -85,47 +84,48 @@ from interlock.trust.policy.decision import ACTIONS, Decision
 if TYPE_CHECKING:
     from interlock.trust.approvals.downstream import ChildPendingCalls
 
-FUTURE: Final = 5.0
-"""So much may a wall clock be behind the one by which a record was made."""
-MOST_WAITING_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of arguments, exact and as they are shown, of all calls that wait together."""
-MOST_WAITING_BYTES_OF_ONE: Final = 4 * 1024 * 1024
-"""The same of one caller."""
-MOST_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of results, and of arguments as they are shown, of all calls that are over."""
-MOST_KEPT_OF_ONE: Final = 16 * 1024 * 1024
-"""The same of one caller."""
-VERB: Final = "approval"
-"""What its entries in the journal are about."""
+CLOCK_SKEW_SECONDS: Final = 5.0
+"""How far the wall clock may be behind the creation time of a record."""
+MAX_PENDING_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of arguments, exact and displayed, of all pending calls together."""
+MAX_PENDING_BYTES_PER_CALLER: Final = 4 * 1024 * 1024
+MAX_RETAINED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of results and displayed arguments of all calls that have ended."""
+MAX_RETAINED_BYTES_PER_CALLER: Final = 16 * 1024 * 1024
+JOURNAL_METHOD: Final = "approval"
+"""The method of journal entries about approvals."""
 
 _log = logging.getLogger("interlock.approvals")
 
 
-def size(record: Approval) -> int:
-    """How many bytes of it there may be many of."""
-    asked = len(record.arguments) + len(record.meta)
-    return asked + len(record.shown) + len(record.meta_shown) + len(record.result)
+def record_size(record: Approval) -> int:
+    """Return the size of the variable-length fields of a record, in bytes."""
+    sent = len(record.arguments) + len(record.meta)
+    return sent + len(record.shown) + len(record.meta_shown) + len(record.result)
 
 
-def _trim(entries: list[ApprovalEntry], most: int, newest: Approval | None) -> None:
-    total = sum(size(one.record) for one in entries)
-    if total <= most:
+def _trim_entries(entries: list[ApprovalEntry], max_bytes: int, newest: Approval | None) -> None:
+    """Remove results and arguments, collected and oldest first, until the entries fit."""
+    total = sum(record_size(entry.record) for entry in entries)
+    if total <= max_bytes:
         return
-    for one in sorted(entries, key=lambda one: (not one.record.collected, one.record.ended)):
-        if one.record is not newest:
-            before = size(one.record)
-            one.record = one.record.without_bulk()
-            total -= before - size(one.record)
-            if total <= most:
+    for entry in sorted(
+        entries, key=lambda entry: (not entry.record.collected, entry.record.ended)
+    ):
+        if entry.record is not newest:
+            before = record_size(entry.record)
+            entry.record = entry.record.without_bulk()
+            total -= before - record_size(entry.record)
+            if total <= max_bytes:
                 return
 
 
 class ApprovalInbox:
-    """Keeps the entries, and takes them from state to state."""
+    """The approvals of a node and their state changes."""
 
     def __init__(
         self,
-        keeper: RecordStore,
+        store: RecordStore,
         *,
         settings: ApprovalsConfig,
         recorder: Recorder | None,
@@ -134,43 +134,46 @@ class ApprovalInbox:
         call_later: Callable[[float, Callable[[], None]], Any],
         journals_digests: bool = True,
     ) -> None:
-        """`journals_digests`: whether the journal has `args_sha256` of what is held."""
+        """Args:
+        journals_digests: whether the journal has the `args_sha256` of pending calls.
+        """
         self.settings = settings
         self._journals_digests = journals_digests
-        self.seconds_of: Callable[[Call], float | None] | None = None
-        """For how long calls in a view, and of operations of the node's own, wait for a human.
-        None: as long as any other."""
+        self.find_timeout: Callable[[Call], float | None] | None = None
+        """Returns how many seconds a call in a view, or of a node operation, stays pending. None:
+        the `expiry` of the settings."""
         self.wall_clock = wall_clock
-        self._keeper = keeper
+        self._store = store
         self._recorder = recorder
         self._clock = clock
         self._call_later = call_later
         self.entries: dict[str, ApprovalEntry] = {}
-        """By the id of the approval."""
-        self.by_call: dict[Whose, ApprovalEntry] = {}
-        """The approval of the identical call of a client, if its outcome was not told yet."""
-        self._below: dict[str, str] = {}
-        """From an approval of a node below to the one here whose call waits, or waited, for it."""
+        """By approval id."""
+        self.by_call: dict[CallKey, ApprovalEntry] = {}
+        """The approval of the identical call of a client, until its outcome was delivered."""
+        self._child_ids: dict[str, str] = {}
+        """Maps the approval id of a child node to the id of the approval here whose call waits, or
+        waited, for it."""
         self._watchers: list[
             tuple[Callable[[Approval], None], Collection[str], Container[str] | None]
         ] = []
         self.on_ended: Callable[[ApprovalEntry], None] = lambda _: None
-        """Told when a record that nobody used for a call came to its end."""
+        """Called when a record ends without a call that used it."""
 
-    # -- what there is
+    # -- Lookup
 
     def __iter__(self) -> Iterator[ApprovalEntry]:
         return iter(list(self.entries.values()))
 
-    def named(self, id: str) -> ApprovalEntry | None:
-        """The approval of this id, or the one whose call waited for this approval of a node below:
-        then its caller was told that id."""
-        return self.entries.get(self._below.get(id, id))
+    def find(self, id: str) -> ApprovalEntry | None:
+        """Return the approval with this id, or the approval whose call waited for this id of a
+        child node: the caller was told the id of the child node."""
+        return self.entries.get(self._child_ids.get(id, id))
 
-    def waits_below(self, record: Approval) -> None:
-        """The call of this approval waits for one of a node below, and its caller is told that."""
+    def index_child_id(self, record: Approval) -> None:
+        """Find this approval also by the id of the child approval that its call waits for."""
         if record.below not in self.entries:
-            self._below[record.below] = record.id
+            self._child_ids[record.below] = record.id
 
     def watch(
         self,
@@ -178,8 +181,13 @@ class ApprovalInbox:
         states: Collection[str] = STATES,
         ids: Container[str] | None = None,
     ) -> Callable[[], None]:
-        """Hear of every record that comes to one of these states. `ids`: of these approvals only,
-        looked at anew each time. Returns what ends that."""
+        """Call `callback` for each record that enters one of the states.
+
+        Args:
+            ids: only these approvals. Read at each change, so the container may change.
+
+        Returns a function that ends the watch.
+        """
         watcher = (callback, states, ids)
         self._watchers.append(watcher)
 
@@ -189,212 +197,230 @@ class ApprovalInbox:
 
         return stop
 
-    # -- life
+    # -- Start and stop
 
     def load(self) -> None:
-        """Take up what an earlier process left. Raises InterlockError when it cannot be read."""
+        """Load the records of an earlier process. Raises InterlockError when the store is
+        unreadable."""
         now = self.wall_clock()
-        for record in self._keeper.load():
-            entry = ApprovalEntry(record, record.state, asked_plainly=True)
+        for record in self._store.load():
+            entry = ApprovalEntry(record, record.state, has_plain_caller=True)
             self.entries[record.id] = entry
             if record.below:
-                self.waits_below(record)
-            if record.state in ENDS:
-                self._keep(entry, record.ended + self.settings.keep - now)
+                self.index_child_id(record)
+            if record.state in FINAL_STATES:
+                self._schedule_removal(entry, record.ended + self.settings.keep - now)
                 if not record.collected:
                     self.index(entry)
                 continue
             self.index(entry)
-            # What is left of its time, and never more than it had in all.
-            left = min(record.expires - now, record.expires - record.created)
-            entry.until = self._clock() + left
+            # The remaining time, and never more than the whole time.
+            remaining = min(record.expires - now, record.expires - record.created)
+            entry.deadline = self._clock() + remaining
             if record.state == DISPATCHING:
                 self.end(
                     entry,
                     LOST,
-                    note="The node stopped while the call was under way. Whether it was executed "
-                    "is not known: look before it is made again.",
+                    note="The node stopped during the call. The outcome is unknown: check whether "
+                    "it ran before you repeat it.",
                     outcome="lost",
-                    # What it heard from a gate below before it asked there again is past.
+                    # Responses of a child gate from before the restart are no longer valid.
                     result=b"",
                     below="",
                     below_until=0.0,
                 )
-            elif record.created > now + FUTURE:
-                self.end(entry, VOID, note="It was made in the future: the clock was set back.")
+            elif record.created > now + CLOCK_SKEW_SECONDS:
+                self.end(entry, VOID, note="It was created in the future: the clock was set back.")
             else:
-                self._arm(entry)
-        self._make_room()
+                self._schedule_expiry(entry)
+        self._trim_results()
 
     def close(self) -> None:
-        """Write what is left. Not for the event loop: it waits. Timers that are still to come find
-        a store that takes nothing any more."""
-        self._keeper.close()
+        """Write the remaining steps. It blocks: do not call it on the event loop. Timers that fire
+        later find a store that accepts nothing."""
+        self._store.close()
 
-    # -- steps
+    # -- Steps
 
     def add(
         self,
         record: Approval,
         session: ClientSession | None,
-        asker: ClientSession | None,
-        then: Callable[[ApprovalEntry, WriteResult], None],
+        bound_session: ClientSession | None,
+        on_written: Callable[[ApprovalEntry, WriteResult], None],
     ) -> None:
-        """Write a new one down, and tell `then` of it. `asker`: the session that it is bound to.
-        Raises InterlockError when too many wait already."""
-        waiting = [one.record for one in self.entries.values() if one.record.state == PENDING]
+        """Store a new pending approval.
+
+        Args:
+            session: the session of the call.
+            bound_session: the session that the approval is bound to.
+            on_written: called when the record is on disk, or cannot be written.
+
+        Raises InterlockError when too many calls are pending.
+        """
+        pending = [entry.record for entry in self.entries.values() if entry.record.state == PENDING]
         settings = self.settings
-        if len(waiting) >= settings.most:
-            raise InterlockError(TOO_BUSY, "Too many calls wait for an approval. Try again later.")
-        own_size = size(record)
-        if own_size + sum(map(size, waiting)) > MOST_WAITING_BYTES:
-            raise InterlockError(TOO_BUSY, "What waits for an approval is too much. Try later.")
-        own = [one for one in waiting if one.caller.name == record.caller.name]
+        if len(pending) >= settings.most:
+            raise InterlockError(TOO_BUSY, "Too many calls wait for approval. Try again later.")
+        new_size = record_size(record)
+        if new_size + sum(map(record_size, pending)) > MAX_PENDING_BYTES:
+            raise InterlockError(
+                TOO_BUSY, "The arguments of the pending calls use all space. Try again later."
+            )
+        of_caller = [other for other in pending if other.caller.name == record.caller.name]
         if (
-            len(own) >= settings.most_per_caller
-            or own_size + sum(map(size, own)) > MOST_WAITING_BYTES_OF_ONE
+            len(of_caller) >= settings.most_per_caller
+            or new_size + sum(map(record_size, of_caller)) > MAX_PENDING_BYTES_PER_CALLER
         ):
             raise InterlockError(
                 TOO_BUSY,
-                f"{len(own)} calls of {record.caller.name} wait for an approval already: wait "
-                "until some are decided.",
+                f"{len(of_caller)} calls of {record.caller.name} are pending already. Wait until "
+                "some of them are decided.",
             )
-        entry = ApprovalEntry(record, session=session, asker=asker, on_written=[then])
-        entry.until = self._clock() + (record.expires - record.created)
+        entry = ApprovalEntry(
+            record, session=session, bound_session=bound_session, on_written=[on_written]
+        )
+        entry.deadline = self._clock() + (record.expires - record.created)
         self.entries[record.id] = entry
-        self.by_call[whose(record.caller, record.digest, asker)] = entry
+        self.by_call[call_key(record.caller, record.digest, bound_session)] = entry
         if faults.ARMED:
             faults.reach("hold.begun")
 
-        def written(kept: WriteResult) -> None:
-            if kept is WriteResult.WRITTEN:
+        def finish(result: WriteResult) -> None:
+            if result is WriteResult.WRITTEN:
                 if faults.ARMED:
                     faults.reach("hold.written")
-                self._arm(entry)
+                self._schedule_expiry(entry)
             else:
-                self._drop(entry)
-            told, entry.on_written = entry.on_written, []
-            for tell in told:
+                self._remove(entry)
+            callbacks, entry.on_written = entry.on_written, []
+            for callback in callbacks:
                 try:
-                    tell(entry, kept)
+                    callback(entry, result)
                 except Exception:
-                    _log.exception("who waited for approval %s could not be told", record.id)
+                    _log.exception("approval %s: the caller could not be notified", record.id)
 
-        self.step(entry, record, written)
+        self.save(entry, record, finish)
 
-    def step(
+    def save(
         self,
         entry: ApprovalEntry,
         record: Approval,
-        then: Callable[[WriteResult], None],
+        on_saved: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
-        """Write a step, and take it once it is written. One at a time:
-        see `ApprovalEntry.writing`."""
+        """Write the next state of a record, and apply it once it is written.
+
+        One write at a time: see `ApprovalEntry.writing`.
+        """
         assert not entry.writing
         entry.writing = True
-        self._keeper.write(
-            record, entry.written, partial(self._stepped, entry, record, then), token=token
+        self._store.write(
+            record, entry.written, partial(self._on_saved, entry, record, on_saved), token=token
         )
 
     def end(
         self,
         entry: ApprovalEntry,
         state: str,
-        then: Callable[[WriteResult], None] = lambda _: None,
+        on_saved: Callable[[WriteResult], None] = lambda _: None,
         *,
         token: tuple[str, str] | None = None,
         **changes: Any,
     ) -> None:
-        """Bring a record to its end without a call."""
-        record = entry.record.step(state, ended=self.wall_clock(), **changes)
+        """Move a record to a final state without a call."""
+        record = entry.record.with_state(state, ended=self.wall_clock(), **changes)
 
-        def written(kept: WriteResult) -> None:
+        def finish(result: WriteResult) -> None:
             if entry.record is record:
                 try:
                     self.on_ended(entry)
                 except Exception:
-                    _log.exception("the end of approval %s could not be told", record.id)
-            then(kept)
+                    _log.exception("approval %s: its end could not be delivered", record.id)
+            on_saved(result)
 
-        self.step(entry, record, written, token=token)
+        self.save(entry, record, finish, token=token)
 
-    def collected(self, entry: ApprovalEntry, then: Callable[[], None]) -> None:
-        """Its caller is about to be told: once."""
+    def mark_collected(self, entry: ApprovalEntry, on_saved: Callable[[], None]) -> None:
+        """Write that the caller receives the outcome now. An outcome is delivered once."""
         self.unindex(entry)
-        entry.told = True
+        entry.is_delivered = True
         if entry.writing or entry.record.collected:
-            then()
+            on_saved()
             return
         if faults.ARMED:
             faults.reach("collect.begun")
-        record = entry.record.step(entry.record.state, collected=True)
+        record = entry.record.with_state(entry.record.state, collected=True)
 
-        def written(kept: WriteResult) -> None:
+        def finish(_: WriteResult) -> None:
             if faults.ARMED:
                 faults.reach("collect.written")
-            then()
+            on_saved()
 
-        self.step(entry, record, written)
+        self.save(entry, record, finish)
 
-    def expired(self, entry: ApprovalEntry) -> bool:
-        """Whether its time is over, by either clock."""
+    def is_expired(self, entry: ApprovalEntry) -> bool:
+        """Return whether an approval has expired by the wall clock or by the monotonic clock."""
         now = self.wall_clock()
         record = entry.record
         return (
-            now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
+            now >= record.expires
+            or self._clock() >= entry.deadline
+            or now < record.created - CLOCK_SKEW_SECONDS
         )
 
     def unindex(self, entry: ApprovalEntry) -> None:
-        """The next identical call is a new one."""
-        key = whose(entry.record.caller, entry.record.digest, entry.asker)
+        """Remove an approval from the index by call: the next identical call is a new one."""
+        key = call_key(entry.record.caller, entry.record.digest, entry.bound_session)
         if self.by_call.get(key) is entry:
             del self.by_call[key]
 
-    def note(self, record: Approval, word: str, detail: str = "") -> None:
-        """Write an entry of the journal about it."""
+    def write_journal(self, record: Approval, event: str, detail: str = "") -> None:
+        """Write a journal entry about an approval."""
         if self._recorder is None:
             return
-        about = f"approval:{record.id}"
+        subject = f"approval:{record.id}"
         self._recorder.record(
             (
                 int(self.wall_clock() * 1e9),
                 record.caller.name,
                 record.face,
-                VERB,
+                JOURNAL_METHOD,
                 record.tool,
                 record.upstream,
                 record.effect,
-                word,
+                event,
                 0,
-                f"{about} {detail}"[:500] if detail else about,
+                f"{subject} {detail}"[:500] if detail else subject,
             )
         )
 
-    # -- inside
+    # -- Internals
 
-    def _stepped(
+    def _on_saved(
         self,
         entry: ApprovalEntry,
         record: Approval,
-        then: Callable[[WriteResult], None],
-        kept: WriteResult,
+        on_saved: Callable[[WriteResult], None],
+        result: WriteResult,
     ) -> None:
-        """A step is written, or could not be."""
-        before, new = entry.record, entry.written is None
+        """Apply a step that is written, or could not be."""
+        before, is_new = entry.record, entry.written is None
         entry.writing = False
-        # An end that cannot be written is an end all the same: nothing of it is called again.
-        if kept is WriteResult.WRITTEN or (kept is WriteResult.FAILED and record.state in ENDS):
+        # A final state that cannot be written counts as well: the call never runs again.
+        if result is WriteResult.WRITTEN or (
+            result is WriteResult.FAILED and record.state in FINAL_STATES
+        ):
             entry.record = record
-            if kept is WriteResult.WRITTEN:
+            if result is WriteResult.WRITTEN:
                 entry.written = record.state
-            if new or (record.state, record.below) != (before.state, before.below):
-                self._tell_step(entry, record)
-        then(kept)
+            if is_new or (record.state, record.below) != (before.state, before.below):
+                self._publish(entry, record)
+        on_saved(result)
 
-    def _tell_step(self, entry: ApprovalEntry, record: Approval) -> None:
-        word = "held" if record.state == PENDING else record.state
+    def _publish(self, entry: ApprovalEntry, record: Approval) -> None:
+        event = "held" if record.state == PENDING else record.state
         detail = record.note
         if record.state == PENDING:
             detail = f"{record.action} by {record.rule}"
@@ -402,166 +428,175 @@ class ApprovalInbox:
                 detail = f"args_sha256:{record.digest} {detail}"
         elif record.state == APPROVED:
             detail = f"by {record.by} ({record.proof})"
-        elif record.state in ENDS and record.outcome:
+        elif record.state in FINAL_STATES and record.outcome:
             detail = f"{record.outcome} {record.note}".rstrip()
-        if record.state in ENDS:
+        if record.state in FINAL_STATES:
             if entry.timer is not None:
                 entry.timer.cancel()
-            self._keep(entry, self.settings.keep)
-            self._make_room(record)
+            self._schedule_removal(entry, self.settings.keep)
+            self._trim_results(record)
         if record.by and record.state != APPROVED:
             detail = f"{detail} (by {record.by})".lstrip()
         try:
-            self.note(record, word, detail)
+            self.write_journal(record, event, detail)
         except Exception:
-            _log.exception("a step of approval %s could not be recorded", record.id)
-        self.tell_watchers(record)
+            _log.exception("approval %s: a step could not be written to the journal", record.id)
+        self.notify_watchers(record)
 
-    def tell_watchers(self, record: Approval) -> None:
+    def notify_watchers(self, record: Approval) -> None:
         for callback, states, ids in list(self._watchers):
             if record.state not in states or (ids is not None and record.id not in ids):
                 continue
             try:
                 callback(record)
             except Exception:
-                _log.exception("somebody who watches approvals failed")
+                _log.exception("approval %s: a watcher failed", record.id)
 
     def index(self, entry: ApprovalEntry) -> None:
-        entry.told = False
-        self.by_call[whose(entry.record.caller, entry.record.digest, entry.asker)] = entry
+        entry.is_delivered = False
+        key = call_key(entry.record.caller, entry.record.digest, entry.bound_session)
+        self.by_call[key] = entry
 
-    def _arm(self, entry: ApprovalEntry) -> None:
-        left = min(entry.until - self._clock(), entry.record.expires - self.wall_clock())
-        entry.timer = self._call_later(max(0.0, left), lambda: self._time_is_up(entry))
+    def _schedule_expiry(self, entry: ApprovalEntry) -> None:
+        remaining = min(entry.deadline - self._clock(), entry.record.expires - self.wall_clock())
+        entry.timer = self._call_later(max(0.0, remaining), lambda: self._on_expiry_timer(entry))
 
-    def _time_is_up(self, entry: ApprovalEntry) -> None:
+    def _on_expiry_timer(self, entry: ApprovalEntry) -> None:
         entry.timer = None
         if entry.record.state not in (PENDING, APPROVED) or entry.call is not None:
             return
         if entry.writing:
-            # Somebody decides this very moment: who was in time is in time.
-            entry.timer = self._call_later(1.0, lambda: self._time_is_up(entry))
-        elif self.expired(entry):
+            # A decision is being written: a decision that came in time counts.
+            entry.timer = self._call_later(1.0, lambda: self._on_expiry_timer(entry))
+        elif self.is_expired(entry):
             self.expire(entry)
         else:
-            self._arm(entry)
+            self._schedule_expiry(entry)
 
     def expire(self, entry: ApprovalEntry) -> None:
-        """Nobody answered in time."""
-        waited = entry.record.state == PENDING
-        note = "Nobody decided in time." if waited else "It was not made in time."
+        """End an approval that was not decided, or not used, in time."""
+        was_pending = entry.record.state == PENDING
+        note = (
+            "Nobody decided in time." if was_pending else "The approved call was not made in time."
+        )
         self.end(entry, EXPIRED, note=f"{note} It was not executed.")
 
-    def _keep(self, entry: ApprovalEntry, seconds: float) -> None:
-        entry.timer = self._call_later(max(0.0, seconds), lambda: self._forget(entry))
+    def _schedule_removal(self, entry: ApprovalEntry, seconds: float) -> None:
+        entry.timer = self._call_later(max(0.0, seconds), lambda: self._on_removal_timer(entry))
 
-    def _make_room(self, newest: Approval | None = None) -> None:
-        """Results are kept as long as there is room for them: who is over its share, or all
-        together, loses the oldest first, and what was told before that. That it was executed is
-        kept. `newest`: the one that just came to its end, which keeps its own."""
-        over = [
-            one
-            for one in self.entries.values()
-            if one.record.state in ENDS and not one.record.below and not one.writing
+    def _trim_results(self, newest: Approval | None = None) -> None:
+        """Remove stored results and arguments beyond the limits per caller and in total.
+
+        Collected ones go first, then the oldest. The fact that a call was executed is kept.
+
+        Args:
+            newest: the record that ended just now, which keeps its result.
+        """
+        ended = [
+            entry
+            for entry in self.entries.values()
+            if entry.record.state in FINAL_STATES and not entry.record.below and not entry.writing
         ]
-        whose_are: dict[str, list[ApprovalEntry]] = {}
-        for one in over:
-            if newest is None or one.record.caller.name == newest.caller.name:
-                whose_are.setdefault(one.record.caller.name, []).append(one)
-        for some in whose_are.values():
-            _trim(some, MOST_KEPT_OF_ONE, newest)
-        _trim(over, MOST_KEPT, newest)
+        by_caller: dict[str, list[ApprovalEntry]] = {}
+        for entry in ended:
+            if newest is None or entry.record.caller.name == newest.caller.name:
+                by_caller.setdefault(entry.record.caller.name, []).append(entry)
+        for of_caller in by_caller.values():
+            _trim_entries(of_caller, MAX_RETAINED_BYTES_PER_CALLER, newest)
+        _trim_entries(ended, MAX_RETAINED_BYTES, newest)
 
-    def _forget(self, entry: ApprovalEntry) -> None:
+    def _on_removal_timer(self, entry: ApprovalEntry) -> None:
         entry.timer = None
         if entry.writing or entry.call is not None:
-            self._keep(entry, 1.0)
+            self._schedule_removal(entry, 1.0)
             return
-        self._drop(entry)
-        self._keeper.forget([entry.record.id])
+        self._remove(entry)
+        self._store.remove([entry.record.id])
 
-    def _drop(self, entry: ApprovalEntry) -> None:
+    def _remove(self, entry: ApprovalEntry) -> None:
         self.entries.pop(entry.record.id, None)
-        for id in [below for below, own in self._below.items() if own == entry.record.id]:
-            del self._below[id]
+        child_ids = [child for child, own in self._child_ids.items() if own == entry.record.id]
+        for child_id in child_ids:
+            del self._child_ids[child_id]
         self.unindex(entry)
 
 
-# -- A call that waits for an identical one which is under way, or for a human who is being asked.
+# -- A call that waits for an identical call under way, or for the user of its client.
 
-MOST_WAITING: Final = 16
-"""So many calls may wait for what becomes of one approval."""
-MOST_OF_CALLER: Final = 64
-"""So many calls of one caller may wait for all of its approvals."""
+MAX_WAITING_CALLS_PER_APPROVAL: Final = 16
+MAX_WAITING_CALLS_PER_CALLER: Final = 64
+"""Calls of one caller that wait for the outcome of any of its approvals."""
 
 
 class RepeatedRequest(PendingRequestBase):
-    """The request of a repeated call: it is answered when the first one is."""
+    """The pending request of a repeated call: it ends when the first call does."""
 
     def __init__(
         self,
         entry: ApprovalEntry,
         call: Call,
-        collect: Callable[[Call, ApprovalEntry, Outcome | None, InterlockError | None], None],
-        in_vain: Callable[[Call, ApprovalEntry], None],
+        deliver: Callable[[Call, ApprovalEntry, Outcome | None, InterlockError | None], None],
+        on_timeout: Callable[[Call, ApprovalEntry], None],
     ) -> None:
-        """`collect`: hands it what the other came to. `in_vain`: answers it when it has waited for
-        too long."""
+        """Args:
+        deliver: delivers the outcome of the first call.
+        on_timeout: responds to the call when it has waited too long.
+        """
         self._entry = entry
         self._call = call
-        self._collect = collect
-        self._in_vain = in_vain
-        self._told: Told = self._tell
+        self._deliver = deliver
+        self._on_timeout = on_timeout
+        self._callback: OutcomeCallback = self._on_outcome
         self.is_open = True
-        entry.waiters.append(self._told)
+        entry.waiters.append(self._callback)
 
-    def _tell(self, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def _on_outcome(self, outcome: Outcome | None, error: InterlockError | None) -> None:
         self.is_open = False
-        self._collect(self._call, self._entry, outcome, error)
+        self._deliver(self._call, self._entry, outcome, error)
 
-    def _leave(self) -> None:
+    def _stop_waiting(self) -> None:
         self.is_open = False
-        if self._told in self._entry.waiters:
-            self._entry.waiters.remove(self._told)
+        if self._callback in self._entry.waiters:
+            self._entry.waiters.remove(self._callback)
 
     def abandon(self, reason: str) -> None:
-        self._leave()
+        self._stop_waiting()
 
     def expire(self) -> None:
         if self.is_open:
-            self._leave()
+            self._stop_waiting()
             self._call.upstream_request = None
-            self._in_vain(self._call, self._entry)
+            self._on_timeout(self._call, self._entry)
 
 
-DISPATCH_WAIT: Final = 120.0
-"""How long an identical call waits for the one that is under way."""
-NOBODY: Final = Credentials("approved")
-"""What a call comes with that is made for an approval: its caller is recalled, not authenticated.
-No wire can say this."""
+DISPATCH_TIMEOUT_SECONDS: Final = 120.0
+"""How long a repeated call waits for the identical call that is under way."""
+APPROVED_CREDENTIALS: Final = Credentials("approved")
+"""Credentials of a call that the gate makes for an approval: its caller is recalled, not
+authenticated. No client can send this peer name."""
 
 
-def _is_only_proposed(entry: ApprovalEntry) -> bool:
-    """Whether it came from a room alone, which is told what becomes of it: nobody else comes for
-    that."""
-    return entry.record.proposal is not None and not entry.asked_plainly
+def _has_topic_caller_only(entry: ApprovalEntry) -> bool:
+    """Return whether the call came only as a proposal in a topic. The topic is notified of the
+    outcome, and no other caller fetches it."""
+    return entry.record.proposal is not None and not entry.has_plain_caller
 
 
-def _is_from_above(call: Call) -> bool:
+def _is_from_parent(call: Call) -> bool:
     return bool(call.credentials.assigned_name) or call.hop is not None
 
 
-def _is_bound(call: Call, record: Approval) -> bool:
-    """Whether a call without a session and without a handle belongs to this approval by its caller
-    alone: the node above tells its clients apart itself, and so does a topic its participants."""
-    return _is_from_above(call) or call.server == record.face == TOPIC
+def _is_identified_by_caller(call: Call, record: Approval) -> bool:
+    """Return whether the caller alone connects a call without session and handle to this approval.
+    The parent node distinguishes its clients itself, and a topic its participants."""
+    return _is_from_parent(call) or call.server == record.face == TOPIC
 
 
 class ApprovalGate:
-    """Stops calls, and lets approved ones go."""
+    """Holds calls for approval, and dispatches approved ones."""
 
     host: CallHost
-    """Set by the pipeline that it belongs to."""
+    """Set by the pipeline that the gate belongs to."""
 
     def __init__(
         self,
@@ -571,87 +606,97 @@ class ApprovalGate:
         authorizer: Authorizer,
         page: Callable[[], str | None],
         seals: StateSealer,
-        below: ChildPendingCalls,
+        child_calls: ChildPendingCalls,
     ) -> None:
-        """`authorizer`: whose policy holds calls. `page`: the address of the approval page
-        (`…/approvals`), where people can reach it."""
+        """Args:
+        authorizer: has the policy that holds calls.
+        page: returns the address of the approval page (`…/approvals`), if people can reach it.
+        """
         self._inbox = inbox
         self._node_id = node_id
         self._audience = ""
         self._authorizer = authorizer
         self._find_page = page
         self.page: str | None = None
-        """The address of the page, once it was asked for. None: it is to be asked for."""
+        """The address of the approval page, cached. None: not read yet."""
         self._seals = seals
-        self.below = below
-        self.anybody = True
-        """Whether there is somebody whose proof could count."""
+        self.child_calls = child_calls
+        self.has_operators = True
+        """Whether there is an operator or service whose proof can count."""
         self.secrets: frozenset[bytes] = frozenset()
-        """Digests of the config's secrets: such a value is masked where it is a whole argument."""
+        """Digests of the config's secrets: an argument that equals one is masked."""
         self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
-        """Told of the tool whose call a human let through, and whose proof that was."""
-        inbox.on_ended = self.ended
+        """Called with the tool of a call that was approved, and the name of who approved it."""
+        inbox.on_ended = self.on_ended
 
-    def url_of(self, id: str) -> str | None:
-        """Where a human decides this one. None: there is no page that people could reach."""
+    def approval_url(self, id: str) -> str | None:
+        """Return the address of the page of an approval. None: people cannot reach the page."""
         base = self.page or self._find_page()
         if base is None:
             return None
         self.page = base
         return f"{base.rstrip('/')}/{id}"
 
-    def _know_audience(self) -> str:
-        """The id of the node: it never changes."""
+    def _read_audience(self) -> str:
+        """Return the id of the node, which never changes."""
         self._audience = self._node_id()
         return self._audience
 
-    # -- a call comes
+    # -- A call arrives
 
     def request_approval(self, call: Call, decision: Decision) -> None:
-        """Stop it, or let it go if it is approved. Raises InterlockError."""
+        """Hold a call as a pending approval, or let it pass if it is approved.
+
+        Raises InterlockError when it cannot be held, or is not what was approved.
+        """
         route = call.route
-        asked = whole(call, route)
+        reviewed = review_call(call, route)
         if call.approval_id:
-            self._consume(call, decision, asked)
+            self._use_approval(call, decision, reviewed)
             return
-        # The session that its approval is bound to. None: it came without one, from a topic, or
-        # from the node above, which tells its clients apart itself.
+        # The session that the approval is bound to. None: the call came without one, from a topic,
+        # or from the parent node, which distinguishes its clients itself.
         unbound = (
             call.proposal is not None or call.credentials.assigned_name or call.hop is not None
         )
-        asker = None if unbound else call.session
-        entry = self._asked_before(call, asked.digest, asker)
-        if entry is not None and self._goes_on(call, entry, decision, asked):
+        bound_session = None if unbound else call.session
+        entry = self._find_entry(call, reviewed.digest, bound_session)
+        if entry is not None and self._handle_repeat(call, entry, decision, reviewed):
             return
         if isinstance(route, Tool) and route.check_context is not None:
-            # No human is asked about a call of a contract that would be refused for its context.
-            context = (asked.meta or {}).get(META_CONTEXT)
+            # A contract call that its context would reject needs no approval.
+            context = (reviewed.meta or {}).get(META_CONTEXT)
             route.check_context({} if context is None else context)
         inbox = self._inbox
         if entry is not None:
             inbox.unindex(entry)
         now, expiry = inbox.wall_clock(), inbox.settings.expiry
-        if inbox.seconds_of is not None and (call.view is not None or call.upstream == BUILTIN_KEY):
-            own = inbox.seconds_of(call)
-            expiry = expiry if own is None else own
-        record = written_down(
+        if inbox.find_timeout is not None and (
+            call.view is not None or call.upstream == BUILTIN_KEY
+        ):
+            timeout = inbox.find_timeout(call)
+            expiry = expiry if timeout is None else timeout
+        record = create_record(
             call,
             decision,
-            asked,
-            audience=self._audience or self._know_audience(),
+            reviewed,
+            audience=self._audience or self._read_audience(),
             policy=self._authorizer.policy.version,
             created=now,
             expires=now + expiry,
             secrets=self.secrets,
         )
-        inbox.add(record, call.session, asker, partial(self._answer, call))
+        inbox.add(record, call.session, bound_session, partial(self._respond_pending, call))
 
-    def _asked_before(
-        self, call: Call, digest: str, asker: ClientSession | None
+    def _find_entry(
+        self, call: Call, digest: str, bound_session: ClientSession | None
     ) -> ApprovalEntry | None:
-        """The approval that this call belongs to: the one that it names, else the one of the
-        identical call of the same session. Several clients may be one caller (they share a token,
-        or the node has none), so the caller's name alone does not give a call an outcome."""
+        """Return the approval that a call belongs to: the one that it names, or the one of the
+        identical call of the same session.
+
+        Several clients may be one caller (they share a token, or the node has none), so the name of
+        the caller alone does not entitle a call to an outcome.
+        """
         caller = call.caller
         assert caller is not None
         inbox = self._inbox
@@ -661,119 +706,129 @@ class ApprovalGate:
             or call.operation_request is not None
             or (meta and APPROVAL in meta)
         ):
-            entry = inbox.named(named_approval(call, self._seals))
-            if entry is not None and not (entry.told or entry.record.collected):
+            entry = inbox.find(read_approval_id(call, self._seals))
+            if entry is not None and not (entry.is_delivered or entry.record.collected):
                 record = entry.record
-                if whose(record.caller, record.digest) == whose(caller, digest):
+                if call_key(record.caller, record.digest) == call_key(caller, digest):
                     return entry
-        entry = inbox.by_call.get(whose(caller, digest, asker))
-        if entry is None or asker is not None or _is_bound(call, entry.record):
+        entry = inbox.by_call.get(call_key(caller, digest, bound_session))
+        if (
+            entry is None
+            or bound_session is not None
+            or _is_identified_by_caller(call, entry.record)
+        ):
             return entry
-        # Nobody knows which client this is. While it is pending there is nothing to hand out, and
-        # a client that repeats its call must not make two of it.
+        # The client is unknown. A pending approval has no outcome to give away, and a client that
+        # repeats its call must not create a second one.
         return entry if entry.record.state == PENDING else None
 
-    def _goes_on(
-        self, call: Call, entry: ApprovalEntry, decision: Decision, asked: ReviewedCall
+    def _handle_repeat(
+        self, call: Call, entry: ApprovalEntry, decision: Decision, reviewed: ReviewedCall
     ) -> bool:
-        """The same was asked before. False: that is past, and this is a new call."""
+        """Handle a call that was made before. False: the earlier call is over, and this is a new
+        one."""
         record = entry.record
         if entry.written is None:
-            entry.on_written.append(partial(self._answer, call))
+            entry.on_written.append(partial(self._respond_pending, call))
         elif record.state == PENDING:
-            if self._inbox.expired(entry) or record.policy != self._authorizer.policy.version:
+            if self._inbox.is_expired(entry) or record.policy != self._authorizer.policy.version:
                 return False
             if decision.action > ACTIONS[record.action]:
-                self._inbox.end(entry, VOID, note="more is asked for now")
+                self._inbox.end(entry, VOID, note="the policy now requires a stricter action")
                 return False
-            state = state_of(call, self._seals)
-            # The state of another approval of the identical call says nothing about this one.
-            brings_state = state is not None and state.handle == record.id
-            if declined(call) and brings_state and not entry.writing:
-                self._withdraw(call, entry)
-            elif accepted(call) and brings_state:
-                self._wait(call, entry, record.expires - self._inbox.wall_clock() + DISPATCH_WAIT)
+            state = read_state(call, self._seals)
+            # The state of another approval of the identical call does not apply to this approval.
+            has_state = state is not None and state.handle == record.id
+            if is_declined(call) and has_state and not entry.writing:
+                self._decline(call, entry)
+            elif is_accepted(call) and has_state:
+                remaining = record.expires - self._inbox.wall_clock()
+                self._wait_for_outcome(call, entry, remaining + DISPATCH_TIMEOUT_SECONDS)
             else:
-                self._answer(call, entry)
-        elif record.state == APPROVED and not entry.live and not entry.writing:
-            if self._inbox.expired(entry):
+                self._respond_pending(call, entry)
+        elif record.state == APPROVED and not entry.is_dispatching and not entry.writing:
+            if self._inbox.is_expired(entry):
                 return False
-            # Approved before the node was started anew: this is the call that was waited for.
+            # Approved before the node restarted: this call uses the approval.
             call.approval_id = record.id
-            # Sent is what the human saw, and nothing that may stand beside it now.
+            # Send what the operator saw, and no member that this request adds.
             call.arguments, call.extra_params = record.arguments, None
             call.meta = decode_members(record.meta) if record.meta else None
-            self._consume(call, decision, asked)
-        elif record.state not in ENDS:
-            self._wait(call, entry, DISPATCH_WAIT)
+            self._use_approval(call, decision, reviewed)
+        elif record.state not in FINAL_STATES:
+            self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS)
         elif record.below:
-            changed = self._changes(record, call, decision, asked)
+            changed = self._find_changes(record, call, decision, reviewed)
             now, keep = self._inbox.wall_clock(), self._inbox.settings.keep
-            if not may_ask_below(record, changed, now, keep):
+            if not may_retry_below(record, changed, now, keep):
                 return False
-            if self._wait(call, entry, DISPATCH_WAIT) and entry.call is None and not entry.writing:
-                self.dispatch(entry, bytes(call.arguments), asked.raw_meta)
-        elif record.collected or record.state == EXPIRED or not worth_telling(record):
+            waits = self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS)
+            if waits and entry.call is None and not entry.writing:
+                self.dispatch(entry, bytes(call.arguments), reviewed.raw_meta)
+        elif record.collected or record.state == EXPIRED or not must_deliver(record):
             return False
         else:
-            outcome, error = told(record)
-            self._inbox.collected(entry, lambda: self._collect(call, entry, outcome, error))
+            outcome, error = read_outcome(record)
+            self._inbox.mark_collected(
+                entry, lambda: self._deliver_outcome(call, entry, outcome, error)
+            )
         return True
 
-    def _withdraw(self, call: Call, entry: ApprovalEntry) -> None:
-        """The user of the client that asked declines the call."""
+    def _decline(self, call: Call, entry: ApprovalEntry) -> None:
+        """Reject a call that the user of its own client declined."""
         assert call.caller is not None
-        if self._wait(call, entry, DISPATCH_WAIT):
+        if self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS):
             self._inbox.end(
                 entry,
                 REFUSED,
                 decided=self._inbox.wall_clock(),
                 by=call.caller.name,
                 proof="declined",
-                note="the user of the client that asked declined it",
+                note="the user of the calling client declined it",
                 outcome=REFUSED,
             )
 
-    def _collect(
+    def _deliver_outcome(
         self,
         call: Call,
         entry: ApprovalEntry,
         outcome: Outcome | None,
         error: InterlockError | None,
     ) -> None:
-        """Hand out what an approved call came to. The journal has it as that, not as a call."""
+        """Return the outcome of an approved call. The journal records a collected outcome, no
+        call."""
         call.approval_id = entry.record.id
         if outcome is not None and entry.record.below:
             self.host.finish(call, outcome, error, REQUIRED)
             return
         if outcome is not None:
-            # AQL reads a result as data, a topic is told in a message of its own, and a retry by
+            # AQL reads a result as data, a topic gets a message of its own, and a retry with
             # `requestState` is the same call.
             plain = call.operation_request is None and call.proposal is None
-            told_in_text = plain and state_of(call, self._seals) is None
-            outcome = marked_as_kept(outcome, entry.record, in_text=told_in_text)
+            in_text = plain and read_state(call, self._seals) is None
+            outcome = mark_as_earlier(outcome, entry.record, in_text=in_text)
         self.host.finish(call, outcome, error, COLLECTED)
 
-    def _answer(
-        self, call: Call, entry: ApprovalEntry, kept: WriteResult = WriteResult.WRITTEN
+    def _respond_pending(
+        self, call: Call, entry: ApprovalEntry, result: WriteResult = WriteResult.WRITTEN
     ) -> None:
-        """Tell a caller that its call waits: nobody is told of an approval that is not on disk.
-        Never raises."""
+        """Respond that a call is pending. Only an approval that is on disk is reported. Never
+        raises."""
         record, host = entry.record, self.host
-        if kept is not WriteResult.WRITTEN:
-            host.finish(call, None, unwritten())
+        if result is not WriteResult.WRITTEN:
+            host.finish(call, None, unrecordable_error())
             return
         if call.proposal is None:
-            entry.asked_plainly = True
-        url = self.url_of(record.id)
+            entry.has_plain_caller = True
+        url = self.approval_url(record.id)
         if (
             url is None
-            or not opens_pages(call.client)
-            or _is_from_above(call)
-            or accepted(call) is False
+            or not can_open_urls(call.client)
+            or _is_from_parent(call)
+            or is_accepted(call) is False
         ):
-            nobody = not self.anybody
-            host.finish(call, held_result(record, url, nobody=nobody), None, REQUIRED)
+            response = pending_result(record, url, has_operators=self.has_operators)
+            host.finish(call, response, None, REQUIRED)
             return
         entry.url_offered = True
         if call.client.era is Era.SESSION:
@@ -781,20 +836,26 @@ class ApprovalGate:
             host.finish(call, None, url_error(record, url))
             return
         try:
-            left = record.expires - self._inbox.wall_clock()
-            state = self._seals.seal(call, left + DISPATCH_WAIT, handle=record.id, is_restart=True)
+            remaining = record.expires - self._inbox.wall_clock()
+            state = self._seals.seal(
+                call, remaining + DISPATCH_TIMEOUT_SECONDS, handle=record.id, is_restart=True
+            )
         except InterlockError as error:
             host.finish(call, None, error)
             return
-        host.finish(call, url_needed(record, url, state), None, REQUIRED)
+        host.finish(call, url_input_request(record, url, state), None, REQUIRED)
 
-    # -- an approved call
+    # -- An approved call
 
     def dispatch(
         self, entry: ApprovalEntry, arguments: bytes | None = None, meta: bytes = b""
     ) -> None:
-        """Make the call that was approved. It goes the whole way, as any other does. `arguments`
-        and `meta`: given where the record has its own no more."""
+        """Make the call that was approved. It passes the whole pipeline.
+
+        Args:
+            arguments: the arguments, where the record does not hold them any more.
+            meta: the same for `_meta`.
+        """
         record = entry.record
         session = entry.session
         client = record.client
@@ -805,7 +866,7 @@ class ApprovalGate:
         if arguments is None:
             arguments, meta = record.arguments, record.meta
         call = Call(
-            TOOLS_CALL, record.face, NOBODY, client, record.name,
+            TOOLS_CALL, record.face, APPROVED_CREDENTIALS, client, record.name,
             arguments=arguments,
             meta=decode_members(meta) if meta else None,
             session=session, hop=record.hop,
@@ -815,11 +876,12 @@ class ApprovalGate:
         entry.call = call
         self.host.begin(call)
 
-    def _consume(self, call: Call, decision: Decision, asked: ReviewedCall) -> None:
-        """Raises InterlockError when this is not the call that was approved."""
+    def _use_approval(self, call: Call, decision: Decision, reviewed: ReviewedCall) -> None:
+        """Use the approval of a call. Raises InterlockError when the call is not what was
+        approved."""
         entry = self._inbox.entries.get(call.approval_id)
-        # It was just given; or the call was sent before, stopped below, and this one asks there
-        # again.
+        # Either it was approved just now; or the call was sent before, a child node held it, and
+        # this call asks the child node again.
         if (
             entry is None
             or entry.writing
@@ -834,9 +896,9 @@ class ApprovalGate:
             entry.call = call
         elif entry.call is not call:
             call.approval_id = ""
-            raise InterlockError(CONFIRMATION_EXPIRED, "The approval is used for another call.")
+            raise InterlockError(CONFIRMATION_EXPIRED, "The approval belongs to another call.")
         record = entry.record
-        changed = self._changes(record, call, decision, asked)
+        changed = self._find_changes(record, call, decision, reviewed)
         if changed:
             raise InterlockError(
                 CONFIRMATION_EXPIRED,
@@ -844,18 +906,18 @@ class ApprovalGate:
                 "approved. Make the call again for a new approval.",
                 {"confirmation_id": record.id, "state": VOID, "changed": changed},
             )
-        # Whatever the tool says of itself: what a human let through is sent once.
+        # An approved call is sent once, whatever the tool declares about repeats.
         call.is_retryable = False
-        call.approval_digest = asked.digest
+        call.approval_digest = reviewed.digest
         if faults.ARMED:
             faults.reach("gate.checked")
 
-        def then(kept: WriteResult) -> None:
-            if entry.early is not None:
-                outcome, error = entry.early
-                entry.early = None
-                self._finish(entry, outcome, error, dispatched=False)
-            elif kept is WriteResult.WRITTEN:
+        def on_saved(result: WriteResult) -> None:
+            if entry.early_outcome is not None:
+                outcome, error = entry.early_outcome
+                entry.early_outcome = None
+                self._record_outcome(entry, outcome, error, dispatched=False)
+            elif result is WriteResult.WRITTEN:
                 if faults.ARMED:
                     faults.reach("gate.dispatching")
                 route = call.route
@@ -863,7 +925,7 @@ class ApprovalGate:
                     try:
                         self.on_approved_tool(route, record.by)
                     except Exception:
-                        _log.exception("%s could not be noted as approved", route.canonical)
+                        _log.exception("tool %s: its approval could not be pinned", route.canonical)
                 try:
                     self.host.record_and_send(call)
                 except Exception as bug:
@@ -871,35 +933,36 @@ class ApprovalGate:
                 if faults.ARMED:
                     faults.reach("dispatch.begun")
             else:
-                self.host.finish(call, None, unwritten())
+                self.host.finish(call, None, unrecordable_error())
 
-        self._inbox.step(entry, record.step(DISPATCHING), then)
+        self._inbox.save(entry, record.with_state(DISPATCHING), on_saved)
 
-    def _changes(
-        self, record: Approval, call: Call, decision: Decision, asked: ReviewedCall
+    def _find_changes(
+        self, record: Approval, call: Call, decision: Decision, reviewed: ReviewedCall
     ) -> list[str]:
+        """Return what changed since the call was approved, as phrases for a message."""
         changed = []
-        if asked.tool != record.tool or call.upstream != record.upstream:
+        if reviewed.tool != record.tool or call.upstream != record.upstream:
             changed.append("the tool")
-        elif asked.contract != record.contract:
+        elif reviewed.contract != record.contract:
             changed.append("the tool's definition")
         if (
             self._authorizer.policy.version != record.policy
             or decision.action > ACTIONS[record.action]
         ):
             changed.append("the policy")
-        if not changed and asked.digest != record.digest:
+        if not changed and reviewed.digest != record.digest:
             changed.append("the call")
         return changed
 
-    # -- what became of it
+    # -- The outcome
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was made for an approval is over, or one whose result may say that a node
-        below wants an approval. Told once, by the pipeline's one exit."""
+        """Record the end of a call that was made for an approval, or learn from its result that a
+        child node holds it. The pipeline calls this once per call."""
         if not call.approval_id:
             if outcome is not None and call.route is not None and call.route.route_members:
-                self.below.note(call, outcome)
+                self.child_calls.note(call, outcome)
             return
         entry = self._inbox.entries.get(call.approval_id)
         if entry is None or entry.call is not call:
@@ -909,11 +972,11 @@ class ApprovalGate:
             faults.reach("dispatch.answered")
         if entry.writing:
             # It ended while its start was being written, so it was never sent.
-            entry.early = (outcome, error)
+            entry.early_outcome = (outcome, error)
         else:
-            self._finish(entry, outcome, error, dispatched=call.is_dispatched)
+            self._record_outcome(entry, outcome, error, dispatched=call.is_dispatched)
 
-    def _finish(
+    def _record_outcome(
         self,
         entry: ApprovalEntry,
         outcome: Outcome | None,
@@ -924,91 +987,98 @@ class ApprovalGate:
         record = entry.record
         collected = bool(
             entry.waiters
-            or (entry.own and not record.below)
-            or (record.proposal is not None and _is_only_proposed(entry))
+            or (entry.is_confirmed_by_caller and not record.below)
+            or (record.proposal is not None and _has_topic_caller_only(entry))
         )
         now = self._inbox.wall_clock()
         if outcome is not None:
-            done = with_outcome(record, outcome, collected, now)
+            ended = with_outcome(record, outcome, collected, now)
         else:
             assert error is not None
-            done = with_error(record, error, collected, now, dispatched=dispatched)
-        settled = done
-        if entry.heard_below is not None or record.below or done.below:
-            settled = self.below.settle(entry, done, now)
-        if settled is not done:
-            outcome, error = told(settled)
-        entry.live = False
+            ended = with_error(record, error, collected, now, dispatched=dispatched)
+        final = ended
+        if entry.child_outcome is not None or record.below or ended.below:
+            final = self.child_calls.apply_child_outcome(entry, ended, now)
+        if final is not ended:
+            outcome, error = read_outcome(final)
+        entry.is_dispatching = False
 
-        def then(kept: WriteResult) -> None:
+        def on_saved(_: WriteResult) -> None:
             if faults.ARMED:
                 faults.reach("outcome.written")
             if entry.record.collected:
                 self._inbox.unindex(entry)
-            self._tell(entry, outcome, error)
+            self._notify_waiters(entry, outcome, error)
 
-        self._inbox.step(entry, settled, then)
+        self._inbox.save(entry, final, on_saved)
 
-    def ended(self, entry: ApprovalEntry) -> None:
-        """A record came to its end without a call."""
-        outcome, error = told(entry.record)
-        self.decided(entry)
-        is_told = bool(entry.waiters) or _is_only_proposed(entry)
-        self._tell(entry, outcome, error)
-        if is_told:
-            self._inbox.collected(entry, lambda: None)
+    def on_ended(self, entry: ApprovalEntry) -> None:
+        """Notify the callers of a record that ended without a call."""
+        outcome, error = read_outcome(entry.record)
+        self.notify_client(entry)
+        is_delivered = bool(entry.waiters) or _has_topic_caller_only(entry)
+        self._notify_waiters(entry, outcome, error)
+        if is_delivered:
+            self._inbox.mark_collected(entry, lambda: None)
 
-    def decided(self, entry: ApprovalEntry) -> None:
-        """Tell a client that was given the page: its user is done there."""
+    def notify_client(self, entry: ApprovalEntry) -> None:
+        """Tell a client that received the page address that its user is done there."""
         session = entry.session
         if entry.url_offered and session is not None and session.is_alive:
             session.send_notification(
                 COMPLETE_NOTICE, encode_value({"elicitationId": entry.record.id})
             )
 
-    def _tell(
+    def _notify_waiters(
         self, entry: ApprovalEntry, outcome: Outcome | None, error: InterlockError | None
     ) -> None:
-        waiting, entry.waiters = entry.waiters, []
-        asking, entry.on_over = entry.on_over, []
-        for tell in (*waiting, *asking):
+        waiters, entry.waiters = entry.waiters, []
+        confirmers, entry.on_outcome = entry.on_outcome, []
+        for callback in (*waiters, *confirmers):
             try:
-                tell(outcome, error)
+                callback(outcome, error)
             except Exception:
-                _log.exception("what became of approval %s could not be told", entry.record.id)
+                _log.exception("approval %s: its outcome could not be delivered", entry.record.id)
 
-    # -- waiting for a call that is under way
+    # -- Calls that wait for a call under way
 
     def is_waiting_for_other_call(self, call: Call) -> bool:
-        """Whether a call that is under way waits for what was, or will be, sent for another."""
+        """Return whether a call under way waits for the outcome of another call."""
         return isinstance(call.upstream_request, RepeatedRequest)
 
-    def _wait(self, call: Call, entry: ApprovalEntry, seconds: float) -> bool:
-        """False: too many do already, and it is over."""
+    def _wait_for_outcome(self, call: Call, entry: ApprovalEntry, seconds: float) -> bool:
+        """Make a call wait for the outcome. False: too many calls wait, and this call has ended."""
         record = entry.record
         if call.proposal is None:
-            # Whatever becomes of the waiting: it comes back for the result.
-            entry.asked_plainly = True
-        own = sum(len(one.waiters) for one in self._inbox if one.record.caller == record.caller)
-        if len(entry.waiters) >= MOST_WAITING or own >= MOST_OF_CALLER:
+            # Even if the wait ends early, the caller comes back for the result.
+            entry.has_plain_caller = True
+        of_caller = sum(
+            len(other.waiters) for other in self._inbox if other.record.caller == record.caller
+        )
+        if (
+            len(entry.waiters) >= MAX_WAITING_CALLS_PER_APPROVAL
+            or of_caller >= MAX_WAITING_CALLS_PER_CALLER
+        ):
             self.host.finish(
                 call,
                 None,
                 InterlockError(
                     TOO_BUSY,
-                    f"Enough calls wait for what becomes of {record.tool}. Make the same call "
+                    f"Too many calls wait for the outcome of {record.tool}. Make the same call "
                     "again later to get its result.",
                     {"confirmation_id": record.id},
                 ),
             )
             return False
-        call.upstream_request = RepeatedRequest(entry, call, self._collect, self._waited_in_vain)
+        call.upstream_request = RepeatedRequest(
+            entry, call, self._deliver_outcome, self._on_wait_timeout
+        )
         self.host.pause_deadline(call, seconds)
         return True
 
-    def _waited_in_vain(self, call: Call, entry: ApprovalEntry) -> None:
+    def _on_wait_timeout(self, call: Call, entry: ApprovalEntry) -> None:
         if entry.record.state == PENDING:
-            self._answer(call, entry)
+            self._respond_pending(call, entry)
             return
         self.host.finish(
             call,

@@ -1,8 +1,8 @@
-"""An approval: one stopped call, written down whole, and everything that became of it.
+"""The record of an approval: one held call and everything that happened to it (MCP-AX §11.3).
 
-A record never changes: each step makes another one, and `TRANSITIONS` says which steps there are.
+A record is immutable. Each step makes a new record, and `TRANSITIONS` lists the allowed steps.
 People see the arguments in full, except for values that are declared secret. The exact arguments
-are kept for the call itself, and only for as long as it may still be made.
+are stored for the call itself, and only while the call can still be made.
 """
 
 from __future__ import annotations
@@ -48,73 +48,74 @@ if TYPE_CHECKING:
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
-"""A proof was given, and the call is not sent yet."""
+"""A proof was accepted, and the call is not sent yet."""
 DISPATCHING: Final = "dispatching"
-"""It may have been sent."""
+"""The call may have been sent."""
 DONE: Final = "done"
 REFUSED: Final = "refused"
 EXPIRED: Final = "expired"
 VOID: Final = "void"
-"""It was not executed, and never will be: something changed, or it could not be sent."""
+"""It was not executed and never will be: something changed, or it could not be sent."""
 LOST: Final = "lost"
-"""It was let through, and whether it was executed is not known."""
+"""It was approved, and its outcome is unknown."""
 
 TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     PENDING: frozenset({APPROVED, REFUSED, EXPIRED, VOID}),
     APPROVED: frozenset({DISPATCHING, EXPIRED, VOID}),
     DISPATCHING: frozenset({DONE, VOID, LOST}),
-    # Only of a call that a gate below stopped: it asks there again.
+    # Only for a call that a child gate held: the call asks that gate again.
     DONE: frozenset({DONE, DISPATCHING}),
     REFUSED: frozenset({REFUSED}),
     EXPIRED: frozenset({EXPIRED}),
     VOID: frozenset({VOID}),
     LOST: frozenset({LOST}),
 }
-"""From a state to those that may follow. An end follows itself when it is collected."""
-ENDS: Final = frozenset({DONE, REFUSED, EXPIRED, VOID, LOST})
+"""Maps each state to the states that may follow. A final state follows itself when its outcome is
+collected."""
+FINAL_STATES: Final = frozenset({DONE, REFUSED, EXPIRED, VOID, LOST})
 STATES: Final = frozenset(TRANSITIONS)
 
 CONFIRM: Final = "confirm"
 VERIFY: Final = "verify"
-"""Only a human's own key or passkey will do."""
+"""Only a person's own key or passkey can approve."""
 
-MOST_RESULT: Final = 1024 * 1024
-"""A longer result is given to whoever confirms, and not kept."""
-MOST_ARGUMENTS: Final = 64 * 1024
-"""No human looks at more."""
-NOT_SHOWN: Final = b"null"
-"""What stands for arguments that are not kept any more."""
-_NOT_KEPT: Final = (
-    b'{"content":[{"type":"text","text":"It was executed. Its result was not kept: there was no '
-    b'room for it any more."}]}'
+MAX_RESULT_BYTES: Final = 1024 * 1024
+"""A longer result is returned to whoever approves, and not stored."""
+MAX_ARGUMENT_BYTES: Final = 64 * 1024
+"""The most that an operator can be expected to read."""
+ARGUMENTS_REMOVED: Final = b"null"
+"""Replaces displayed arguments that are no longer stored."""
+_RESULT_REMOVED: Final = (
+    b'{"content":[{"type":"text","text":"The call was executed. Its result is no longer stored, '
+    b'because the space was needed."}]}'
 )
-_MOST_SHOWN: Final = 4_000
-_MOST_DIGITS: Final = 400
-_EXACT: Final = 2**53
+_MAX_DESCRIPTION_LENGTH: Final = 4_000
+_MAX_DIGITS: Final = 400
+_MAX_SAFE_INTEGER: Final = 2**53
 """Integers up to here are the same for every reader of JSON (RFC 8259 §6)."""
 
 
 class StoredError(msgspec.Struct, frozen=True):
-    """An error that a call came to, as it can be told again."""
+    """An error that a call ended with, in a form that can be stored."""
 
     failure: str
-    """The name of its row in the table."""
+    """The name of its row in the table of `errors.py`."""
     message: str
     code: int | None = None
-    """The upstream's own code, where it was the upstream that answered so."""
+    """The code of the upstream, if the upstream returned the error."""
     data: bytes = b""
-    """Raw JSON, or nothing."""
+    """Raw JSON. Empty: none."""
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that waits for a proof, or did."""
+    """A call that waits for approval, or did."""
 
     id: str
     state: str = PENDING
     audience: str
-    """The id of the node that holds it: whose proofs must say so in `aud`."""
+    """The id of the node that holds the call. A proof must name it in `aud`."""
     nonce: str
-    """What a policy engine signs."""
+    """What a policy engine signs in its proof."""
 
     caller: Caller
     client: Client
@@ -126,167 +127,172 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     route: tuple[str, ...]
     hop: Hop | None = None
-    """Where it was on its way down the tree, when a parent sent it."""
+    """The position of the call in the tree, if a parent node sent it."""
     arguments: bytes
-    """Exactly as they came. Empty once the call can no longer be made."""
+    """The exact bytes that the caller sent. Empty once the call can no longer be made."""
     shown: bytes
-    """The same as JSON for people, declared secrets masked. `NOT_SHOWN`: not kept any more."""
+    """The arguments as JSON for people, secrets masked. `ARGUMENTS_REMOVED`: no longer stored."""
     meta: bytes = b""
-    """What of its `_meta` is sent with it, a JSON object. Empty: nothing, or no longer."""
+    """The members of `_meta` that are sent with the call, a JSON object. Empty: none, or no
+    longer."""
     meta_shown: bytes = b""
     """The same for people."""
     masked: tuple[str, ...] = ()
-    """JSON pointers to what is masked, as `view` has it: `/arguments/…`, `/meta/…`."""
+    """JSON pointers to the masked values, in the form of `view`: `/arguments/…`, `/meta/…`."""
     capability: bytes
-    """The tool's capability annotation, raw JSON."""
+    """The capability annotation of the tool, raw JSON."""
     effect: str
     description: str
 
     digest: str
-    """What a proof is about: tool, arguments, contract and caller, and what is sent with it."""
+    """What a proof signs: a digest of tool, arguments, contract, caller and forwarded `_meta`."""
     contract: str
-    """The digest of the tool's definition."""
+    """The digest of the definition of the tool."""
     policy: str
-    """The version of the policy that stopped it."""
+    """The version of the policy that held the call."""
     rule: str
     action: str
     reason: str
 
     created: float
-    """Seconds on the wall clock, as the others."""
+    """In seconds on the wall clock, as the other times."""
     expires: float
     decided: float = 0.0
     ended: float = 0.0
 
     by: str = ""
-    """Whose proof decided it."""
+    """The name of the trust anchor that decided, or of the caller that rejected."""
     proof: str = ""
-    """Of which kind that was: operator, policy_engine, service, passkey; or how it was refused."""
+    """The kind of proof (`operator`, `policy_engine`, `service`, `passkey`), or how it was
+    rejected."""
     note: str = ""
-    """Why it was refused, void or lost."""
+    """Why it was rejected, void or lost."""
     outcome: str = ""
-    """What became of the call, in the word of the journal."""
+    """The outcome name of the call, as in the journal."""
     result: bytes = b""
     era: str = ""
-    """In which era's words the result is."""
+    """The protocol generation of the result."""
     trouble: StoredError | None = None
     collected: bool = False
-    """Whether the one who asked has been told."""
+    """True if the caller received the outcome."""
     below: str = ""
-    """The approval of a node below that its call waits for now."""
+    """The id of the approval of a child node that the call waits for now."""
     below_until: float = 0.0
     at: str = ""
-    """The node below that said all this, by its segment. Empty: it is an approval of this node."""
+    """The segment of the child node that reported the approval. Empty: an approval of this node."""
     proposal: ProposedCall | None = None
-    """The proposal in a topic that it was held for."""
+    """The proposal in a topic that the call was made for."""
 
     def __repr__(self) -> str:
-        # Arguments may hold secrets, and whatever can be printed is printed one day.
+        # Arguments may hold secrets, and a repr ends up in logs.
         return f"Approval({self.id}, {self.state}, {self.tool})"
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         return self.state == PENDING
 
     @property
-    def over(self) -> bool:
-        return self.state in ENDS
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES
 
     @property
-    def who(self) -> str:
-        """Who asked: on a call that came from above, the one who called there."""
-        return (
-            f"{self.caller.parent_caller} (by {self.caller.name})"
-            if self.caller.parent_caller
-            else self.whose
-        )
+    def caller_label(self) -> str:
+        """The caller for people. For a call from a parent node, the caller of that node."""
+        caller = self.caller
+        return f"{caller.parent_caller} (by {caller.name})" if caller.parent_caller else caller.name
 
     @property
-    def whose(self) -> str:
+    def caller_name(self) -> str:
         return self.caller.name
 
-    def step(self, state: str, **changes: Any) -> Approval:
-        """The record in its next state. Raises ValueError for a step that there is not."""
-        executed = self.state == DONE and state == DISPATCHING and not self.below
-        if state not in TRANSITIONS[self.state] or executed:
+    def with_state(self, state: str, **changes: Any) -> Approval:
+        """Return the record in its next state. Raises ValueError for a transition that is not
+        allowed."""
+        is_executed = self.state == DONE and state == DISPATCHING and not self.below
+        if state not in TRANSITIONS[self.state] or is_executed:
             raise ValueError(f"an approval cannot go from {self.state} to {state}")
-        if state in ENDS:
-            # Nothing can be called with them any more, and they may hold secrets.
+        if state in FINAL_STATES:
+            # The call cannot be made any more, and the arguments may hold secrets.
             changes["arguments"] = changes["meta"] = b""
         if state in (EXPIRED, VOID):
-            # Nothing happened, and nobody has to know with what.
-            changes |= {"shown": NOT_SHOWN, "meta_shown": b"", "masked": ()}
+            # Nothing was executed, so nobody needs the arguments.
+            changes |= {"shown": ARGUMENTS_REMOVED, "meta_shown": b"", "masked": ()}
         return replace(self, state=state, **changes)
 
     def without_bulk(self) -> Approval:
-        """The same, without what takes room: that it was executed can still be told."""
-        brief = replace(self, shown=NOT_SHOWN, meta_shown=b"", masked=())
-        return replace(brief, result=_NOT_KEPT, era=Era.SESSION.value) if self.result else brief
+        """Return the record without result and displayed arguments. It still says that the call was
+        executed."""
+        brief = replace(self, shown=ARGUMENTS_REMOVED, meta_shown=b"", masked=())
+        if not self.result:
+            return brief
+        return replace(brief, result=_RESULT_REMOVED, era=Era.SESSION.value)
 
 
 def new_id() -> str:
-    """Nobody guesses it: 192 random bits. It begins with a letter: on a command line a dash would
-    make an option of it."""
+    """Return a new approval id with 192 random bits. It begins with a letter, because a command
+    line takes a leading dash for an option."""
     return secrets.choice(string.ascii_letters) + secrets.token_urlsafe(24)
 
 
-def exact(arguments: bytes | Raw) -> Any:
-    """The arguments as a human is to see them: all that any reader could find in them.
+def parse_exact(arguments: bytes | Raw) -> Any:
+    """Parse arguments so that an operator sees what every JSON reader finds in them.
 
-    Raises InterlockError for what two readers may read in two ways.
+    Raises InterlockError for arguments that two readers may parse differently.
     """
     size = len(bytes(arguments))
-    if size > MOST_ARGUMENTS:
+    if size > MAX_ARGUMENT_BYTES:
         raise InterlockError(
             INVALID_ARGUMENTS,
-            f"A human must look at this call, and nobody looks at {size} bytes of arguments: "
-            f"{MOST_ARGUMENTS} bytes are the most. Make several calls of it, or name a file.",
-            {"size": size, "most": MOST_ARGUMENTS},
+            f"An operator must read this call, and its arguments are {size} bytes long. The limit "
+            f"is {MAX_ARGUMENT_BYTES} bytes. Split the call, or pass a file name.",
+            {"size": size, "most": MAX_ARGUMENT_BYTES},
         )
     try:
         return json.loads(
             bytes(arguments),
             object_pairs_hook=reject_duplicate_members,
-            parse_float=_number,
-            parse_int=_integer,
-            parse_constant=_no_number,
+            parse_float=_parse_number,
+            parse_int=_parse_integer,
+            parse_constant=_reject_constant,
         )
-    except (ValueError, RecursionError) as wrong:
+    except (ValueError, RecursionError) as error:
         raise InterlockError(
             INVALID_ARGUMENTS,
-            f"A call that a human must look at needs arguments that can be read in one way only: "
-            f"{wrong}.",
+            f"An operator must read this call, and its arguments can be read in two ways: {error}.",
         ) from None
 
 
-def canonical(value: Any) -> bytes:
-    """One spelling for each value. Raises InterlockError."""
+def encode_canonical(value: Any) -> bytes:
+    """Encode a value as canonical JSON: each value has one encoding. Raises InterlockError."""
     try:
         return json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         ).encode()
-    except (ValueError, RecursionError) as wrong:
+    except (ValueError, RecursionError) as error:
         raise InterlockError(
-            INVALID_ARGUMENTS, f"The arguments cannot be written down: {wrong}."
+            INVALID_ARGUMENTS, f"The arguments cannot be encoded as JSON: {error}."
         ) from None
 
 
-def digest_of(
+def compute_digest(
     tool: str, arguments: Any, contract: str, caller: Caller, meta: Mapping[str, Any] | None = None
 ) -> str:
-    """What a proof is about, as hex SHA-256 over canonical JSON. `meta`: what of the call's `_meta`
-    is sent with it."""
-    whose = [caller.name, caller.parent_caller] if caller.parent_caller else caller.name
-    whole = {"tool": tool, "arguments": arguments, "contract": contract, "caller": whose}
+    """Return what a proof signs: the hex SHA-256 of canonical JSON.
+
+    Args:
+        meta: the members of `_meta` that are sent with the call.
+    """
+    owner = [caller.name, caller.parent_caller] if caller.parent_caller else caller.name
+    signed = {"tool": tool, "arguments": arguments, "contract": contract, "caller": owner}
     if meta:
-        whole["meta"] = meta
-    return sha256(canonical(whole)).hexdigest()
+        signed["meta"] = meta
+    return sha256(encode_canonical(signed)).hexdigest()
 
 
 def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
-    """All that people and programs beside the node may see of it. `masked` points to the values
+    """Return what people and other programs may see of an approval. `masked` points to the values
     that are not shown."""
-    seen: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": approval.id,
         "state": approval.state,
         "tool": approval.tool,
@@ -296,7 +302,7 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         "masked": list(approval.masked),
         "capability": json.loads(approval.capability),
         "effect": approval.effect,
-        "description": approval.description[:_MOST_SHOWN],
+        "description": approval.description[:_MAX_DESCRIPTION_LENGTH],
         "caller": {
             "name": approval.caller.name,
             "kind": approval.caller.kind,
@@ -313,101 +319,106 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         "note": approval.note,
     }
     if approval.meta_shown:
-        seen["meta"] = json.loads(approval.meta_shown)
+        fields["meta"] = json.loads(approval.meta_shown)
     if url is not None:
-        seen["url"] = url
+        fields["url"] = url
     if approval.at:
-        seen["at"] = approval.at
+        fields["at"] = approval.at
     if approval.proposal is not None:
         proposed = approval.proposal
-        seen["proposal"] = {"topic": proposed.topic, "id": proposed.id, "by": proposed.participant}
+        fields["proposal"] = {
+            "topic": proposed.topic,
+            "id": proposed.id,
+            "by": proposed.participant,
+        }
     if approval.decided:
-        seen |= {
+        fields |= {
             "decided_at": format_utc(approval.decided),
             "by": approval.by,
             "proof": approval.proof,
         }
     if approval.outcome:
-        seen["outcome"] = approval.outcome
-    return seen
+        fields["outcome"] = approval.outcome
+    return fields
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"the number {text[:40]} is too large")
-    # Some read more digits than are shown here: then they would do what nobody saw.
-    if len(text) > _MOST_DIGITS or Decimal(text) != Decimal(repr(number)):
+    # Some readers use more digits than are shown here, and would act on a value that nobody saw.
+    if len(text) > _MAX_DIGITS or Decimal(text) != Decimal(repr(number)):
         raise ValueError(f"the number {text[:40]} has too many digits")
     return number
 
 
-def _integer(text: str) -> int:
-    # A reader that keeps numbers as doubles (JavaScript) would act on another one than is shown.
-    number = int(text) if len(text) <= _MOST_DIGITS else _EXACT + 1
-    if abs(number) > _EXACT:
+def _parse_integer(text: str) -> int:
+    # A reader that stores numbers as doubles (JavaScript) would act on another value than is shown.
+    number = int(text) if len(text) <= _MAX_DIGITS else _MAX_SAFE_INTEGER + 1
+    if abs(number) > _MAX_SAFE_INTEGER:
         raise ValueError(
-            f"the number {text[:40]} is beyond 2^53, and some readers round it: send it as a text"
+            f"the number {text[:40]} is beyond 2^53, and some readers round it: send it as a string"
         )
     return number
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
+def _reject_constant(text: str) -> float:
+    raise ValueError(f"{text} is not valid JSON")
 
 
-# -- A call as it is written down when it is stopped: everything that a human must know of it, and
-# all that it takes to make it later.
+# -- The record of a held call: everything that an operator must know, and all that is needed to
+# make the call later.
 #
-# First its secret arguments are masked, and nothing else.
+# First, secret arguments are masked, and nothing else.
 #
-# A person approves what they read, so arguments are shown in full. A value is masked only where
-# the tool's schema declares it secret (`format: password`, `writeOnly: true`) or where it equals
-# a secret of the config. Only whole values are masked, never a part of a text: a command could be
-# hidden under the mask. Redaction for logs (`core.redaction`) goes by names and forms and must
-# not be used for approvals.
+# Operators approve what they read, so arguments are shown in full. A value is masked only if the
+# schema of the tool declares it secret (`format: password`, `writeOnly: true`) or if it equals a
+# secret of the config. Only whole values are masked, never a part of a text, because a mask could
+# hide a command. Redaction for logs (`core.redaction`) goes by names and patterns and must not be
+# used for approvals.
 
-_MOST_STEPS: Final = 20_000
-"""Schemas visited for one call. Beyond that nothing more is masked: the person sees too much rather
-than too little."""
+_MAX_SCHEMA_VISITS: Final = 20_000
+"""Schemas visited for one call. Beyond this limit nothing more is masked: the operator sees too
+much rather than too little."""
 _ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf")
 _CONDITIONAL: Final = ("if", "then", "else")
 
-Masked = tuple[Any, tuple[str, ...]]
+MaskedValue = tuple[Any, tuple[str, ...]]
 
 
 def mask_secrets(
     value: Any, schema: Any, *, secrets: frozenset[bytes] = frozenset(), pointer: str = ""
-) -> Masked:
-    """A copy of `value` with secrets masked, and JSON pointers (RFC 6901) to the masked values.
+) -> MaskedValue:
+    """Return a copy of `value` with secrets masked, and JSON pointers (RFC 6901) to the masked
+    values.
 
     Args:
         value: decoded JSON.
-        schema: the JSON Schema of `value`; anything else declares nothing secret.
-        secrets: digests of texts that are secret where they are the whole value.
+        schema: the JSON Schema of `value`. Anything else declares nothing secret.
+        secrets: digests of texts that are secret where they are the complete value.
         pointer: the pointer of `value` itself.
     """
     masker = _Masker(schema, secrets)
-    shown = masker.copy(value, [schema], pointer, False)
+    shown = masker.mask(value, [schema], pointer, False)
     return shown, tuple(masker.pointers)
 
 
 class _Masker(msgspec.Struct, eq=False):
     root: Any
     secrets: frozenset[bytes]
-    left: int = _MOST_STEPS
+    remaining: int = _MAX_SCHEMA_VISITS
     pointers: list[str] = []
 
-    def copy(self, value: Any, schemas: list[Any], pointer: str, secret: bool) -> Any:
-        found = self._expand(schemas)
-        for schema in found:
+    def mask(self, value: Any, schemas: list[Any], pointer: str, secret: bool) -> Any:
+        expanded = self._expand(schemas)
+        for schema in expanded:
             if schema.get("writeOnly") is True or schema.get("format") == "password":
                 secret = True
         if isinstance(value, dict):
             return {
-                name: self.copy(
+                name: self.mask(
                     member,
-                    _of_member(found, name),
+                    _member_schemas(expanded, name),
                     f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}",
                     secret,
                 )
@@ -415,7 +426,7 @@ class _Masker(msgspec.Struct, eq=False):
             }
         if isinstance(value, list):
             return [
-                self.copy(item, _of_item(found, index), f"{pointer}/{index}", secret)
+                self.mask(item, _item_schemas(expanded, index), f"{pointer}/{index}", secret)
                 for index, item in enumerate(value)
             ]
         if value is None or isinstance(value, bool):
@@ -428,139 +439,152 @@ class _Masker(msgspec.Struct, eq=False):
         return value
 
     def _expand(self, schemas: list[Any]) -> list[dict[str, Any]]:
-        """These schemas and all that they refer to for the same value, each once."""
-        found: dict[int, dict[str, Any]] = {}
-        waiting = list(schemas)
-        while waiting and self.left > 0:
-            schema = waiting.pop()
-            if not isinstance(schema, dict) or id(schema) in found:
+        """Return the schemas and all that they refer to for the same value, each once."""
+        expanded: dict[int, dict[str, Any]] = {}
+        queue = list(schemas)
+        while queue and self.remaining > 0:
+            schema = queue.pop()
+            if not isinstance(schema, dict) or id(schema) in expanded:
                 continue
-            self.left -= 1
-            found[id(schema)] = schema
+            self.remaining -= 1
+            expanded[id(schema)] = schema
             reference = schema.get("$ref")
             if isinstance(reference, str):
-                waiting.append(self._referred(reference))
+                queue.append(self._resolve(reference))
             for keyword in _ALTERNATIVES:
                 parts = schema.get(keyword)
                 if isinstance(parts, list):
-                    waiting += parts
-            waiting += [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
-        return list(found.values())
+                    queue += parts
+            queue += [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
+        return list(expanded.values())
 
-    def _referred(self, reference: str) -> Any:
-        """What a reference within the schema points to. None: nothing here."""
+    def _resolve(self, reference: str) -> Any:
+        """Return the target of a reference within the schema. None: it has no target."""
         if reference == "#":
             return self.root
         if not reference.startswith("#/"):
             return None
-        found = self.root
+        target = self.root
         for step in reference[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isascii() and name.isdigit():
-                found = found[int(name)] if int(name) < len(found) else None
+            if isinstance(target, list) and name.isascii() and name.isdigit():
+                target = target[int(name)] if int(name) < len(target) else None
             else:
-                found = found.get(name) if isinstance(found, dict) else None
-        return found
+                target = target.get(name) if isinstance(target, dict) else None
+        return target
 
 
-def _of_member(schemas: list[dict[str, Any]], name: str) -> list[Any]:
-    found: list[Any] = []
+def _member_schemas(schemas: list[dict[str, Any]], name: str) -> list[Any]:
+    members: list[Any] = []
     for schema in schemas:
         properties = schema.get("properties")
         if isinstance(properties, dict) and name in properties:
-            found.append(properties[name])
+            members.append(properties[name])
         else:
-            found.append(schema.get("additionalProperties"))
-    return found
+            members.append(schema.get("additionalProperties"))
+    return members
 
 
-def _of_item(schemas: list[dict[str, Any]], index: int) -> list[Any]:
-    found: list[Any] = []
+def _item_schemas(schemas: list[dict[str, Any]], index: int) -> list[Any]:
+    items: list[Any] = []
     for schema in schemas:
-        first = schema.get("prefixItems")
-        if isinstance(first, list) and index < len(first):
-            found.append(first[index])
+        prefix = schema.get("prefixItems")
+        if isinstance(prefix, list) and index < len(prefix):
+            items.append(prefix[index])
         else:
-            found.append(schema.get("items"))
-    return found
+            items.append(schema.get("items"))
+    return items
 
 
-DIGEST: Final = "args_sha256:"
-RAW_DIGEST: Final = "args_raw_sha256:"
+DIGEST_PREFIX: Final = "args_sha256:"
+RAW_DIGEST_PREFIX: Final = "args_raw_sha256:"
 
 _log = logging.getLogger("interlock.approvals")
 
-_SENT_ALONG: Final = (META_CONTEXT, META_DRIVER)
-"""What of the `_meta` of a call decides what it does: drivers read it. Everything else is about the
-request that was held, and not about the one that is made for it."""
+_FORWARDED_META: Final = (META_CONTEXT, META_DRIVER)
+"""Members of `_meta` that decide what a call does, because drivers read them. All other members
+belong to the request that was held, not to the call that is made after approval."""
 
 
 class ReviewedCall(NamedTuple):
-    """Everything of a call that an operator approves, in one unambiguous reading."""
+    """Everything of a call that an operator approves, read in one unambiguous way."""
 
     arguments: Any
     meta: dict[str, Any] | None
-    """What of its `_meta` is sent with it. None: nothing."""
+    """The members of `_meta` that are sent with the call. None: none."""
     raw_meta: bytes
     tool: str
     """The canonical name of the tool."""
     contract: str
-    """The digest of the contract of the tool, and of who serves it."""
+    """The digest of the tool's contract and of who serves it."""
     digest: str
-    """What a proof is about."""
+    """What a proof signs."""
 
 
-def brought_along(call: Call, route: object) -> dict[str, Raw]:
-    """What of its `_meta` decides what a call does. `route`: what is called."""
+def forwarded_meta(call: Call, route: object) -> dict[str, Raw]:
+    """Return the members of `_meta` that decide what a call does.
+
+    Args:
+        route: the target of the call.
+    """
     if not isinstance(route, Tool) or route.upstream != CONTRACTS:
         return {}
-    return only_sent_along(call.meta) or {}
+    return select_forwarded_meta(call.meta) or {}
 
 
-def only_sent_along(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
-    """What of a `_meta` could decide what a call does."""
-    return {name: meta[name] for name in _SENT_ALONG if name in meta} or None if meta else None
+def select_forwarded_meta(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
+    """Return the members of `meta` that could decide what a call does. None: there are none."""
+    return {name: meta[name] for name in _FORWARDED_META if name in meta} or None if meta else None
 
 
-def whole(call: Call, route: Route | None) -> ReviewedCall:
-    """All of it. `route`: what is called. Raises InterlockError."""
+def review_call(call: Call, route: Route | None) -> ReviewedCall:
+    """Read everything of a call that an operator approves. Raises InterlockError.
+
+    Args:
+        route: the target of the call.
+    """
     assert call.caller is not None
-    arguments, meta, raw_meta = exact(call.arguments), None, b""
+    arguments, meta, raw_meta = parse_exact(call.arguments), None, b""
     if isinstance(route, Tool) and route.upstream == CONTRACTS:
-        along = brought_along(call, route)
-        if along:
-            raw_meta = encode_members(along)
-            meta = exact(raw_meta)
-    tool, contract = about(call.name, route)
-    digest = digest_of(tool, arguments, contract, call.caller, meta)
+        forwarded = forwarded_meta(call, route)
+        if forwarded:
+            raw_meta = encode_members(forwarded)
+            meta = parse_exact(raw_meta)
+    tool, contract = identify_tool(call.name, route)
+    digest = compute_digest(tool, arguments, contract, call.caller, meta)
     return ReviewedCall(arguments, meta, raw_meta, tool, contract, digest)
 
 
-def about(name: str, route: Route | None) -> tuple[str, str]:
-    """The canonical name of the tool and the digest of its contract, and of who serves it. `name`:
-    as the caller says, which counts where no tool was found."""
+def identify_tool(name: str, route: Route | None) -> tuple[str, str]:
+    """Return the canonical name of a tool, and a digest of its contract and of who serves it.
+
+    Args:
+        name: the name in the call, used if no tool was found.
+    """
     if not isinstance(route, Tool):
         return (name if route is None else route.canonical), ""
-    # It is made once for each tool; only drivers add to it.
-    known = route.digest and not route.served_by
-    return route.canonical, route.digest if known else approved_digest(route)
+    # The digest is made once for each tool. Only drivers add to it.
+    is_cached = route.digest and not route.served_by
+    return route.canonical, route.digest if is_cached else approved_digest(route)
 
 
 def journal_digest(call: Call) -> str:
-    """What the journal says of a call's arguments: `args_sha256`, as an approval of it has.
-    Arguments that can be read in two ways, or that are too long for an approval, have no such
-    digest: then `args_raw_sha256`, of their bytes."""
+    """Return the digest of a call's arguments for the journal: `args_sha256`, as in its approval.
+
+    Arguments that can be read in two ways, or are too long for an approval, have no such digest.
+    They get `args_raw_sha256`, a digest of their bytes.
+    """
     try:
-        # The gate has read it, where the call is made for an approval.
-        return f"{DIGEST}{call.approval_digest or whole(call, call.route).digest}"
+        # For an approved call, the gate has computed the digest already.
+        return f"{DIGEST_PREFIX}{call.approval_digest or review_call(call, call.route).digest}"
     except InterlockError:
-        return f"{RAW_DIGEST}{sha256(call.arguments).hexdigest()}"
+        return f"{RAW_DIGEST_PREFIX}{sha256(call.arguments).hexdigest()}"
 
 
-def written_down(
+def create_record(
     call: Call,
     decision: Decision,
-    asked: ReviewedCall,
+    reviewed: ReviewedCall,
     *,
     audience: str,
     policy: str,
@@ -568,147 +592,173 @@ def written_down(
     expires: float,
     secrets: frozenset[bytes] = frozenset(),
 ) -> Approval:
-    """The record of a call that waits from now on. `asked`: all of it, read. `secrets`: digests
-    of the config's secrets. Raises InterlockError for what nobody could look through."""
+    """Create the record of a pending call.
+
+    Args:
+        reviewed: the call as the operator will see it.
+        secrets: digests of the config's secrets.
+
+    Raises InterlockError for arguments that an operator cannot read.
+    """
     route, caller, client = call.route, call.caller, call.client
     assert caller is not None
-    listed = route if isinstance(route, Tool) else None
+    tool = route if isinstance(route, Tool) else None
     schema, capability = None, b"{}"
-    if listed is not None:
-        schema, capability = listed.schema_and_capability or listed.read_schema_and_capability()
+    if tool is not None:
+        schema, capability = tool.schema_and_capability or tool.read_schema_and_capability()
     meta_shown = b""
     masked_meta: tuple[str, ...] = ()
     try:
-        seen, masked = mask_secrets(asked.arguments, schema, secrets=secrets, pointer="/arguments")
-        arguments = canonical(seen)
-        if asked.meta:
-            seen, masked_meta = mask_secrets(asked.meta, None, secrets=secrets, pointer="/meta")
-            meta_shown = canonical(seen)
+        shown, masked = mask_secrets(
+            reviewed.arguments, schema, secrets=secrets, pointer="/arguments"
+        )
+        arguments = encode_canonical(shown)
+        if reviewed.meta:
+            shown, masked_meta = mask_secrets(reviewed.meta, None, secrets=secrets, pointer="/meta")
+            meta_shown = encode_canonical(shown)
     except RecursionError:
         raise InterlockError(
             INVALID_ARGUMENTS,
-            "A human must look at this call, and its arguments are nested too deeply for that: "
-            "make them flatter.",
+            "An operator must read this call, and its arguments are nested too deeply. Use a "
+            "flatter structure.",
         ) from None
     return Approval(
         id=new_id(),
         audience=audience,
         nonce=new_id(),
         caller=caller,
-        # What it promised is for whoever waits for an answer, and then nobody may.
+        # The capabilities belong to the request, which does not wait for the outcome.
         client=Client(client.era, client.revision, client.name),
         face=call.server,
         name=call.name,
-        tool=asked.tool,
+        tool=reviewed.tool,
         upstream=call.upstream,
-        route=tuple(asked.tool.split(".")) if call.hop is None else call.hop.route,
+        route=tuple(reviewed.tool.split(".")) if call.hop is None else call.hop.route,
         hop=call.hop,
         arguments=bytes(call.arguments),
         shown=arguments,
-        meta=asked.raw_meta,
+        meta=reviewed.raw_meta,
         meta_shown=meta_shown,
         masked=masked + masked_meta,
         capability=capability,
         effect=call.effect,
-        description="" if listed is None else listed.description,
-        digest=asked.digest,
-        contract=asked.contract,
+        description="" if tool is None else tool.description,
+        digest=reviewed.digest,
+        contract=reviewed.contract,
         policy=policy,
         rule=decision.rule,
         action=decision.action.word,
-        reason=decision.reason if listed is None else _reason(decision, listed),
+        reason=decision.reason if tool is None else _format_reason(decision, tool),
         created=created,
         expires=expires,
         proposal=call.proposal,
     )
 
 
-def _reason(decision: Decision, tool: Tool) -> str:
-    """Why it waits, what that was inferred from, and which drivers could serve the call."""
-    said = [decision.reason] if decision.reason else []
+def _format_reason(decision: Decision, tool: Tool) -> str:
+    """Return why a call is held, how its effect was inferred, and which drivers could serve it."""
+    sentences = [decision.reason] if decision.reason else []
     effect = tool.effect
     if effect.reason and effect.is_assumed and effect.level is EffectLevel.IRREVERSIBLE:
-        said.append(f"Its server does not say what it does; assumed from: {effect.reason}.")
+        sentences.append(f"Its server declares no effect; assumed from: {effect.reason}.")
     if tool.served_by:
-        drivers = " or ".join(one.partition(" ")[0] for one in tool.served_by)
-        said.append(f"It would be served by {drivers}.")
-    return " ".join(said)
+        drivers = " or ".join(driver.partition(" ")[0] for driver in tool.served_by)
+        sentences.append(f"It would be served by {drivers}.")
+    return " ".join(sentences)
 
 
-def revealed(approval: Approval) -> Approval:
-    """The same with the real values in place of the masked ones. Only while it is pending."""
-    meta = canonical(exact(approval.meta)) if approval.meta else b""
-    return replace(approval, shown=canonical(exact(approval.arguments)), meta_shown=meta)
+def reveal_arguments(approval: Approval) -> Approval:
+    """Return a pending approval with the real values instead of the masked ones."""
+    meta = encode_canonical(parse_exact(approval.meta)) if approval.meta else b""
+    arguments = encode_canonical(parse_exact(approval.arguments))
+    return replace(approval, shown=arguments, meta_shown=meta)
 
 
-# -- A record while its node runs.
+# -- A record in a running node.
 
-Whose = tuple[str, str, str, str, int]
-Told = Callable[["Outcome | None", "InterlockError | None"], None]
+CallKey = tuple[str, str, str, str, int]
+OutcomeCallback = Callable[["Outcome | None", "InterlockError | None"], None]
 
 
-def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> Whose:
-    """By what the identical call of the same client is known. `session`: the client's, on the
-    session protocol; several clients may be one caller."""
-    asker = 0 if session is None else id(session)
-    return caller.name, caller.kind, caller.parent_caller, digest, asker
+def call_key(caller: Caller, digest: str, session: ClientSession | None = None) -> CallKey:
+    """Return the key of identical calls of one client.
+
+    Args:
+        session: the session of the client, in the session protocol. Several clients may be one
+            caller.
+    """
+    session_id = 0 if session is None else id(session)
+    return caller.name, caller.kind, caller.parent_caller, digest, session_id
 
 
 class ApprovalEntry(msgspec.Struct, eq=False):
-    """A record, and what there is beside it for as long as the process lives."""
+    """A record, and its state in this process."""
 
     record: Approval
     written: str | None = None
-    """The state that is on disk. None: none is yet."""
+    """The state that is on disk. None: no state is on disk yet."""
     writing: bool = False
-    """A step is on its way to the disk."""
-    until: float = 0.0
-    """When it expires, on the clock that never goes back."""
+    """True while a step is being written."""
+    deadline: float = 0.0
+    """When it expires, on the monotonic clock."""
     timer: Any = None
     session: ClientSession | None = None
-    asker: ClientSession | None = None
-    """The session whose repeated call is this one. None: calls without a session."""
+    bound_session: ClientSession | None = None
+    """The session that may repeat the call. None: the call has no session."""
     url_offered: bool = False
-    asked_plainly: bool = False
-    """Whether its caller was told of it outside of a room, too, and comes for what it came to. Of
-    one from before a restart nobody knows: it may."""
-    told: bool = False
-    """Whether its caller was told the outcome. The record says so once that is written."""
-    live: bool = False
-    """Whether somebody has just approved it, and it is about to be dispatched."""
+    has_plain_caller: bool = False
+    """True if a caller outside of a topic was told of the approval and may fetch its outcome.
+    Always true for a record from before a restart, where this is unknown."""
+    is_delivered: bool = False
+    """True if the caller received the outcome. `Approval.collected` says so once that is
+    written."""
+    is_dispatching: bool = False
+    """True between the approval and the dispatch of the call."""
     call: Call | None = None
-    """The call that it is used for."""
-    early: tuple[Outcome | None, InterlockError | None] | None = None
-    heard_below: tuple[str, Outcome] | None = None
-    """What a gate below (its approval's id) let through while it was being asked about."""
+    """The call that uses the approval."""
+    early_outcome: tuple[Outcome | None, InterlockError | None] | None = None
+    """The end of a call that ended while its start was being written."""
+    child_outcome: tuple[str, Outcome] | None = None
+    """The id of an approval of a child gate, and its outcome, which arrived while that gate was
+    being asked."""
     on_written: list[Callable[[ApprovalEntry, WriteResult], None]] = []
-    waiters: list[Told] = []
-    """The identical calls of its caller that wait for what becomes of it."""
-    on_over: list[Told] = []
-    """Those who confirmed it."""
-    own: bool = False
-    """Whether its own caller brought the proof, and is told so."""
-    wrong: int = 0
-    """How many proofs of it did not count."""
+    waiters: list[OutcomeCallback] = []
+    """Identical calls of the caller that wait for the outcome."""
+    on_outcome: list[OutcomeCallback] = []
+    """Callbacks of whoever approved the call."""
+    is_confirmed_by_caller: bool = False
+    """True if the caller itself presented the proof, and receives the outcome as its response."""
+    invalid_proofs: int = 0
+    """How many invalid proofs were presented."""
 
 
-# -- A call that was let through here and stopped at a gate below: whether it may be sent there
-# again, to hear what became of it. Pure.
+# -- A call that was approved here and held by a child gate: may it be sent there again, to fetch
+# its outcome? Pure.
 #
-# It cannot be executed twice by that:
+# The call cannot be executed twice:
 #
-# - The call that was sent before was held below and not executed: the gate there said so, and no
-#   other answer sets `below`.
-# - That gate knows the identical call of the same caller. It answers with the pending approval,
-#   with the rejection, or with the outcome. It makes the call once, for a proof of its own only.
-#   A call that it has forgotten is held again.
-# - If there is no gate any more the call is made now, under the approval of here: for the first
-#   time, and the last, since its answer sets no `below`.
-# - Like the first time, `dispatching` is on disk before it leaves. A node that is killed after that
-#   comes back to `lost`, and asks no more.
+# - The child gate held the first call and did not execute it. The child gate said so, and no other
+#   response sets `below`.
+# - The child gate knows the identical call of the same caller. It responds with the pending
+# approval,   with the rejection, or with the outcome. It makes the call once, and only for a proof
+# of its own.
+#   It holds a call again that it no longer knows.
+# - If the child has no gate any more, the call is executed now, under the approval of this node:
+# for
+#   the first time, and the last, because its response sets no `below`.
+# - As with the first call, `dispatching` is on disk before the call leaves. A node that is killed
+# after
+#   that restarts with the state `lost`, and does not ask again.
 
 
-def may_ask_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
-    """`changed`: what is not as it was when a human said yes. What was said is good for as long as
-    the gate below waits, and never for longer than outcomes are kept (`keep`)."""
+def may_retry_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
+    """Return whether an approved call may be sent again to the child gate that held it.
+
+    An approval is valid for as long as the child gate waits, and never longer than outcomes are
+    stored.
+
+    Args:
+        changed: what changed since the approval.
+        keep: how long outcomes are stored, in seconds.
+    """
     return not changed and now < min(record.below_until, record.decided + keep)

@@ -1,11 +1,10 @@
-"""What a caller is told whose call waits for a human, and what the call came to, written into its
-record and told again from it. Pure.
+"""Responses to calls that wait for approval, and outcomes of approved calls in their records. Pure.
 
-A plain client gets a tool result that a model and its person understand. A client that can open a
-page for its user (`elicitation` by `url`) is given the address of this one approval instead.
+A plain client gets a tool result that a model and a person understand. A client that can open a
+page for its user (`elicitation` by `url`) gets the address of the approval instead.
 
-Three things can be known of a call that was let through: it was answered (`done`), it was never
-sent (`void`), or neither can be said (`lost`).
+An approved call ends in one of three states: an upstream answered it (`done`), it was never sent
+(`void`), or its outcome is unknown (`lost`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from interlock.trust.approvals.record import (
     DISPATCHING,
     DONE,
     LOST,
-    MOST_RESULT,
+    MAX_RESULT_BYTES,
     REFUSED,
     VERIFY,
     VOID,
@@ -56,52 +55,60 @@ from interlock.trust.approvals.record import (
 
 REQUIRED: Final = CONFIRMATION_REQUIRED.name
 COMPLETE_NOTICE: Final = "notifications/elicitation/complete"
-URL_FIRST: Final = -32042
-"""How a session server says that its user must go somewhere before it can begin."""
-INPUT: Final = "approval"
-"""The key of the one question in an `input_required` result."""
+URL_REQUIRED_CODE: Final = -32042
+"""The error code of the session protocol for a user who must open a page first."""
+INPUT_KEY: Final = "approval"
+"""The key of the one request in an `input_required` result."""
 
 
 class UrlElicitationRequiredError(UpstreamResponseError):
-    """The caller's user must open a page first."""
+    """An error that asks the user of the caller to open a page first."""
 
     def __init__(self, message: str, data: bytes) -> None:
-        super().__init__(URL_FIRST, message, Raw(data))
+        super().__init__(URL_REQUIRED_CODE, message, Raw(data))
         self.failure = CONFIRMATION_REQUIRED
 
 
-def opens_pages(client: Client) -> bool:
-    """Whether a client said that it can open an address for its user."""
-    able = capabilities_of(client.capabilities).get("elicitation")
-    return isinstance(able, dict) and "url" in able
+def can_open_urls(client: Client) -> bool:
+    """Return whether a client declared that it can open an address for its user."""
+    elicitation = capabilities_of(client.capabilities).get("elicitation")
+    return isinstance(elicitation, dict) and "url" in elicitation
 
 
 OPERATORS_ENROLLED: Final = "operators_enrolled"
-"""In a held result: False where no proof could count so far. Otherwise it is left out."""
-NOBODY_YET: Final = (
-    " Nobody can confirm calls at this node yet: its user enrols first, with "
+"""A member of the pending result: False while no proof could count. Otherwise it is left out."""
+NO_OPERATORS_TEXT: Final = (
+    " This node has no operators yet, so nobody can approve calls. Its user enrols first: "
     "`interlock keys new NAME`."
 )
 
 
-def sentence(approval: Approval, url: str | None, *, nobody: bool = False, until: str = "") -> str:
-    """What a model reads, and should tell its person. `nobody`: no proof could count so far."""
+def pending_text(
+    approval: Approval, url: str | None, *, has_operators: bool = True, until: str = ""
+) -> str:
+    """Return the text for the model, which should pass it on to its user.
+
+    Args:
+        has_operators: whether any proof could count.
+    """
     how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
-    who = "a human, with a key or passkey of their own," if approval.action == VERIFY else "a human"
+    who = "A person must approve it first"
+    if approval.action == VERIFY:
+        who = "A person must approve it first, with their own key or passkey"
     until = until or format_utc(approval.expires)
     rule = f" Rule: {' '.join(approval.rule.split())}." if approval.rule else ""
     reason = " ".join(approval.reason.split())
-    why = f" Why: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
+    why = f" Reason: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
     return (
-        f"{approval.tool} was not called: {who} must confirm it first.{why}{rule} Ask your user to "
-        f"decide {how} until {until}. You cannot confirm it yourself. Once "
-        "it is confirmed it is executed; make exactly the same call again to get its result. "
-        f"Approval: {approval.id}.{NOBODY_YET if nobody else ''}"
+        f"{approval.tool} was not called. {who}.{why}{rule} Ask your user to decide {how} until "
+        f"{until}. You cannot approve it yourself. The call runs once it is approved. Then make "
+        f"exactly the same call again to get its result. Approval: {approval.id}."
+        f"{'' if has_operators else NO_OPERATORS_TEXT}"
     )
 
 
-def held_result(approval: Approval, url: str | None, *, nobody: bool = False) -> Outcome:
-    """`confirmation_required`, as a tool result."""
+def pending_result(approval: Approval, url: str | None, *, has_operators: bool = True) -> Outcome:
+    """Return the tool result `confirmation_required` (MCP-AX §11.3)."""
     until = format_utc(approval.expires)
     content: dict[str, Any] = {
         "status": REQUIRED,
@@ -124,10 +131,11 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
         content["reason"] = approval.reason
     if url is not None:
         content["url"] = url
-    if nobody:
+    if not has_operators:
         content[OPERATORS_ENROLLED] = False
+    text = pending_text(approval, url, has_operators=has_operators, until=until)
     result = {
-        "content": [{"type": "text", "text": sentence(approval, url, nobody=nobody, until=until)}],
+        "content": [{"type": "text", "text": text}],
         "structuredContent": content,
         "isError": True,
         "_meta": {STATUS: REQUIRED},
@@ -135,8 +143,8 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
     return Outcome(encode_value(result), Era.SESSION)
 
 
-def page_question(approval: Approval, url: str) -> dict[str, Any]:
-    """The elicitation that opens the page of an approval."""
+def url_elicitation(approval: Approval, url: str) -> dict[str, Any]:
+    """Return the elicitation that opens the page of an approval."""
     return {
         "mode": "url",
         "elicitationId": approval.id,
@@ -146,43 +154,44 @@ def page_question(approval: Approval, url: str) -> dict[str, Any]:
 
 
 def url_error(approval: Approval, url: str) -> UrlElicitationRequiredError:
-    """For the session wire."""
-    data = {"elicitations": [page_question(approval, url)]}
-    return UrlElicitationRequiredError(sentence(approval, url), encode_value(data))
+    """Return the error of the session protocol that asks the client to open the page."""
+    data = {"elicitations": [url_elicitation(approval, url)]}
+    return UrlElicitationRequiredError(pending_text(approval, url), encode_value(data))
 
 
-def url_needed(approval: Approval, url: str, state: str) -> Outcome:
-    """For the stateless wire: the client opens the page, and makes its request again."""
-    question = encode_value(page_question(approval, url))
-    return Outcome(write_input_request({INPUT: (ELICITATION, question)}, state), Era.STATELESS)
+def url_input_request(approval: Approval, url: str, state: str) -> Outcome:
+    """Return the `input_required` result of the stateless protocol. The client opens the page and
+    makes its request again."""
+    request = encode_value(url_elicitation(approval, url))
+    return Outcome(write_input_request({INPUT_KEY: (ELICITATION, request)}, state), Era.STATELESS)
 
 
-def _action(call: Call) -> str | None:
-    """What the user did with the page, where the request brings that. None: it brings nothing."""
+def _read_action(call: Call) -> str | None:
+    """Return what the user did with the page. None: the request does not say."""
     raw = (call.extra_params or {}).get("inputResponses")
     if raw is None:
         return None
     try:
-        answer = decode_value(decode_members(raw)[INPUT])
+        response = decode_value(decode_members(raw)[INPUT_KEY])
     except (KeyError, ProtocolError):
         return None
-    return str(answer.get("action", "")) if isinstance(answer, dict) else ""
+    return str(response.get("action", "")) if isinstance(response, dict) else ""
 
 
-def accepted(call: Call) -> bool | None:
-    """Whether the user opened the page. None: the request does not say."""
-    action = _action(call)
+def is_accepted(call: Call) -> bool | None:
+    """Return whether the user opened the page. None: the request does not say."""
+    action = _read_action(call)
     return None if action is None else action == "accept"
 
 
-def declined(call: Call) -> bool:
-    """Whether the user refused explicitly. A user that only closed the question decided nothing."""
-    return _action(call) == "decline"
+def is_declined(call: Call) -> bool:
+    """Return whether the user declined explicitly. A user that only closed the dialog did not."""
+    return _read_action(call) == "decline"
 
 
-def state_of(call: Call, seals: StateSealer) -> SealedState | None:
-    """What its caller was given when it was asked to open the page for this very call, and brings
-    back. None: nothing of the kind."""
+def read_state(call: Call, seals: StateSealer) -> SealedState | None:
+    """Return the `requestState` that the caller got with the page address for this very call. None:
+    the call brings no such state."""
     raw = (call.extra_params or {}).get(REQUEST_STATE)
     try:
         state = None if raw is None else decode_value(raw)
@@ -192,10 +201,10 @@ def state_of(call: Call, seals: StateSealer) -> SealedState | None:
     return opened if opened is not None and opened.is_restart else None
 
 
-def named_approval(call: Call, seals: StateSealer) -> str:
-    """The id of the approval that the call brings back: in its `requestState`, its `_meta`, or as
-    an AQL confirmation token. Empty: none."""
-    state = state_of(call, seals)
+def read_approval_id(call: Call, seals: StateSealer) -> str:
+    """Return the approval id that the call names: in its `requestState`, its `_meta`, or as an AQL
+    confirmation token. Empty: none."""
+    state = read_state(call, seals)
     if state is not None:
         return state.handle
     if call.operation_request is not None:
@@ -204,14 +213,15 @@ def named_approval(call: Call, seals: StateSealer) -> str:
             return token.partition("_")[2]
     raw = None if call.meta is None else call.meta.get(APPROVAL)
     try:
-        named = None if raw is None else decode_value(raw)
+        value = None if raw is None else decode_value(raw)
     except InterlockError:
         return ""
-    return named if isinstance(named, str) else ""
+    return value if isinstance(value, str) else ""
 
 
-def needed_below(result: bytes | Raw) -> tuple[str, float] | None:
-    """The id of the approval that a node below demands, and until when (0: it does not say)."""
+def read_child_approval(result: bytes | Raw) -> tuple[str, float] | None:
+    """Return the id of the approval that a child node requires, and when it expires. None: the
+    result requires no approval. 0 as the time: the result does not say."""
     if STATUS.encode() not in bytes(result):
         return None
     try:
@@ -224,21 +234,21 @@ def needed_below(result: bytes | Raw) -> tuple[str, float] | None:
     id = content.get("confirmation_id") if isinstance(content, dict) else None
     if not isinstance(id, str) or not 1 <= len(id) <= 200:
         return None
-    return id, seconds_of(content.get("expires_at"))
+    return id, parse_time(content.get("expires_at"))
 
 
-def seconds_of(text: object) -> float:
-    """A moment that was written down, on the wall clock. 0: it is none."""
+def parse_time(text: object) -> float:
+    """Return the wall clock time of an ISO 8601 text in seconds. 0: the text is no time."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return 0.0
 
 
-# -- what a call came to, written down and told again
+# -- Outcomes in records
 
 
-def trouble_of(error: InterlockError) -> StoredError:
+def to_stored_error(error: InterlockError) -> StoredError:
     if isinstance(error, UpstreamResponseError):
         data = b"" if error.raw_data is None else bytes(error.raw_data)
         return StoredError(error.failure.name, error.message, error.code, data)
@@ -246,18 +256,23 @@ def trouble_of(error: InterlockError) -> StoredError:
     return StoredError(error.failure.name, error.message, None, data)
 
 
-def error_of(trouble: StoredError) -> InterlockError:
-    if trouble.code is not None:
-        data = Raw(trouble.data) if trouble.data else None
-        return UpstreamResponseError(trouble.code, trouble.message, data)
-    known: Any = decode_value(trouble.data) if trouble.data else None
-    return InterlockError(failure_by_name(trouble.failure), trouble.message, known)
+def from_stored_error(stored: StoredError) -> InterlockError:
+    if stored.code is not None:
+        raw_data = Raw(stored.data) if stored.data else None
+        return UpstreamResponseError(stored.code, stored.message, raw_data)
+    data: Any = decode_value(stored.data) if stored.data else None
+    return InterlockError(failure_by_name(stored.failure), stored.message, data)
 
 
-def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True) -> Outcome:
-    """The outcome of an earlier call, marked as that in its `_meta` and, for models and people, in
-    a text at the end of its content (`in_text`). A result whose `_meta` is no object stays as it
-    is."""
+def mark_as_earlier(outcome: Outcome, approval: Approval, *, in_text: bool = True) -> Outcome:
+    """Mark an outcome as the outcome of an earlier call.
+
+    The mark is in `_meta` and, for models and people, a text at the end of the content. A result
+    whose `_meta` is no object stays as it is.
+
+    Args:
+        in_text: whether to add the text.
+    """
     try:
         members = decode_members(outcome.result)
         meta = decode_members(members.get("_meta", Raw(b"{}")))
@@ -265,19 +280,19 @@ def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True
     except (ProtocolError, msgspec.DecodeError):
         return outcome
     if in_text and content is not None and APPROVAL not in meta:
-        text = {"type": "text", "text": _earlier(approval)}
+        text = {"type": "text", "text": _earlier_text(approval)}
         members["content"] = Raw(encode_value([*content, text]))
     meta[APPROVAL] = Raw(encode_value(approval.id))
-    # A node below that kept it knows better when that was.
+    # A child node that stored the outcome knows the time better.
     meta.setdefault(EXECUTED_AT, Raw(encode_value(format_utc(approval.ended))))
     members["_meta"] = Raw(encode_members(meta))
     result = encode_members(members)
     return Outcome(result, outcome.era, outcome.summary and summarize_result(result))
 
 
-def kept_at(result: bytes | Raw, approval: str) -> str:
-    """When the call was executed whose outcome was kept for this approval. Empty: the result is not
-    marked as one."""
+def read_executed_at(result: bytes | Raw, approval: str) -> str:
+    """Return when the call of this approval was executed. Empty: the result is not marked as the
+    outcome of an earlier call."""
     try:
         meta = decode_members(decode_members(result)["_meta"])
         if decode_value(meta[APPROVAL]) != approval:
@@ -287,7 +302,7 @@ def kept_at(result: bytes | Raw, approval: str) -> str:
         return ""
 
 
-def _earlier(approval: Approval) -> str:
+def _earlier_text(approval: Approval) -> str:
     by = f", approved by {approval.by}" if approval.by else ""
     return (
         f"This is the result of an earlier call, executed at {format_utc(approval.ended)}{by}. "
@@ -295,53 +310,64 @@ def _earlier(approval: Approval) -> str:
     )
 
 
-def outcome_of(approval: Approval) -> Outcome:
+def stored_outcome(approval: Approval) -> Outcome:
     raw = Raw(approval.result)
     return Outcome(approval.result, Era(approval.era), summarize_result(raw))
 
 
-# -- How an approval ends.
+# -- The final states of an approval
 
-_UNANSWERED: Final = frozenset(
+_UNKNOWN_OUTCOME: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
 )
-"""How a call that left fails without an answer of its upstream."""
-_NOT_NOW: Final = frozenset({TOO_BUSY, BUDGET_EXCEEDED})
-"""How a node below turns away who asks, before anything happens."""
-_MOST_NOTE: Final = 500
-_TOO_LONG: Final = encode_value(
-    {"content": [{"type": "text", "text": "It was executed. Its result was too long to be kept."}]}
+"""Failures of a dispatched call without a response of its upstream."""
+_TEMPORARY: Final = frozenset({TOO_BUSY, BUDGET_EXCEEDED})
+"""Failures by which a child node turns a request away before anything happens."""
+_MAX_NOTE_LENGTH: Final = 500
+_RESULT_TOO_LONG: Final = encode_value(
+    {
+        "content": [
+            {"type": "text", "text": "The call was executed. Its result is too long to store."}
+        ]
+    }
 )
 
 
 def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float) -> Approval:
-    """The record of a call that was answered. `collected`: whether its caller hears it now."""
-    word = TOOL_ERROR if outcome.summary is not None and outcome.summary.is_error else OK
-    below, until = needed_below(outcome.result) or ("", 0.0)
-    too_long = len(outcome.result) > MOST_RESULT
-    return record.step(
+    """Return the record of a call that its upstream answered.
+
+    Args:
+        collected: whether the caller receives the outcome now.
+    """
+    name = TOOL_ERROR if outcome.summary is not None and outcome.summary.is_error else OK
+    below, until = read_child_approval(outcome.result) or ("", 0.0)
+    too_long = len(outcome.result) > MAX_RESULT_BYTES
+    return record.with_state(
         DONE,
         ended=now,
-        outcome=REQUIRED if below else word,
-        result=_TOO_LONG if too_long else outcome.result,
+        outcome=REQUIRED if below else name,
+        result=_RESULT_TOO_LONG if too_long else outcome.result,
         era=(Era.SESSION if too_long else outcome.era).value,
-        # Another gate below is no end: the same call is answered with it until it is passed.
+        # A child gate that holds the call is no end: the same call is repeated until it passes.
         collected=collected and not below,
         below=below,
         below_until=until,
     )
 
 
-def after_below(record: Approval, outcome: Outcome, now: float) -> Approval:
-    """The record of a call that waited for a gate below, which was decided by now."""
-    if not _refused_below(outcome):
+def with_child_outcome(record: Approval, outcome: Outcome, now: float) -> Approval:
+    """Return the record of a call that waited for a child gate, after the decision there."""
+    if not _is_rejected_by_child(outcome):
         return with_outcome(record, outcome, False, now)
-    error = InterlockError(APPROVAL_REFUSED, f"{record.tool} was not called: it was refused below.")
-    return record.step(
+    error = InterlockError(
+        APPROVAL_REFUSED,
+        f"{record.tool} was not called: the approval was rejected at a child node.",
+    )
+    return record.with_state(
         DONE,
         ended=now,
         outcome=error.failure.name,
-        trouble=trouble_of(error),
+        trouble=to_stored_error(error),
         result=b"",
         below="",
         below_until=0.0,
@@ -349,8 +375,8 @@ def after_below(record: Approval, outcome: Outcome, now: float) -> Approval:
     )
 
 
-def _refused_below(outcome: Outcome) -> bool:
-    """Whether this is what a node says of a call that a human refused, and no result of a tool."""
+def _is_rejected_by_child(outcome: Outcome) -> bool:
+    """Return whether the outcome is a node's report of a rejected call, and no result of a tool."""
     try:
         members = decode_members(outcome.result)
         return "content" not in members and decode_value(members["status"]) == REFUSED
@@ -361,21 +387,26 @@ def _refused_below(outcome: Outcome) -> bool:
 def with_error(
     record: Approval, error: InterlockError, collected: bool, now: float, *, dispatched: bool
 ) -> Approval:
-    """The record of a call that failed. `dispatched`: whether the call left the node."""
+    """Return the record of a call that failed.
+
+    Args:
+        collected: whether the caller receives the error now.
+        dispatched: whether the call left the node.
+    """
     dispatched = dispatched and record.state == DISPATCHING
-    if record.below and _says_nothing(record, error, dispatched):
-        return record.step(DONE)
+    if record.below and _is_still_pending_below(record, error, dispatched):
+        return record.with_state(DONE)
     state, note = DONE, ""
     if not dispatched:
         state, note = VOID, f"It was not executed: {error.message}"
-    elif error.failure in _UNANSWERED:
-        state, note = LOST, f"Whether it was executed is not known: {error.message}"
-    return record.step(
+    elif error.failure in _UNKNOWN_OUTCOME:
+        state, note = LOST, f"The outcome is unknown: {error.message}"
+    return record.with_state(
         state,
         ended=now,
         outcome=error.failure.name,
-        trouble=trouble_of(error),
-        note=note[:_MOST_NOTE],
+        trouble=to_stored_error(error),
+        note=note[:_MAX_NOTE_LENGTH],
         collected=collected,
         result=b"",
         below="",
@@ -383,39 +414,39 @@ def with_error(
     )
 
 
-def _says_nothing(record: Approval, error: InterlockError, dispatched: bool) -> bool:
-    """Whether a call that waits at a gate below does so still, after somebody asked there and was
-    told this: the question did not get there, or the gate has no time for it, or the call that was
-    let through there is still under way."""
+def _is_still_pending_below(record: Approval, error: InterlockError, dispatched: bool) -> bool:
+    """Return whether a call still waits at a child gate after a request to that gate failed so: the
+    request did not arrive, or the gate is too busy, or the call that was approved there is still
+    under way."""
     if not isinstance(error, RelayedError):
         return not dispatched
     under_way = (error.data or {}).get("confirmation_id") == record.below
-    return error.failure in _NOT_NOW or (error.failure is DEADLINE_EXCEEDED and under_way)
+    return error.failure in _TEMPORARY or (error.failure is DEADLINE_EXCEEDED and under_way)
 
 
-def told(record: Approval) -> tuple[Outcome | None, InterlockError | None]:
-    """What there is to say about an approval that is over."""
+def read_outcome(record: Approval) -> tuple[Outcome | None, InterlockError | None]:
+    """Return the outcome or the error of an approval in a final state."""
     if record.result:
-        return outcome_of(record), None
+        return stored_outcome(record), None
     about = {"confirmation_id": record.id, "state": record.state}
     if record.trouble is not None:
-        return None, error_of(record.trouble)
+        return None, from_stored_error(record.trouble)
     if record.state == REFUSED:
         why = f": {record.note}" if record.note else "."
         return None, InterlockError(
-            APPROVAL_REFUSED, f"{record.tool} was not called: {record.by} refused it{why}", about
+            APPROVAL_REFUSED, f"{record.tool} was not called: {record.by} rejected it{why}", about
         )
     failure = UPSTREAM_LOST if record.state == LOST else CONFIRMATION_EXPIRED
     return None, InterlockError(failure, f"{record.tool}: {record.note}", about)
 
 
-def worth_telling(record: Approval) -> bool:
-    """Whether its caller, who asks once more, should hear of it before anything else happens."""
+def must_deliver(record: Approval) -> bool:
+    """Return whether a caller that repeats its call must receive this outcome first."""
     return record.state in (DONE, REFUSED, LOST) or record.trouble is not None
 
 
-def unwritten() -> InterlockError:
+def unrecordable_error() -> InterlockError:
     return InterlockError(
         UNRECORDABLE,
-        "The call was not made: its approval cannot be written down now. Try again later.",
+        "The call was not made: its approval cannot be written to disk. Try again later.",
     )

@@ -1,8 +1,8 @@
-"""The inbox as everybody sees it: what waits, and the ways to answer it.
+"""The approvals of a node: lists them, approves and rejects them.
 
-Confirming dispatches: a proof is checked, that is written down, and the call is made; what it comes
-to is the answer to whoever confirmed, and is kept for whoever asked. Only a proof confirms. To
-refuse is easier: nothing happens then.
+Approval dispatches the call: the proof is checked, the approval is written to disk, and the call is
+made. Whoever approves receives its outcome as the response; the outcome is stored for the caller.
+Only a proof approves a call. Rejection needs less, because then nothing is executed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from interlock.trust.approvals.downstream import (
     ChildPeer,
     ChildPendingCalls,
     ProofForwarder,
-    unknown,
+    unknown_approval,
 )
 from interlock.trust.approvals.gate import ApprovalGate, ApprovalInbox
-from interlock.trust.approvals.proofs import REFUSE, Proofs, ProofVerdict, invalid
+from interlock.trust.approvals.proofs import REFUSE, Proofs, ProofVerdict, invalid_proof
 from interlock.trust.approvals.record import (
     APPROVED,
     EXPIRED,
@@ -52,24 +52,24 @@ from interlock.trust.approvals.record import (
     VOID,
     Approval,
     ApprovalEntry,
-    revealed,
+    reveal_arguments,
     view,
 )
 from interlock.trust.approvals.store import RecordStore, WriteResult
 from interlock.trust.authorization import Authorizer
 
-_MOST_REASON = 500
-_MOST_NOTED = 20
-"""So many wrong proofs of one approval are recorded."""
+_MAX_REASON_LENGTH = 500
+_MAX_JOURNALED_PROOFS = 20
+"""How many invalid proofs of one approval are written to the journal."""
 _log = logging.getLogger("interlock.approvals")
 
 
 class Approvals:
-    """The one inbox of a node."""
+    """The approvals of a node."""
 
     def __init__(
         self,
-        keeper: RecordStore,
+        store: RecordStore,
         proofs: Proofs,
         *,
         settings: ApprovalsConfig,
@@ -84,15 +84,17 @@ class Approvals:
         children: Callable[[], Mapping[str, ChildPeer]] = dict,
         journals_digests: bool = True,
     ) -> None:
-        """`page`: the address under which people reach the approval page (`…/approvals`), if they
-        do. `children`: the nodes registered here, by the keys of their upstreams.
-        `journals_digests`: whether the journal has `args_sha256` of what is held."""
+        """Args:
+        page: returns the address of the approval page (`…/approvals`), if people can reach it.
+        children: returns the registered child nodes, by the keys of their upstreams.
+        journals_digests: whether the journal has the `args_sha256` of pending calls.
+        """
         self._proofs = proofs
         self._node_id = node_id
         self._authorizer = authorizer
         self._wall_clock = wall_clock
         self._inbox = ApprovalInbox(
-            keeper,
+            store,
             settings=settings,
             recorder=recorder,
             clock=clock,
@@ -100,110 +102,116 @@ class Approvals:
             call_later=call_later,
             journals_digests=journals_digests,
         )
-        self._below = ProofForwarder(children, self._upstream_of)
-        self._shown_below = ChildApprovals()
+        self._forwarder = ProofForwarder(children, self._find_upstream)
+        self._child_approvals = ChildApprovals()
         self.gate = ApprovalGate(
             self._inbox,
             node_id=node_id,
             authorizer=authorizer,
             page=page,
             seals=seals,
-            below=ChildPendingCalls(
+            child_calls=ChildPendingCalls(
                 self._inbox,
-                remember=self._below.remember,
-                show=self._show_below,
-                on_passed=self._over_below,
+                remember=self._forwarder.remember,
+                show=self._add_child_approval,
+                on_passed=self._remove_child_approval,
             ),
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # -- life
+    # -- Start and stop
 
     def load(self) -> None:
-        """Take up what an earlier process left. What cannot be read is said, and nothing of it
-        can be confirmed; new calls are then held as far as they can be written down."""
+        """Load the approvals of an earlier process.
+
+        If the store is unreadable, a warning is logged and its approvals cannot be approved. New
+        calls are held as long as they can be written.
+        """
         try:
             self._inbox.load()
         except InterlockError as error:
             _log.warning("%s", error.message)
-        self.policy_changed()
+        self.on_policy_changed()
 
-    def policy_changed(self) -> None:
-        """Calls are stopped by other rules now: what waits by the old ones waits in vain, since
-        nothing is let through by a policy that it was not stopped by. Whoever waits is told."""
+    def on_policy_changed(self) -> None:
+        """Make approvals void that an earlier policy held, and notify their callers. A policy only
+        approves calls that it held itself."""
         version = self._authorizer.policy.version
         for entry in self._inbox:
             if entry.record.state == PENDING and entry.record.policy != version:
-                self._outdated(entry)
+                self._void_outdated(entry)
 
-    def _outdated(self, entry: ApprovalEntry) -> None:
-        def written(entry: ApprovalEntry, kept: WriteResult) -> None:
-            if kept is WriteResult.WRITTEN:
-                self._outdated(entry)
+    def _void_outdated(self, entry: ApprovalEntry) -> None:
+        def on_written(entry: ApprovalEntry, result: WriteResult) -> None:
+            if result is WriteResult.WRITTEN:
+                self._void_outdated(entry)
 
         if entry.written is None:
-            entry.on_written.append(written)
+            entry.on_written.append(on_written)
         elif entry.record.state == PENDING and not entry.writing:
-            # One that somebody decides this very moment is looked at when it is dispatched.
-            note = "The policy changed since it was asked for. It was not executed."
+            # An entry that is being decided now is checked when it is dispatched.
+            note = "The policy changed after the call was made. It was not executed."
             self._inbox.end(entry, VOID, note=note)
 
-    def set_wait_times(self, seconds_of: Callable[[Call], float | None]) -> None:
-        """Calls of some operations wait for so long. None: as long as any other."""
-        self._inbox.seconds_of = seconds_of
+    def set_timeouts(self, find_timeout: Callable[[Call], float | None]) -> None:
+        """Set how long calls of some operations stay pending. None: as long as others."""
+        self._inbox.find_timeout = find_timeout
 
     def configure(self, settings: ApprovalsConfig) -> None:
         self._inbox.settings = settings
 
     def close(self) -> None:
-        """Write what is left. Waits for the disk: may be called on any thread."""
+        """Write the remaining steps. It blocks until the disk is done. Any thread may call it."""
         for task in list(self._tasks):
             task.get_loop().call_soon_threadsafe(task.cancel)
         self._inbox.close()
 
-    # -- what there is
+    # -- Lookup
 
-    def _upstream_of(self, id: str) -> str | None:
-        """Where the approval is that a call of ours came back with."""
-        return next((one.record.upstream for one in self._inbox if one.record.below == id), None)
+    def _find_upstream(self, id: str) -> str | None:
+        """Return the upstream at which a call of this node waits for this child approval."""
+        records = (entry.record for entry in self._inbox)
+        return next((record.upstream for record in records if record.below == id), None)
 
     def pending(self) -> list[Approval]:
-        """What waits here for a human, the oldest first."""
+        """Return the pending approvals of this node, the oldest first."""
         return [
-            one.record
-            for one in self._inbox
-            if one.record.waits and one.written is not None and not self._inbox.expired(one)
+            entry.record
+            for entry in self._inbox
+            if entry.record.is_pending
+            and entry.written is not None
+            and not self._inbox.is_expired(entry)
         ]
 
-    def pending_below(self) -> list[Approval]:
-        """What waits at the nodes below, as they said themselves (`at`)."""
-        return self._shown_below.pending(self._wall_clock())
+    def pending_at_children(self) -> list[Approval]:
+        """Return the pending approvals that child nodes reported (`at`)."""
+        return self._child_approvals.pending(self._wall_clock())
 
     def find(self, id: str) -> Approval | None:
-        """An approval of this node; else what a node below said of one of its own (`at`)."""
+        """Return an approval of this node, or one that a child node reported (`at`)."""
         entry = self._inbox.entries.get(id)
         if entry is None:
-            return self._shown_below.find(id, self._wall_clock())
+            return self._child_approvals.find(id, self._wall_clock())
         return None if entry.written is None else entry.record
 
-    def _show_below(self, approval: Approval) -> None:
-        # What names this node, or one of its approvals, is none of a node below.
-        own = (
+    def _add_child_approval(self, approval: Approval) -> None:
+        # An approval that names this node, or one of its approvals, is not an approval of a child.
+        is_local = (
             approval.audience == self._node_id() or self._inbox.entries.get(approval.id) is not None
         )
-        if not own and self._shown_below.add(approval):
-            self._inbox.tell_watchers(approval)
+        if not is_local and self._child_approvals.add(approval):
+            self._inbox.notify_watchers(approval)
 
-    def _over_below(self, id: str) -> None:
-        """It waits there no more."""
-        over = self._shown_below.over(id)
-        if over is not None:
-            self._inbox.tell_watchers(over)
+    def _remove_child_approval(self, id: str) -> None:
+        """Remove an approval of a child node that is no longer pending there."""
+        removed = self._child_approvals.remove(id)
+        if removed is not None:
+            self._inbox.notify_watchers(removed)
 
-    def recent(self, most: int = 50) -> list[Approval]:
-        """What is known, the newest first."""
-        known = [one.record for one in self._inbox if one.written is not None]
-        return sorted(known, key=lambda one: one.created, reverse=True)[:most]
+    def recent(self, limit: int = 50) -> list[Approval]:
+        """Return the approvals of this node, the newest first."""
+        records = [entry.record for entry in self._inbox if entry.written is not None]
+        return sorted(records, key=lambda record: record.created, reverse=True)[:limit]
 
     def watch(
         self,
@@ -211,34 +219,41 @@ class Approvals:
         states: Collection[str] = STATES,
         ids: Container[str] | None = None,
     ) -> Callable[[], None]:
-        """Hear of every approval that comes to one of these states, also of those at the nodes
-        below. `ids`: of these approvals only, looked at anew each time. Returns what ends that."""
+        """Call `callback` for each approval that enters one of the states, here or at a child node.
+
+        Args:
+            ids: only these approvals. Read at each change, so the container may change.
+
+        Returns a function that ends the watch.
+        """
         return self._inbox.watch(callback, states, ids)
 
-    def url_of(self, id: str) -> str | None:
-        """Where a human decides this one. None: there is no page that people could reach."""
-        return self.gate.url_of(id)
+    def approval_url(self, id: str) -> str | None:
+        """Return the address of the page of an approval. None: people cannot reach the page."""
+        return self.gate.approval_url(id)
 
     def view(self, approval: Approval) -> dict[str, Any]:
-        """What people may see of it, as plain data."""
-        return view(approval, url=self.url_of(approval.id))
+        """Return what people may see of an approval, as plain data."""
+        return view(approval, url=self.approval_url(approval.id))
 
     def reveal(self, id: str, to: str) -> Approval:
-        """A pending approval with the real values of its masked arguments. The journal says to whom
-        they were shown. Raises InterlockError."""
+        """Return a pending approval with the real values of its masked arguments.
+
+        The journal records to whom they were shown. Raises InterlockError.
+        """
         entry = self._inbox.entries.get(id)
-        if entry is None and self._shown_below.find(id, self._wall_clock()) is not None:
+        if entry is None and self._child_approvals.find(id, self._wall_clock()) is not None:
             raise InterlockError(
-                FORBIDDEN, "A node below holds this call: reveal its arguments at that node."
+                FORBIDDEN, "A child node holds this call. Reveal its arguments at that node."
             )
         if entry is None or entry.written is None:
-            raise unknown(id)
-        self._must_wait(entry)
+            raise unknown_approval(id)
+        self._check_pending(entry)
         if entry.record.masked:
-            self._inbox.note(entry.record, "revealed", f"to {to}")
-        return revealed(entry.record)
+            self._inbox.write_journal(entry.record, "revealed", f"to {to}")
+        return reveal_arguments(entry.record)
 
-    # -- answers
+    # -- Decisions
 
     async def confirm(
         self,
@@ -248,42 +263,42 @@ class Approvals:
         *,
         accept_masked: bool = True,
     ) -> Outcome:
-        """Decide by a proof. Returns what the call came to. Raises InterlockError.
+        """Approve or reject a call by a proof, and return its outcome. Raises InterlockError.
 
-        A proof may also say that the call is refused: then the result says `refused`.
+        A proof may also reject the call: then the result has the status `refused`.
 
         Args:
             id: the approval.
-            proof: a signature by somebody who may decide.
-            presented_by: who brought the proof.
-            accept_masked: whoever decides has seen the masked arguments, or approves without that.
-                False: a call with masked arguments is not approved.
+            proof: a signature by a trust anchor.
+            presented_by: the caller that presented the proof.
+            accept_masked: True if the approver has seen the masked arguments, or approves without
+                seeing them. False: a call with masked arguments is not approved.
         """
         if not accept_masked:
-            below = self._shown_below.find(id, self._wall_clock())
-            if below is not None and self._inbox.entries.get(id) is None and below.masked:
-                raise _masked(below)
+            child = self._child_approvals.find(id, self._wall_clock())
+            if child is not None and self._inbox.entries.get(id) is None and child.masked:
+                raise _masked_error(child)
         entry = self._inbox.entries.get(id)
         if entry is None or entry.written is None:
             try:
-                outcome = await self._below.confirm(id, proof)
+                outcome = await self._forwarder.confirm(id, proof)
             except InterlockError as error:
                 if error.failure in (ALREADY_DECIDED, CONFIRMATION_EXPIRED, UNKNOWN_APPROVAL):
-                    self._over_below(id)
+                    self._remove_child_approval(id)
                 raise
-            self._over_below(id)
-            await self.gate.below.answered(id, outcome)
+            self._remove_child_approval(id)
+            await self.gate.child_calls.on_child_outcome(id, outcome)
             return outcome
         verdict = await self._decide(entry, proof)
         if verdict.decision == REFUSE:
-            await self._refuse(entry, verdict.anchor, verdict.kind, verdict.reason, verdict.token)
-            said = {"status": REFUSED, "confirmation_id": id, "reason": verdict.reason}
-            return Outcome(encode_value(said), Era.SESSION)
+            await self._reject(entry, verdict.anchor, verdict.kind, verdict.reason, verdict.token)
+            response = {"status": REFUSED, "confirmation_id": id, "reason": verdict.reason}
+            return Outcome(encode_value(response), Era.SESSION)
         if entry.record.masked and not accept_masked:
-            raise _masked(entry.record)
+            raise _masked_error(entry.record)
         return await self._approve(entry, verdict, presented_by)
 
-    async def refuse(
+    async def reject(
         self,
         id: str,
         *,
@@ -292,46 +307,52 @@ class Approvals:
         presented_by: Caller | None = None,
         local: bool = False,
     ) -> Approval:
-        """Refuse a call: with a proof, as somebody who may see approvals, or as this machine's own
-        user (`local`). Raises InterlockError."""
+        """Reject a call. Raises InterlockError.
+
+        Args:
+            proof: a signature by a trust anchor. Not needed with one of the next two.
+            presented_by: a caller that may see approvals.
+            local: True for the node's own user on this machine.
+        """
         entry = self._inbox.entries.get(id)
-        if self._shown_below.find(id, self._wall_clock()) is not None and entry is None:
+        if self._child_approvals.find(id, self._wall_clock()) is not None and entry is None:
             raise InterlockError(
-                FORBIDDEN, "A node below holds this call: to refuse it here takes a proof."
+                FORBIDDEN, "A child node holds this call. To reject it here, a proof is required."
             )
         if entry is None or entry.written is None:
-            raise unknown(id)
-        reason = reason[:_MOST_REASON]
+            raise unknown_approval(id)
+        reason = reason[:_MAX_REASON_LENGTH]
         if proof is not None:
             verdict = await self._decide(entry, proof)
             if verdict.decision != REFUSE:
-                raise invalid("it approves, and the call is to be refused")
+                raise invalid_proof("it approves the call, but the request is to reject it")
             by, kind, token = verdict.anchor, verdict.kind, verdict.token
             reason = verdict.reason or reason
         elif local or (presented_by is not None and presented_by.can_view_approvals):
-            self._must_wait(entry)
+            self._check_pending(entry)
             by = presented_by.name if presented_by is not None else "local"
             kind, token = "local" if local else "caller", ""
         else:
             raise InterlockError(
-                FORBIDDEN, "To refuse takes a proof, or a token with `may: [approve]`."
+                FORBIDDEN, "To reject a call, a proof or a token with `may: [approve]` is required."
             )
-        await self._refuse(entry, by, kind, reason, token)
+        await self._reject(entry, by, kind, reason, token)
         return entry.record
 
     def confirm_call(self, call: Call) -> None:
-        """Answer a request `mcpax/confirm`. Raises InterlockError for one that cannot be read."""
+        """Handle a request `mcpax/confirm` (MCP-AX §11.3). Raises InterlockError for an invalid
+        one."""
         extra = call.extra_params or {}
-        id, proof = _text(extra, "confirmation_id"), _text(extra, "proof")
+        id, proof = _read_text(extra, "confirmation_id"), _read_text(extra, "proof")
         if not id:
             raise ProtocolError("`confirmation_id` is missing.", INVALID_PARAMS)
         if not proof:
-            raise invalid("there is none: a human's signature is needed")
-        task = asyncio.get_running_loop().create_task(self._answer(call, id, proof))
+            raise invalid_proof("the request has none, and a person's signature is required")
+        task = asyncio.get_running_loop().create_task(self._respond(call, id, proof))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, call: Call, id: str, proof: str) -> None:
+    async def _respond(self, call: Call, id: str, proof: str) -> None:
         over = self.gate.host.finish
         try:
             over(call, await self.confirm(id, proof, call.caller), None, OK)
@@ -340,43 +361,42 @@ class Approvals:
         except Exception as bug:
             over(call, None, internal_error(call, bug))
 
-    # -- deciding
+    # -- Internals
 
-    def _must_wait(self, entry: ApprovalEntry) -> None:
-        """Raises InterlockError unless it can be decided now."""
+    def _check_pending(self, entry: ApprovalEntry) -> None:
+        """Raise InterlockError unless the approval can be decided now."""
         record = entry.record
         if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
-            if self._inbox.expired(entry):
+            if self._inbox.is_expired(entry):
                 self._inbox.expire(entry)
-                raise _expired(record)
+                raise _expired_error(record)
             if record.state == PENDING:
                 return
         if record.state in (EXPIRED, VOID):
-            raise _expired(record)
-        now = f"it is {record.state}"
+            raise _expired_error(record)
+        state = f"it is {record.state}"
         if record.state == PENDING:
-            now = "that is being written down"
+            state = "the decision is being written"
         raise InterlockError(
             ALREADY_DECIDED,
-            f"This call has been decided already: {now}.",
+            f"This call has been decided already: {state}.",
             {"confirmation_id": record.id, "state": record.state},
         )
 
     async def _decide(self, entry: ApprovalEntry, proof: str) -> ProofVerdict:
-        """The one place where a proof is believed, whichever way it came in. Raises
-        InterlockError."""
-        self._must_wait(entry)
+        """Check a proof. All proofs pass here, however they arrived. Raises InterlockError."""
+        self._check_pending(entry)
         record = entry.record
         try:
             verdict = await self._proofs.judge(record, proof, self._wall_clock)
         except InterlockError as error:
-            # Anybody can send what is no proof: the journal must not be filled with it.
-            entry.wrong += 1
-            if entry.wrong <= _MOST_NOTED:
-                self._inbox.note(record, error.failure.name, error.message)
+            # Anyone can send invalid proofs: they must not fill the journal.
+            entry.invalid_proofs += 1
+            if entry.invalid_proofs <= _MAX_JOURNALED_PROOFS:
+                self._inbox.write_journal(record, error.failure.name, error.message)
             raise
-        # Somebody else may have decided while it was looked at.
-        self._must_wait(entry)
+        # Another decision may have come in during the check.
+        self._check_pending(entry)
         return verdict
 
     async def _approve(
@@ -384,73 +404,76 @@ class Approvals:
     ) -> Outcome:
         if faults.ARMED:
             faults.reach("confirm.checked")
-        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-        def tell(outcome: Outcome | None, error: InterlockError | None) -> None:
-            if over.done():
+        def on_outcome(outcome: Outcome | None, error: InterlockError | None) -> None:
+            if response.done():
                 return
             if error is not None:
-                over.set_exception(error)
+                response.set_exception(error)
             elif outcome is not None:
-                over.set_result(outcome)
+                response.set_result(outcome)
 
-        def written(kept: WriteResult) -> None:
-            if kept is not WriteResult.WRITTEN:
-                tell(None, _why_not(kept, entry.record))
+        def on_saved(result: WriteResult) -> None:
+            if result is not WriteResult.WRITTEN:
+                on_outcome(None, _write_error(result, entry.record))
                 return
             if faults.ARMED:
                 faults.reach("confirm.approved")
-            entry.live = True
-            entry.on_over.append(tell)
-            entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
-            # Nothing that goes wrong here may strand it: it is approved, and somebody waits.
+            entry.is_dispatching = True
+            entry.on_outcome.append(on_outcome)
+            entry.is_confirmed_by_caller = presented_by is not None and _is_same_caller(
+                presented_by, entry.record.caller
+            )
+            # No error here may lose the call: it is approved, and its approver waits.
             try:
                 if entry.url_offered:
-                    self.gate.decided(entry)
+                    self.gate.notify_client(entry)
             except Exception:
-                _log.exception("the client of approval %s could not be told", entry.record.id)
+                _log.exception("approval %s: its client could not be notified", entry.record.id)
             try:
                 self.gate.dispatch(entry)
             except Exception as bug:
-                _log.exception("the call of approval %s could not be made", entry.record.id)
-                self._could_not_be_made(entry, bug)
+                _log.exception("approval %s: its call could not be made", entry.record.id)
+                self._end_failed(entry, bug)
 
-        record = entry.record.step(
+        record = entry.record.with_state(
             APPROVED, decided=self._wall_clock(), by=verdict.anchor, proof=verdict.kind
         )
         token = (verdict.anchor, verdict.token) if verdict.token else None
-        self._inbox.step(entry, record, written, token=token)
-        return await over
+        self._inbox.save(entry, record, on_saved, token=token)
+        return await response
 
-    def _could_not_be_made(self, entry: ApprovalEntry, bug: Exception) -> None:
-        """Whoever confirmed it is told. What is on its way to the disk goes on from there."""
+    def _end_failed(self, entry: ApprovalEntry, bug: Exception) -> None:
+        """End an approval whose call could not be made, and notify its approver. A step that is
+        being written continues."""
         if entry.record.state == APPROVED and not entry.writing:
-            entry.call, entry.live = None, False
+            entry.call, entry.is_dispatching = None, False
             self._inbox.end(
                 entry,
                 VOID,
                 outcome=INTERNAL.name,
-                note=f"It was not executed: the node failed ({type(bug).__name__}).",
+                note=f"It was not executed, because of an internal error ({type(bug).__name__}).",
             )
 
-    async def _refuse(
+    async def _reject(
         self, entry: ApprovalEntry, by: str, kind: str, reason: str, token: str
     ) -> None:
         if faults.ARMED:
             faults.reach("refuse.checked")
-        over: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
+        saved: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         now = self._wall_clock()
 
-        def written(kept: WriteResult) -> None:
-            if kept is WriteResult.WRITTEN and faults.ARMED:
+        def on_saved(result: WriteResult) -> None:
+            if result is WriteResult.WRITTEN and faults.ARMED:
                 faults.reach("refuse.written")
-            if not over.done():
-                over.set_result(kept)
+            if not saved.done():
+                saved.set_result(result)
 
         self._inbox.end(
             entry,
             REFUSED,
-            written,
+            on_saved,
             token=(by, token) if token else None,
             decided=now,
             by=by,
@@ -458,36 +481,44 @@ class Approvals:
             note=reason,
             outcome=REFUSED,
         )
-        kept = await over
-        if kept is not WriteResult.WRITTEN:
-            raise _why_not(kept, entry.record)
+        result = await saved
+        if result is not WriteResult.WRITTEN:
+            raise _write_error(result, entry.record)
 
 
-def _same(one: Caller, other: Caller) -> bool:
-    return (one.name, one.kind, one.parent_caller) == (other.name, other.kind, other.parent_caller)
-
-
-def _why_not(kept: WriteResult, record: Approval) -> InterlockError:
-    about = {"confirmation_id": record.id, "state": record.state}
-    if kept is WriteResult.USED:
-        return InterlockError(PROOF_INVALID, "This one-time token has been used.", about)
-    if kept is WriteResult.TAKEN:
-        return InterlockError(ALREADY_DECIDED, "Somebody else decided this call.", about)
-    return InterlockError(
-        UNRECORDABLE, "The decision cannot be written down now, and counts for nothing.", about
+def _is_same_caller(first: Caller, second: Caller) -> bool:
+    return (first.name, first.kind, first.parent_caller) == (
+        second.name,
+        second.kind,
+        second.parent_caller,
     )
 
 
-def _masked(record: Approval) -> InterlockError:
+def _write_error(result: WriteResult, record: Approval) -> InterlockError:
+    about = {"confirmation_id": record.id, "state": record.state}
+    if result is WriteResult.USED:
+        return InterlockError(PROOF_INVALID, "This one-time token has been used already.", about)
+    if result is WriteResult.TAKEN:
+        return InterlockError(
+            ALREADY_DECIDED, "This call has been decided by another process.", about
+        )
+    return InterlockError(
+        UNRECORDABLE,
+        "The decision does not count, because it cannot be written to disk. Try again later.",
+        about,
+    )
+
+
+def _masked_error(record: Approval) -> InterlockError:
     return InterlockError(
         MASKED_ARGUMENTS,
-        f"Nothing was decided: masked arguments ({len(record.masked)}). Reveal them, or state that "
-        "you approve the call without seeing them (`accept_masked`).",
+        f"Not approved: {len(record.masked)} arguments are masked. Reveal them, or state that you "
+        "approve the call without seeing them (`accept_masked`).",
         {"confirmation_id": record.id, "masked": list(record.masked)},
     )
 
 
-def _expired(record: Approval) -> InterlockError:
+def _expired_error(record: Approval) -> InterlockError:
     note = record.note or "Nobody decided in time."
     return InterlockError(
         CONFIRMATION_EXPIRED,
@@ -496,7 +527,7 @@ def _expired(record: Approval) -> InterlockError:
     )
 
 
-def _text(members: Mapping[str, Any], key: str) -> str:
+def _read_text(members: Mapping[str, Any], key: str) -> str:
     raw = members.get(key)
     value = None if raw is None else decode_value(raw)
     if value is not None and not isinstance(value, str):

@@ -1,9 +1,9 @@
-"""Approvals on disk: one SQLite file, one thread that writes, every commit through to the platter.
+"""Storage of approvals: one SQLite file, one writer thread, each commit synced to disk.
 
-A record is written before anybody is told of it. The thread commits all that came in while it was
-busy in one go, so that many approvals cost few waits for the disk. A step is only written from the
-state in which the record was last seen: whoever comes second, in this process or in another, is
-told that it is taken.
+A record is on disk before its caller is notified. The thread commits all steps that arrived during
+the previous commit together, so that many approvals need few disk syncs. A step is only written if
+the record is still in the state in which it was last seen: a second writer, in this process or
+another, gets `TAKEN`.
 """
 
 from __future__ import annotations
@@ -28,51 +28,56 @@ from interlock.core.state.row_ownership import RowOwner
 from interlock.errors import InterlockError
 from interlock.trust.approvals.record import Approval
 
-# -- What approvals ask of a store.
+# -- The store protocol
 
 
 class WriteResult(Enum):
-    """What became of a record that was to be written."""
+    """The result of writing a record."""
 
     WRITTEN = "written"
-    """It is on the disk, and stays there through a power cut."""
+    """The record is on disk, and survives a power cut."""
     TAKEN = "taken"
-    """It was no longer in the state that it was thought to be in: nothing was written."""
+    """The record was no longer in the expected state. Nothing was written."""
     USED = "used"
-    """The one-time token was used before: nothing was written."""
+    """The one-time token was used before. Nothing was written."""
     FAILED = "failed"
-    """It could not be written."""
+    """The record could not be written."""
 
 
 class RecordStore(Protocol):
-    """A durable store of approvals. `write` and `forget` return at once."""
+    """A durable store of approvals. `write` and `remove` return at once."""
 
     def load(self) -> list[Approval]:
-        """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
+        """Return all records that no other process owns, the oldest first.
+
+        It blocks. Raises InterlockError.
+        """
         ...
 
     def write(
         self,
         approval: Approval,
         before: str | None,
-        then: Callable[[WriteResult], None],
+        on_written: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
-        """Write a record whose last written state was `before` (None: it is new).
+        """Write a record.
 
-        `token`: an anchor and the id of its one-time token, used from now on and for good. `then`
-        is told on the event loop.
+        Args:
+            before: the last written state of the record. None: the record is new.
+            on_written: called on the event loop with the result.
+            token: an anchor and the id of its one-time token, which this step uses up.
         """
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """Nobody asks for these any more."""
+    def remove(self, ids: Iterable[str]) -> None:
+        """Delete records."""
 
     def close(self) -> None:
-        """Write what is left, and stop."""
+        """Write the remaining steps, and stop."""
 
 
-# -- The store of a node.
+# -- The store of a node
 
 
 def open_store(
@@ -82,7 +87,11 @@ def open_store(
     *,
     deliver: Callable[[Callable[[], None]], object],
 ) -> RecordStore:
-    """The store that the config asks for. `deliver` runs something on the event loop."""
+    """Return the store of the config.
+
+    Args:
+        deliver: runs a function on the event loop.
+    """
     return ApprovalStore(state_dir(config, environ, base_dir) / "approvals.db", deliver=deliver)
 
 
@@ -114,176 +123,181 @@ _decode = msgspec.msgpack.Decoder(Approval).decode
 
 
 class _Step(NamedTuple):
-    """One thing to be written."""
+    """A step to be written."""
 
     approval: Approval
     before: str | None
-    then: Callable[[WriteResult], None]
+    on_written: Callable[[WriteResult], None]
     token: tuple[str, str] | None
 
 
 class ApprovalStore:
-    """The file at `path`. It is made when it is first used."""
+    """The store in the file at `path`, which is created when it is first used."""
 
     def __init__(self, path: Path, *, deliver: Callable[[Callable[[], None]], object]) -> None:
-        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        """Args:
+        deliver: runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+        """
         self.path = path
         self._deliver = deliver
-        self._keeper = RowOwner(path)
+        self._row_owner = RowOwner(path)
         self._connection: sqlite3.Connection | None = None
-        self._using = threading.Lock()
-        """Held by whoever uses the connection."""
-        self._wanted = threading.Condition()
+        self._connection_lock = threading.Lock()
+        """Held while the connection is used."""
+        self._queue_changed = threading.Condition()
         self._steps: list[_Step] = []
-        self._forgotten: list[str] = []
+        self._removed_ids: list[str] = []
         self._thread: threading.Thread | None = None
         self._closed = False
-        self.reason = ""
-        """Why it cannot be written at the moment. Empty: it can."""
+        self.problem = ""
+        """Why the store cannot be written now. Empty: it can."""
         self.commits = 0
 
-    # -- on the event loop
+    # -- On the event loop
 
     def load(self) -> list[Approval]:
-        """All that nobody else looks after, which is this store's from now on, the oldest first."""
+        """Return all records that no other process owns, the oldest first. They belong to this
+        store from now on."""
         if not self.path.exists():
             return []
         try:
-            with self._using:
-                file = self._opened()
+            with self._connection_lock:
+                file = self._connect()
                 file.execute("BEGIN IMMEDIATE")
                 try:
-                    rows = self._keeper.take_over(file, "approval")
+                    rows = self._row_owner.take_over(file, "approval")
                     file.execute("COMMIT")
                 except BaseException:
                     file.execute("ROLLBACK")
                     raise
         except (sqlite3.Error, OSError) as error:
-            self._let_go()
-            raise self._trouble(error) from error
-        found = []
+            self._disconnect()
+            raise self._store_error(error) from error
+        records = []
         for id, raw in rows:
             try:
-                found.append(_decode(raw))
-            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-                _log.warning("the approval %.40s in %s cannot be read: %s", id, self.path, wrong)
-        return sorted(found, key=lambda one: one.created)
+                records.append(_decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _log.warning("approval %.40s in %s: cannot be read: %s", id, self.path, error)
+        return sorted(records, key=lambda record: record.created)
 
     def write(
         self,
         approval: Approval,
         before: str | None,
-        then: Callable[[WriteResult], None],
+        on_written: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
-        with self._wanted:
+        with self._queue_changed:
             if not self._closed:
-                self._steps.append(_Step(approval, before, then, token))
+                self._steps.append(_Step(approval, before, on_written, token))
                 if self._thread is None:
                     self._start()
-                self._wanted.notify()
+                self._queue_changed.notify()
                 return
-        self._deliver(lambda: then(WriteResult.FAILED))
+        self._deliver(lambda: on_written(WriteResult.FAILED))
 
-    def forget(self, ids: Iterable[str]) -> None:
-        with self._wanted:
+    def remove(self, ids: Iterable[str]) -> None:
+        with self._queue_changed:
             if not self._closed:
-                self._forgotten += ids
+                self._removed_ids += ids
                 if self._thread is None:
                     self._start()
-                self._wanted.notify()
+                self._queue_changed.notify()
 
     def close(self) -> None:
-        """Write what is left, and stop. Waits for the disk."""
-        with self._wanted:
+        """Write the remaining steps, and stop. It blocks until the disk is done."""
+        with self._queue_changed:
             self._closed = True
-            self._wanted.notify()
+            self._queue_changed.notify()
         if self._thread is not None:
             self._thread.join()
-        with self._using:
-            self._let_go()
-        self._keeper.close()
+        with self._connection_lock:
+            self._disconnect()
+        self._row_owner.close()
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="approvals", daemon=True)
         self._thread.start()
 
-    # -- on the thread that writes
+    # -- On the writer thread
 
     def _run(self) -> None:
         while True:
-            with self._wanted:
-                self._wanted.wait_for(lambda: self._steps or self._forgotten or self._closed)
+            with self._queue_changed:
+                self._queue_changed.wait_for(
+                    lambda: self._steps or self._removed_ids or self._closed
+                )
                 steps, self._steps = self._steps, []
-                forgotten, self._forgotten = self._forgotten, []
-                if not steps and not forgotten:
+                removed_ids, self._removed_ids = self._removed_ids, []
+                if not steps and not removed_ids:
                     return
-            became = self._commit(steps, forgotten)
+            results = self._commit(steps, removed_ids)
             if steps:
-                self._tell(steps, became)
+                self._report(steps, results)
 
-    def _tell(self, steps: list[_Step], became: list[WriteResult]) -> None:
-        def tell() -> None:
-            for step, what in zip(steps, became, strict=True):
+    def _report(self, steps: list[_Step], results: list[WriteResult]) -> None:
+        def report() -> None:
+            for step, result in zip(steps, results, strict=True):
                 try:
-                    step.then(what)
+                    step.on_written(result)
                 except Exception:
-                    # What one of them raises is no other's misfortune.
-                    _log.exception("what waited for approval %s failed", step.approval.id)
+                    # A failing callback does not affect the others.
+                    _log.exception("approval %s: a callback failed", step.approval.id)
 
         try:
-            self._deliver(tell)
+            self._deliver(report)
         except RuntimeError:
-            # The loop has ended, and with it everybody who waited.
-            _log.debug("nobody waits for %d approvals any more", len(steps))
+            # The event loop has ended, and with it all waiting calls.
+            _log.debug("%d written approvals: no event loop to report to", len(steps))
         except Exception:
-            _log.exception("%d that waited for approvals could not be told", len(steps))
+            _log.exception("%d written approvals could not be reported", len(steps))
 
-    def _commit(self, steps: list[_Step], forgotten: list[str]) -> list[WriteResult]:
-        with self._using:
+    def _commit(self, steps: list[_Step], removed_ids: list[str]) -> list[WriteResult]:
+        with self._connection_lock:
             try:
-                file = self._opened()
+                file = self._connect()
                 file.execute("BEGIN IMMEDIATE")
-                became = [self._put(file, step) for step in steps]
+                results = [self._put(file, step) for step in steps]
                 file.executemany(
                     "DELETE FROM approval WHERE id = ? AND keeper = ?",
-                    [(id, self._keeper.name) for id in forgotten],
+                    [(id, self._row_owner.name) for id in removed_ids],
                 )
                 if faults.ARMED:
                     faults.reach("store.committing")
                 file.execute("COMMIT")
             except Exception as error:
-                # A connection that failed is not trusted again; closing it rolls back as well.
-                # Whatever it is: the thread outlives it, or nobody would ever be told anything.
-                self._let_go()
-                self._failed(error)
+                # A failed connection is not used again; closing it also rolls back. The thread must
+                # survive every exception, or no call would be notified any more.
+                self._disconnect()
+                self._on_failure(error)
                 return [WriteResult.FAILED] * len(steps)
         self.commits += 1
-        if self.reason:
-            self.reason = ""
-            _log.info("The approvals %s are written again.", self.path)
-        return became
+        if self.problem:
+            self.problem = ""
+            _log.info("approvals %s: can be written again", self.path)
+        return results
 
     def _put(self, file: sqlite3.Connection, step: _Step) -> WriteResult:
-        one = step.approval
+        approval = step.approval
         try:
-            record = _encode(one)
+            record = _encode(approval)
         except (ValueError, TypeError, OverflowError, RecursionError):
-            # Its own fault: the others of this commit are written.
-            _log.exception("approval %s cannot be written down", one.id)
+            # The other records of this commit are written.
+            _log.exception("approval %s: cannot be encoded", approval.id)
             return WriteResult.FAILED
         if step.before is None:
             file.execute(
                 "INSERT INTO approval VALUES (?, ?, ?, ?)",
-                (one.id, one.state, self._keeper.name, record),
+                (approval.id, approval.state, self._row_owner.name, record),
             )
             return WriteResult.WRITTEN
-        here = file.execute(
+        row = file.execute(
             "SELECT 1 FROM approval WHERE id = ? AND state = ? AND keeper = ?",
-            (one.id, step.before, self._keeper.name),
+            (approval.id, step.before, self._row_owner.name),
         ).fetchone()
-        if here is None:
+        if row is None:
             return WriteResult.TAKEN
         if step.token is not None:
             anchor, token = step.token
@@ -292,15 +306,15 @@ class ApprovalStore:
                 return WriteResult.USED
         file.execute(
             "UPDATE approval SET state = ?, record = ? WHERE id = ?",
-            (one.state, record, one.id),
+            (approval.state, record, approval.id),
         )
         return WriteResult.WRITTEN
 
-    # -- the file, for whoever has `_using`
+    # -- The file. The caller holds `_connection_lock`.
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._keeper.be_alive()
+            self._row_owner.be_alive()
             make_private(self.path)
             file = sqlite3.connect(
                 self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
@@ -317,27 +331,27 @@ class ApprovalStore:
         try:
             file.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as busy:
-            # Another node opens it this very moment. It is the same file in either mode.
+            # Another node opens the file now. It is the same file in either mode.
             _log.debug("%s is not in WAL mode yet: %s", self.path, busy)
-        # What is told to somebody must outlive a power cut.
+        # What a caller was told must survive a power cut.
         file.execute("PRAGMA synchronous = FULL")
-        # Arguments that are no longer needed are not left lying in free pages.
+        # Arguments that are no longer needed must not remain in free pages.
         file.execute("PRAGMA secure_delete = ON")
         file.execute("BEGIN IMMEDIATE")
         _KIND.prepare(file, self.path)
         file.execute("COMMIT")
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    def _failed(self, error: Exception) -> None:
-        known, self.reason = self.reason, self._trouble(error).message
-        if known != self.reason:
-            _log.warning("%s Calls that need an approval are refused until then.", self.reason)
+    def _on_failure(self, error: Exception) -> None:
+        before, self.problem = self.problem, self._store_error(error).message
+        if before != self.problem:
+            _log.warning("%s Calls that need approval are rejected until then.", self.problem)
 
-    def _trouble(self, error: Exception) -> InterlockError:
+    def _store_error(self, error: Exception) -> InterlockError:
         if isinstance(error, InterlockError):
             return error
         return InterlockError(

@@ -1,8 +1,9 @@
-"""Approvals over HTTP: the page for people, and the same as JSON for approval services.
+"""Approvals over HTTP: the approval page for people, and JSON for approval services.
 
-Whoever has the unguessable id of an approval may see that one. The list and the values of masked
-arguments are for operators. Only a proof decides, wherever the request comes from, and the proof is
-not checked here. The one exception is refusing, which the node's own user may without.
+Anyone who has the unguessable id of an approval may see that approval. The list of approvals and
+the values of masked arguments are for operators. Only a proof decides, wherever the request comes
+from; the proof is verified elsewhere. One exception: the node's own user may reject a call without
+a proof.
 """
 
 from __future__ import annotations
@@ -54,42 +55,43 @@ from interlock.errors import (
 from interlock.primitives.rate_limits import KeyedWindows
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.approvals.page import PAGE, SECURITY, page_files
-from interlock.trust.approvals.record import NOT_SHOWN, REFUSED, Approval, view
+from interlock.trust.approvals.record import ARGUMENTS_REMOVED, REFUSED, Approval, view
 
-# -- An approval as people and approval services see it, and what this face asks of the node.
+# -- An approval for people and approval services, and what this app needs of the node.
 #
-# Numbers stand as they came: the page shows text that the node wrote, since a browser that parsed
-# the arguments could round them.
+# Numbers are sent as text that the node wrote, because a browser that parsed the arguments could
+# round them.
 
 PASSED_ON: Final = "passed_on"
-_MOST_LISTED: Final = 1_000
+_MAX_LISTED_LENGTH: Final = 1_000
 """Bytes of arguments, and characters of a description, that a list shows of one approval."""
-_MOST_TEXT: Final = 80
-"""Characters of one text in arguments that are cut."""
-_UNDECIDED: Final = (ALREADY_DECIDED, MASKED_ARGUMENTS, PROOF_INVALID, UNKNOWN_APPROVAL)
-"""What is wrong with a proof. Other errors may be what the call itself came to."""
+_MAX_TEXT_LENGTH: Final = 80
+"""Characters of one text in shortened arguments."""
+_PROOF_FAILURES: Final = (ALREADY_DECIDED, MASKED_ARGUMENTS, PROOF_INVALID, UNKNOWN_APPROVAL)
+"""Failures of a proof. Other errors may be the outcome of the call itself."""
 
 
 class ApprovalsBackend(Protocol):
-    """What the node knows of approvals."""
+    """The approvals of the node."""
 
     def pending(self) -> Sequence[Approval]: ...
 
-    def pending_below(self) -> Sequence[Approval]: ...
+    def pending_at_children(self) -> Sequence[Approval]: ...
 
     def find(self, id: str) -> Approval | None: ...
 
     async def confirm(
         self, id: str, proof: str, presented_by: Caller | None, *, accept_masked: bool
     ) -> Outcome:
-        """Raises InterlockError: the proof was no good, or what the call came to."""
+        """Raises InterlockError when the proof is invalid, or the error that the call ended
+        with."""
         ...
 
     def reveal(self, id: str, to: str) -> Approval:
         """Raises InterlockError."""
         ...
 
-    async def refuse(
+    async def reject(
         self,
         id: str,
         *,
@@ -108,128 +110,138 @@ class ApprovalsBackend(Protocol):
 
 
 class OperatorService(Protocol):
-    """Where operators enrol, and show who they are."""
+    """Enrolment and sign-in of operators."""
 
-    def question(self) -> dict[str, str]:
-        """What an operator signs to be let in: `nonce` and `aud`."""
+    def new_challenge(self) -> dict[str, str]:
+        """Return what an operator signs to sign in: `nonce` and `aud`."""
         ...
 
-    async def admit(self, nonce: str, proof: str) -> str:
-        """A session for whoever answered. Raises InterlockError."""
+    async def sign_in(self, nonce: str, proof: str) -> str:
+        """Return a new session for the operator who signed the challenge. Raises InterlockError."""
         ...
 
-    def known(self, session: str) -> str:
-        """Whose session it is. Raises InterlockError."""
+    def session_operator(self, session: str) -> str:
+        """Return the name of the operator of a session. Raises InterlockError."""
         ...
 
-    def left(self, session: str) -> float:
-        """For how many seconds a session is still good."""
+    def session_seconds(self, session: str) -> float:
+        """Return for how many seconds a session is still valid."""
         ...
 
-    async def enrol(self, asked: bytes) -> dict[str, str]:
-        """Enrol what a browser sent with a code; returns the operator's `name`, and the id under
-        which the enrolment is `pending` where an operator has to confirm it. Raises
-        InterlockError."""
+    async def enrol(self, request: bytes) -> dict[str, str]:
+        """Enrol the key or passkey that a browser sent with a code.
+
+        Returns the operator's `name`, and in `pending` the id of the enrolment if an operator has
+        to confirm it. Raises InterlockError.
+        """
         ...
 
     async def enrolments(self) -> dict[str, Any]:
-        """Who the operators are, and what of enrolments is pending. Raises InterlockError."""
+        """Return the operators and the pending enrolments. Raises InterlockError."""
         ...
 
     async def admit_enrolment(self, id: str, entry: str, proof: str) -> str:
-        """Enrol what is pending; returns the operator's name. Raises InterlockError."""
+        """Enrol what is pending, and return the name of the operator. Raises InterlockError."""
         ...
 
-    async def refuse_enrolment(self, id: str) -> None:
+    async def reject_enrolment(self, id: str) -> None:
         """Raises InterlockError."""
         ...
 
 
-def seen(
+def to_json(
     approval: Approval, now: float, outcome: Outcome | None = None, *, revealed: bool = False
 ) -> dict[str, Any]:
-    """One approval. `outcome`: what its call came to, for the one who confirmed it. `revealed`:
-    whether it has the real values of what is masked otherwise."""
-    shown = view(approval)
-    kept = approval.shown != NOT_SHOWN
-    shown |= {
-        "arguments_text": msgspec.json.format(approval.shown, indent=2).decode() if kept else "",
-        **_times(approval, now),
+    """Return an approval as JSON for the page.
+
+    Args:
+        outcome: the outcome of the call, for the operator who approved it.
+        revealed: whether `approval` has the real values of masked arguments.
+    """
+    fields = view(approval)
+    has_arguments = approval.shown != ARGUMENTS_REMOVED
+    text = msgspec.json.format(approval.shown, indent=2).decode() if has_arguments else ""
+    fields |= {
+        "arguments_text": text,
+        **_time_fields(approval, now),
         "revealed": revealed,
         "contract": approval.contract,
         "policy": approval.policy,
     }
     if approval.meta_shown:
-        shown["meta_text"] = msgspec.json.format(approval.meta_shown, indent=2).decode()
+        fields["meta_text"] = msgspec.json.format(approval.meta_shown, indent=2).decode()
     if outcome is not None:
-        shown["result"] = Raw(outcome.result)
-        shown["result_text"] = msgspec.json.format(bytes(outcome.result), indent=2).decode()
-    return shown
+        fields["result"] = Raw(outcome.result)
+        fields["result_text"] = msgspec.json.format(bytes(outcome.result), indent=2).decode()
+    return fields
 
 
-def _times(approval: Approval, now: float) -> dict[str, Any]:
+def _time_fields(approval: Approval, now: float) -> dict[str, Any]:
     return {
         "mask": MASK,
         "now": now,
         "created": approval.created,
         "expires": approval.expires,
         "decided": approval.decided,
-        "seconds_left": max(0.0, approval.expires - now) if approval.waits else 0.0,
+        "seconds_left": max(0.0, approval.expires - now) if approval.is_pending else 0.0,
         "seconds_whole": approval.expires - approval.created,
     }
 
 
-def summed_up(approval: Approval, now: float) -> dict[str, Any]:
-    """One of many: long arguments are cut, as `arguments_cut` says. Nobody decides by this."""
-    long = len(approval.shown) + len(approval.meta_shown)
-    if long <= _MOST_LISTED and len(approval.description) <= _MOST_LISTED:
-        return {**seen(approval, now), "arguments_cut": False}
-    cut = long > _MOST_LISTED
+def to_summary(approval: Approval, now: float) -> dict[str, Any]:
+    """Return an approval for a list. Long arguments are shortened, as `arguments_cut` says; nobody
+    decides by them."""
+    size = len(approval.shown) + len(approval.meta_shown)
+    if size <= _MAX_LISTED_LENGTH and len(approval.description) <= _MAX_LISTED_LENGTH:
+        return {**to_json(approval, now), "arguments_cut": False}
+    cut = size > _MAX_LISTED_LENGTH
     brief = msgspec.structs.replace(
         approval,
-        shown=NOT_SHOWN if cut else approval.shown,
+        shown=ARGUMENTS_REMOVED if cut else approval.shown,
         meta_shown=b"" if cut else approval.meta_shown,
-        description=approval.description[:_MOST_LISTED],
+        description=approval.description[:_MAX_LISTED_LENGTH],
     )
-    shown = {**seen(brief, now), "arguments_cut": cut}
+    fields = {**to_json(brief, now), "arguments_cut": cut}
     if cut:
-        shown["arguments_text"] = _shortened(approval.shown)
-    return shown
+        fields["arguments_text"] = _shorten(approval.shown)
+    return fields
 
 
-def _shortened(arguments: bytes) -> str:
-    """The beginning of long arguments: as JSON with the beginning of each long text, so that a
-    short path behind a long content is in it; where that is too long as well, just the beginning.
+def _shorten(arguments: bytes) -> str:
+    """Return the beginning of long arguments.
+
+    It is JSON with the beginning of each long text, so that a short path behind a long text is
+    shown. If that is too long as well, it is the beginning of the bytes.
     """
-    # Not msgspec: it makes a float of a very large number.
-    text = json.dumps(_with_short_texts(json.loads(arguments)), ensure_ascii=False)
-    if len(text) <= _MOST_LISTED:
+    # Not msgspec: it converts a very large integer to a float.
+    text = json.dumps(_shorten_texts(json.loads(arguments)), ensure_ascii=False)
+    if len(text) <= _MAX_LISTED_LENGTH:
         return text
-    return f"{arguments[:_MOST_LISTED].decode('utf-8', 'ignore')}…"
+    return f"{arguments[:_MAX_LISTED_LENGTH].decode('utf-8', 'ignore')}…"
 
 
-def _with_short_texts(value: Any) -> Any:
+def _shorten_texts(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}…"
+        return value if len(value) <= _MAX_TEXT_LENGTH else f"{value[:_MAX_TEXT_LENGTH]}…"
     if isinstance(value, dict):
-        return {name: _with_short_texts(one) for name, one in value.items()}
+        return {name: _shorten_texts(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_with_short_texts(one) for one in value]
+        return [_shorten_texts(item) for item in value]
     return value
 
 
-def waiting(approvals: ApprovalsBackend) -> list[Approval]:
-    """All that wait, here and as far as is known below, the oldest first."""
-    found = [*approvals.pending(), *approvals.pending_below()]
-    return sorted(found, key=lambda one: one.created)
+def all_pending(approvals: ApprovalsBackend) -> list[Approval]:
+    """Return the pending approvals of this node and its children, the oldest first."""
+    pending = [*approvals.pending(), *approvals.pending_at_children()]
+    return sorted(pending, key=lambda approval: approval.created)
 
 
-def listed(found: Sequence[Approval], now: float) -> dict[str, Any]:
-    """The same as people see them."""
-    return {"approvals": [summed_up(one, now) for one in found]}
+def to_list(approvals: Sequence[Approval], now: float) -> dict[str, Any]:
+    """Return approvals as a JSON list."""
+    return {"approvals": [to_summary(approval, now) for approval in approvals]}
 
 
-async def decided(
+async def confirm(
     approvals: ApprovalsBackend,
     id: str,
     proof: str,
@@ -237,66 +249,69 @@ async def decided(
     *,
     accept_masked: bool,
 ) -> dict[str, Any]:
-    """What became of an approval by this proof. Raises InterlockError when it decided nothing."""
-    outcome, trouble = None, None
+    """Confirm an approval by a proof and return it as JSON. Raises InterlockError when the proof
+    does not count."""
+    outcome, call_error = None, None
     before = approvals.find(id)
     try:
         outcome = await approvals.confirm(id, proof, None, accept_masked=accept_masked)
     except InterlockError as error:
-        if error.failure in _UNDECIDED:
+        if error.failure in _PROOF_FAILURES:
             raise
-        trouble = error
+        call_error = error
     approval = approvals.find(id)
     if approval is None and outcome is not None:
-        # A node below holds it, and was given the proof.
+        # A child node holds the approval, and received the proof.
         if before is not None:
-            return {**seen(before, wall_clock(), outcome), "state": PASSED_ON, "seconds_left": 0.0}
+            fields = to_json(before, wall_clock(), outcome)
+            return {**fields, "state": PASSED_ON, "seconds_left": 0.0}
         return {"id": id, "state": PASSED_ON, "result": Raw(outcome.result)}
     if approval is None or not approval.decided:
-        raise trouble or InterlockError(UNKNOWN_APPROVAL, "The approval is not known any more.")
+        raise call_error or InterlockError(UNKNOWN_APPROVAL, "The approval is no longer known.")
     if approval.state == REFUSED:
-        return seen(approval, wall_clock())
-    shown = seen(approval, wall_clock(), outcome)
-    if trouble is not None:
-        shown["error"] = {"name": trouble.failure.name, "message": trouble.message}
-    return shown
+        return to_json(approval, wall_clock())
+    fields = to_json(approval, wall_clock(), outcome)
+    if call_error is not None:
+        fields["error"] = {"name": call_error.failure.name, "message": call_error.message}
+    return fields
 
 
 BASE: Final = "/approvals"
 OPERATORS: Final = "operators"
 LOCAL: Final = "interlock.local"
-"""Set in the scope of what comes by the Unix socket of the node's own user."""
+"""Set in the scope of a request by the Unix socket of the node's own user."""
 
-_MOST_BODY: Final = 64 * 1024
-_MOST_STREAMS: Final = 200
-_PING: Final = 15.0
-_TRIES: Final = 10
-_TRIES_WITHIN: Final = 60.0
-_TRIED_IN_VAIN: Final = (PROOF_INVALID, FORBIDDEN, UNKNOWN_APPROVAL)
-_LIST_HOLDS: Final = 1.0
-"""For so many seconds a list is told as it was made, if the same still wait."""
+_MAX_BODY_BYTES: Final = 64 * 1024
+_MAX_STREAMS: Final = 200
+_PING_SECONDS: Final = 15.0
+_MAX_FAILURES: Final = 10
+_FAILURE_WINDOW_SECONDS: Final = 60.0
+_GUESS_FAILURES: Final = (PROOF_INVALID, FORBIDDEN, UNKNOWN_APPROVAL)
+"""Failures that count as a wrong guess."""
+_LIST_CACHE_SECONDS: Final = 1.0
+"""How long an encoded list is reused while the same approvals are pending."""
 T = TypeVar("T")
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A proof; or, from the node's own user, a refusal without one."""
+    """A proof, or a rejection without a proof by the node's own user."""
 
     proof: str | None = None
     refuse: bool = False
     reason: str = ""
     accept_masked: bool = False
-    """Whoever approves has revealed the masked arguments, or approves without seeing them."""
+    """True if the operator has revealed the masked arguments, or approves without seeing them."""
 
 
 class SessionAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The signed answer of an operator who wants to see what waits."""
+    """The signed challenge of an operator who signs in."""
 
     nonce: str
     proof: str
 
 
 class EnrolmentDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An operator's answer about an enrolment that is pending."""
+    """An operator's decision about a pending enrolment."""
 
     id: str
     entry: str = ""
@@ -305,234 +320,248 @@ class EnrolmentDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ApprovalsApp:
-    """Everything under /approvals."""
+    """The ASGI app of all paths under /approvals."""
 
     def __init__(
         self,
         *,
         approvals: ApprovalsBackend,
-        desk: OperatorService,
+        operators: OperatorService,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
-        refused: Callable[[Call, InterlockError], None],
+        on_rejected: Callable[[Call, InterlockError], None],
         origins: Callable[[], Collection[str]],
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`desk`: where operators enrol and show who they are. `refused` records who was turned
-        away. `origins`: where people reach the page, the best first."""
+        """Args:
+        operators: enrolment and sign-in of operators.
+        on_rejected: journals a request that was rejected.
+        origins: returns the origins of the page, the preferred one first.
+        """
         self._guard = guard
         self._approvals = approvals
-        self._desk = desk
+        self._operators = operators
         self._authenticate = authenticate
-        self._refused = refused
+        self._on_rejected = on_rejected
         self._origins = origins
         self._now = wall_clock
-        self._failures: KeyedWindows[str] = KeyedWindows(_TRIES, _TRIES_WITHIN, clock)
+        self._failures: KeyedWindows[str] = KeyedWindows(
+            _MAX_FAILURES, _FAILURE_WINDOW_SECONDS, clock
+        )
         self._files = page_files()
         self._streams: dict[EventStream, str | None] = {}
-        """Who listens: the name of a caller, or None where that is not what lets it listen."""
-        self._listed: tuple[tuple[str, ...], float, bytes] = ((), -math.inf, b"")
-        self._deciding: set[asyncio.Task[dict[str, Any]]] = set()
+        """The open event streams, each with the name of its caller. None: the right to read it does
+        not depend on a caller."""
+        self._list_cache: tuple[tuple[str, ...], float, bytes] = ((), -math.inf, b"")
+        """The ids of the list, the time of its encoding, and its JSON."""
+        self._decisions: set[asyncio.Task[dict[str, Any]]] = set()
         self._closed = False
 
     def close(self) -> None:
-        """Let those go who listen: the node stops."""
+        """End all event streams: the node stops."""
         self._closed = True
         for stream in self._streams:
             stream.wake()
 
     def wake_streams(self) -> None:
-        """Somebody was enrolled or removed: who listens is looked at anew."""
+        """Make event streams check again whether their readers are operators."""
         for stream in self._streams:
             stream.wake()
 
     def retain_only(self, callers: Container[str]) -> None:
-        """Only these callers are known any more: nothing more is told to others."""
+        """End the event streams of all callers that are not in `callers`."""
         for stream, name in self._streams.items():
             if name is not None and name not in callers:
                 stream.end()
 
     async def local(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The same for the node's own user, who came by a socket that nobody else can open."""
+        """Serve a request of the node's own user, by a socket that no other user can open."""
         await self({**scope, LOCAL: True}, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path != BASE and not path.startswith(f"{BASE}/"):
-            await self._json(send, 404, "not_found", "There is nothing here.")
+            await self._send_error(send, 404, "not_found", "No such path.")
             return
         try:
-            self._guarded(scope)
+            self._check_origin(scope)
             await self._serve(scope, receive, send, path.removeprefix(BASE))
         except InterlockError as error:
-            await self._say(send, error)
+            await self._send_interlock_error(send, error)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         name, _, more = path.removeprefix("/").partition("/")
         posted = scope["method"] == "POST"
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            await self._json(send, 405, "method_not_allowed", "Use GET or POST.")
+            await self._send_error(send, 405, "method_not_allowed", "Use GET or POST.")
         elif name == "page":
-            await self._file(scope, send, more)
+            await self._send_file(scope, send, more)
         elif not posted and not more and name != "session" and _wants_page(scope):
-            await self._page(scope, send, path)
+            await self._send_page(scope, send, path)
         elif name == "enrol" and posted and not more:
             await self._enrol(scope, receive, send)
         elif name == OPERATORS and not more:
-            await self._operators(scope, receive, send, posted)
+            await self._serve_operators(scope, receive, send, posted)
         elif name == "session" and not more:
-            await self._session(scope, receive, send, posted)
+            await self._serve_session(scope, receive, send, posted)
         elif not name and not posted:
-            await self._list(scope, send)
+            await self._send_list(scope, send)
         elif name == "events" and not more and not posted:
-            await self._follow_all(scope, receive, send)
+            await self._stream_list(scope, receive, send)
         elif more == "events" and not posted:
-            await self._follow(self._find(name), receive, send)
+            await self._stream_approval(self._find(name), receive, send)
         elif more == "revealed" and not posted:
-            await self._reveal(scope, send, name)
+            await self._send_revealed(scope, send, name)
         elif more:
-            await self._json(send, 404, "not_found", "There is nothing here.")
+            await self._send_error(send, 404, "not_found", "No such path.")
         elif posted:
             await self._decide(scope, receive, send, name)
         else:
-            await respond_json(send, 200, self._seen(self._find(name)), SECURITY)
+            await respond_json(send, 200, self._to_json(self._find(name)), SECURITY)
 
-    # -- who may come
+    # -- Access
 
-    def _guarded(self, scope: Scope) -> None:
-        """Raises InterlockError for a request that another page, or another name, made."""
+    def _check_origin(self, scope: Scope) -> None:
+        """Reject a request that a page of another origin made, or by another host name. Raises
+        InterlockError."""
         if LOCAL in scope:
             return
         fields = dict(scope["headers"])
         host, origin = fields.get(b"host", b""), fields.get(b"origin")
         name = host.decode("latin-1").strip().lower()
-        known = {urlsplit(one).netloc for one in self._origins()}
-        refusal = None if name in known else self._guard.refusal(host, None)
-        if origin is not None and not self._own(
-            origin.decode("latin-1"), None if name in known else name
+        is_page_host = name in {urlsplit(page).netloc for page in self._origins()}
+        rejection = None if is_page_host else self._guard.refusal(host, None)
+        if origin is not None and not self._is_own_origin(
+            origin.decode("latin-1"), None if is_page_host else name
         ):
-            refusal = "Pages of another origin may not decide."
-        # Browsers say where a request comes from; one that a link or a bookmark made is fine.
+            rejection = "Pages of another origin may not use the approval page."
+        # Browsers say where a request comes from. A link or a bookmark to the page is fine.
         elif fields.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none") and (
             scope["method"] == "POST" or fields.get(b"sec-fetch-mode") != b"navigate"
         ):
-            refusal = "Pages of another origin may not look."
-        if refusal is not None:
-            error = InterlockError(FOREIGN_ORIGIN, refusal)
-            self._refused(self._call(scope), error)
+            rejection = "Pages of another origin may not read the approval page."
+        if rejection is not None:
+            error = InterlockError(FOREIGN_ORIGIN, rejection)
+            self._on_rejected(self._call(scope), error)
             raise error
 
-    def _own(self, origin: str, host: str | None) -> bool:
-        """Whether it is a page of this node; `host`: one more name by which the page was asked
-        for, where nobody said what its address is."""
+    def _is_own_origin(self, origin: str, host: str | None) -> bool:
+        """Return whether an origin is a page of this node.
+
+        Args:
+            host: the host name of the request, where the config names no address of the page.
+        """
         if origin in self._origins():
             return True
         return host is not None and origin.lower() in (f"http://{host}", f"https://{host}")
 
-    async def _operator(self, scope: Scope) -> Caller:
-        """Who may see all that waits. Raises InterlockError."""
-        session = _session_of(scope)
+    async def _check_operator(self, scope: Scope) -> Caller:
+        """Return the caller who may see all pending approvals. Raises InterlockError."""
+        session = _read_session(scope)
         if session is not None:
-            return Caller(self._desk.known(session), can_view_approvals=True)
-        caller = await self._caller(scope)
+            return Caller(self._operators.session_operator(session), can_view_approvals=True)
+        caller = await self._authenticate_caller(scope)
         if LOCAL in scope or caller.can_view_approvals:
             return caller
         error = InterlockError(
             FORBIDDEN,
-            f"{caller.name} may not see what waits: `may: [approve]` lets a token, and on the "
-            "node's machine `interlock approvals` shows it.",
+            f"{caller.name} may not see pending approvals. A token needs `may: [approve]`. On the "
+            "machine of the node, use `interlock approvals`.",
         )
-        self._refused(self._call(scope), error)
+        self._on_rejected(self._call(scope), error)
         raise error
 
-    async def _caller(self, scope: Scope) -> Caller:
+    async def _authenticate_caller(self, scope: Scope) -> Caller:
         call = self._call(scope)
         try:
             return await caller_of(call, self._authenticate)
         except InterlockError as error:
-            self._refused(call, error)
+            self._on_rejected(call, error)
             raise
 
     @staticmethod
     def _call(scope: Scope) -> Call:
         return call_of(scope, "approvals", peer=LOCAL_PEER if LOCAL in scope else None)
 
-    async def _tried(self, scope: Scope, key: str, attempt: Awaitable[T]) -> T:
-        """What an attempt comes to. One that is good always counts: whoever guesses keeps nobody
-        else out. Too many bad ones are not even told what was wrong. Raises InterlockError."""
+    async def _limit_failures(self, scope: Scope, key: str, attempt: Awaitable[T]) -> T:
+        """Return the result of an attempt, and limit wrong guesses.
+
+        A correct attempt always counts, so guessing locks nobody out. After too many wrong guesses
+        the reason is not reported. Raises InterlockError.
+        """
         try:
             return await attempt
         except InterlockError as error:
-            # The node's own user cannot be locked out by anybody.
-            if error.failure in _TRIED_IN_VAIN and LOCAL not in scope:
+            # The node's own user is never limited.
+            if error.failure in _GUESS_FAILURES and LOCAL not in scope:
                 key = f"{key} of {peer_name(scope.get('client'))}"
-                self._paced(key)
+                self._check_failures(key)
                 self._failures.add(key)
             raise
 
-    def _paced(self, key: str) -> None:
+    def _check_failures(self, key: str) -> None:
         wait = self._failures.wait_seconds(key)
         if wait > 0:
             raise InterlockError(
                 TOO_BUSY,
-                f"Too many attempts went wrong: try again in {math.ceil(wait)} s.",
+                f"Too many failed attempts. Try again in {math.ceil(wait)} s.",
                 data={"retry_after_ms": math.ceil(wait * 1000)},
             )
 
-    # -- what is shown
+    # -- Reading
 
     def _find(self, id: str) -> Approval:
         approval = self._approvals.find(id)
         if approval is None:
             raise InterlockError(
                 UNKNOWN_APPROVAL,
-                "No approval with this id is known: it was decided long ago, or never was.",
+                "No approval with this id is known. It was decided long ago, or the id is wrong.",
             )
         return approval
 
-    def _seen(self, approval: Approval) -> dict[str, Any]:
-        return seen(approval, self._now())
+    def _to_json(self, approval: Approval) -> dict[str, Any]:
+        return to_json(approval, self._now())
 
-    async def _reveal(self, scope: Scope, send: Send, id: str) -> None:
+    async def _send_revealed(self, scope: Scope, send: Send, id: str) -> None:
         """Show an operator the real values of masked arguments."""
-        who = await self._operator(scope)
-        approval = self._approvals.reveal(id, "local" if LOCAL in scope else who.name)
-        await respond_json(send, 200, seen(approval, self._now(), revealed=True), SECURITY)
+        operator = await self._check_operator(scope)
+        approval = self._approvals.reveal(id, "local" if LOCAL in scope else operator.name)
+        await respond_json(send, 200, to_json(approval, self._now(), revealed=True), SECURITY)
 
-    async def _list(self, scope: Scope, send: Send) -> None:
-        await self._operator(scope)
-        await respond(send, 200, self._list_as_json(waiting(self._approvals)), JSON, SECURITY)
+    async def _send_list(self, scope: Scope, send: Send) -> None:
+        await self._check_operator(scope)
+        await respond(send, 200, self._encode_list(all_pending(self._approvals)), JSON, SECURITY)
 
-    def _list_as_json(self, found: list[Approval]) -> bytes:
-        """What waits. Made once for all who listen."""
-        ids, now = tuple(one.id for one in found), self._now()
-        known, made, told = self._listed
-        if ids != known or not 0.0 <= now - made < _LIST_HOLDS:
-            told = encode_value(listed(found, now))
-            self._listed = (ids, now, told)
-        return told
+    def _encode_list(self, approvals: list[Approval]) -> bytes:
+        """Return the list as JSON, encoded once for all readers."""
+        ids, now = tuple(approval.id for approval in approvals), self._now()
+        cached_ids, encoded_at, encoded = self._list_cache
+        if ids != cached_ids or not 0.0 <= now - encoded_at < _LIST_CACHE_SECONDS:
+            encoded = encode_value(to_list(approvals, now))
+            self._list_cache = (ids, now, encoded)
+        return encoded
 
-    async def _page(self, scope: Scope, send: Send, path: str) -> None:
+    async def _send_page(self, scope: Scope, send: Send, path: str) -> None:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         name, _, port = host.rpartition(":")
         if path == "":
             await respond(send, 307, b"", b"text/plain", [(b"location", b"approvals/"), *SECURITY])
         elif name in ("127.0.0.1", "[::1]") and host not in {
-            urlsplit(one).netloc for one in self._origins()
+            urlsplit(origin).netloc for origin in self._origins()
         }:
-            # Keys and passkeys belong to one name of the machine, and passkeys never to a number.
-            # The path is decoded: quoted again, no line break of it ends up in a header.
-            where = f"{scope.get('scheme', 'http')}://localhost:{port}{BASE}{quote(path)}"
-            fields = [(b"location", where.encode()), *SECURITY]
+            # Browsers bind keys and passkeys to a host name, and passkeys never to an address. The
+            # path is decoded, so it is quoted again: no line break of it reaches a header.
+            location = f"{scope.get('scheme', 'http')}://localhost:{port}{BASE}{quote(path)}"
+            fields = [(b"location", location.encode()), *SECURITY]
             await respond(send, 307, b"", b"text/plain", fields)
         else:
-            await self._file(scope, send, PAGE)
+            await self._send_file(scope, send, PAGE)
 
-    async def _file(self, scope: Scope, send: Send, name: str) -> None:
+    async def _send_file(self, scope: Scope, send: Send, name: str) -> None:
         file = self._files.get(name)
         if file is None:
-            await self._json(send, 404, "not_found", "There is nothing here.")
+            await self._send_error(send, 404, "not_found", "No such path.")
             return
         fields = [*SECURITY, (b"vary", b"accept-encoding, accept")]
         body = file.body
@@ -541,91 +570,108 @@ class ApprovalsApp:
             fields.append((b"content-encoding", b"gzip"))
         await respond(send, 200, body, file.content_type, fields)
 
-    # -- what changes
+    # -- Event streams
 
-    async def _follow(self, approval: Approval, receive: Receive, send: Send) -> None:
-        def tell() -> Told:
-            now = self._approvals.find(approval.id)
-            if now is None:
+    async def _stream_approval(self, approval: Approval, receive: Receive, send: Send) -> None:
+        def read_state() -> Told:
+            current = self._approvals.find(approval.id)
+            if current is None:
                 return None, bytes, True
-            shown = now
-            return now.state, lambda: encode_value(self._seen(shown)), self._closed or now.over
+            shown = current
+            is_last = self._closed or current.is_final
+            return current.state, lambda: encode_value(self._to_json(shown)), is_last
 
-        await self._stream("approval", tell, receive, send, only=approval.id)
+        await self._stream("approval", read_state, receive, send, approval_id=approval.id)
 
-    async def _follow_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = await self._operator(scope)
-        session = _session_of(scope)
+    async def _stream_list(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = await self._check_operator(scope)
+        session = _read_session(scope)
 
-        def tell() -> Told:
-            found = waiting(self._approvals)
-            ids = tuple(one.id for one in found)
-            return ids, lambda: self._list_as_json(found), self._closed
+        def read_state() -> Told:
+            pending = all_pending(self._approvals)
+            ids = tuple(approval.id for approval in pending)
+            return ids, lambda: self._encode_list(pending), self._closed
 
-        async def may() -> bool:
+        async def is_allowed() -> bool:
             try:
-                await self._operator(scope)
+                await self._check_operator(scope)
             except InterlockError:
                 return False
             return True
 
-        left = None
+        seconds = None
         if session is not None:
-            left = self._desk.left(session)
+            seconds = self._operators.session_seconds(session)
         elif caller.expires_at is not None:
-            left = caller.expires_at - self._now()
-        # A session of the page and the node's own user do not go by the name of a caller.
+            seconds = caller.expires_at - self._now()
+        # A session of the page, and the node's own user, do not depend on a caller's name.
         name = None if session is not None or LOCAL in scope else caller.name
-        await self._stream("approvals", tell, receive, send, may=may, whose=name, left=left)
+        await self._stream(
+            "approvals",
+            read_state,
+            receive,
+            send,
+            is_allowed=is_allowed,
+            caller_name=name,
+            seconds=seconds,
+        )
 
     async def _stream(
         self,
         event: str,
-        tell: Callable[[], Told],
+        read_state: Callable[[], Told],
         receive: Receive,
         send: Send,
-        only: str | None = None,
-        may: Callable[[], Awaitable[bool]] | None = None,
-        whose: str | None = None,
-        left: float | None = None,
+        approval_id: str | None = None,
+        is_allowed: Callable[[], Awaitable[bool]] | None = None,
+        caller_name: str | None = None,
+        seconds: float | None = None,
     ) -> None:
-        """`only`: the approval that it is about. `may`: asked whenever there may be something to
-        tell. `whose`: the caller who listens. `left`: for how many seconds that one may."""
-        if len(self._streams) >= _MOST_STREAMS:
-            raise InterlockError(TOO_BUSY, "Too many listen already; try again later.")
-        stream = EventStream(receive, send)
-        self._streams[stream] = whose
-        ending = None
-        if left is not None:
-            loop = asyncio.get_running_loop()
-            ending = loop.call_later(max(0.0, left), stream.end)
+        """Send an event stream.
 
-        stop = self._approvals.watch(lambda _: stream.wake(), ids=None if only is None else (only,))
+        Args:
+            read_state: returns what to send.
+            approval_id: the approval that the stream is about. None: all.
+            is_allowed: called before each event: whether the reader may still see it.
+            caller_name: the caller that reads the stream.
+            seconds: for how long the reader is allowed.
+        """
+        if len(self._streams) >= _MAX_STREAMS:
+            raise InterlockError(TOO_BUSY, "Too many event streams are open. Try again later.")
+        stream = EventStream(receive, send)
+        self._streams[stream] = caller_name
+        end_timer = None
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            end_timer = loop.call_later(max(0.0, seconds), stream.end)
+
+        ids = None if approval_id is None else (approval_id,)
+        stop = self._approvals.watch(lambda _: stream.wake(), ids=ids)
         try:
-            await stream.run(event, tell, fields=SECURITY, ping=_PING, may=may)
+            await stream.run(event, read_state, fields=SECURITY, ping=_PING_SECONDS, may=is_allowed)
         finally:
             stop()
-            if ending is not None:
-                ending.cancel()
+            if end_timer is not None:
+                end_timer.cancel()
             del self._streams[stream]
 
-    # -- what people do
+    # -- Decisions
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send, id: str) -> None:
-        decision = await read_json(scope, receive, ApprovalDecision, _MOST_BODY)
+        decision = await read_json(scope, receive, ApprovalDecision, _MAX_BODY_BYTES)
         key = f"approval {id}"
         if self._approvals.find(id) is None:
-            # It may be known to a node below, and nobody may try them all.
+            # A child node may know it. Guessing ids must not reach the children.
             key = "unknown"
             if LOCAL not in scope:
-                self._paced(f"{key} of {peer_name(scope.get('client'))}")
-        answer = await self._tried(scope, key, self._decided(scope, id, decision))
-        await respond_json(send, 200, answer, SECURITY)
+                self._check_failures(f"{key} of {peer_name(scope.get('client'))}")
+        response = await self._limit_failures(scope, key, self._apply(scope, id, decision))
+        await respond_json(send, 200, response, SECURITY)
 
-    async def _decided(self, scope: Scope, id: str, decision: ApprovalDecision) -> dict[str, Any]:
+    async def _apply(self, scope: Scope, id: str, decision: ApprovalDecision) -> dict[str, Any]:
         if decision.proof is not None:
-            # Who carries a proof does not matter: a caller may bring one that a human made.
-            deciding = decided(
+            # The sender of a proof does not matter: a caller may present the proof of an operator.
+            deciding = confirm(
                 self._approvals,
                 id,
                 decision.proof,
@@ -633,57 +679,63 @@ class ApprovalsApp:
                 accept_masked=decision.accept_masked,
             )
         elif decision.refuse:
-            who = await self._operator(scope)
-            deciding = self._refuse(id, decision.reason, who, local=LOCAL in scope)
+            operator = await self._check_operator(scope)
+            deciding = self._reject(id, decision.reason, operator, local=LOCAL in scope)
         else:
             raise InterlockError(INVALID_REQUEST, "Send a `proof`.")
-        # It goes on when the one who confirms hangs up: nobody may confirm it again.
+        # It continues when the client disconnects: the proof cannot be used a second time.
         task = asyncio.ensure_future(deciding)
-        self._deciding.add(task)
-        task.add_done_callback(self._deciding.discard)
+        self._decisions.add(task)
+        task.add_done_callback(self._decisions.discard)
         return await asyncio.shield(task)
 
-    async def _refuse(self, id: str, reason: str, who: Caller, *, local: bool) -> dict[str, Any]:
-        return self._seen(
-            await self._approvals.refuse(id, reason=reason, presented_by=who, local=local)
+    async def _reject(
+        self, id: str, reason: str, operator: Caller, *, local: bool
+    ) -> dict[str, Any]:
+        return self._to_json(
+            await self._approvals.reject(id, reason=reason, presented_by=operator, local=local)
         )
 
     async def _enrol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = await read_json(scope, receive, msgspec.Raw, _MOST_BODY)
-        told = await self._tried(scope, "enrol", self._desk.enrol(bytes(asked)))
-        await respond_json(send, 200, told, SECURITY)
+        request = await read_json(scope, receive, msgspec.Raw, _MAX_BODY_BYTES)
+        response = await self._limit_failures(scope, "enrol", self._operators.enrol(bytes(request)))
+        await respond_json(send, 200, response, SECURITY)
 
-    async def _operators(self, scope: Scope, receive: Receive, send: Send, posted: bool) -> None:
-        """Who is an operator, and who wants to be."""
+    async def _serve_operators(
+        self, scope: Scope, receive: Receive, send: Send, posted: bool
+    ) -> None:
+        """Send the operators and pending enrolments, or decide an enrolment."""
         if not posted:
-            await self._operator(scope)
-            await respond_json(send, 200, await self._desk.enrolments(), SECURITY)
+            await self._check_operator(scope)
+            await respond_json(send, 200, await self._operators.enrolments(), SECURITY)
             return
-        answer = await read_json(scope, receive, EnrolmentDecision, _MOST_BODY)
-        if answer.refuse:
-            await self._operator(scope)
-            await self._desk.refuse_enrolment(answer.id)
-            await respond_json(send, 200, {"id": answer.id, "state": "refused"}, SECURITY)
+        decision = await read_json(scope, receive, EnrolmentDecision, _MAX_BODY_BYTES)
+        if decision.refuse:
+            await self._check_operator(scope)
+            await self._operators.reject_enrolment(decision.id)
+            await respond_json(send, 200, {"id": decision.id, "state": "refused"}, SECURITY)
             return
-        # Whoever brings it: only an operator can have signed it.
-        admitted = self._desk.admit_enrolment(answer.id, answer.entry, answer.proof)
-        name = await self._tried(scope, OPERATORS, admitted)
-        told = {"id": answer.id, "name": name, "state": "enrolled"}
-        await respond_json(send, 200, told, SECURITY)
+        # The sender does not matter: only an operator can have signed the entry.
+        admission = self._operators.admit_enrolment(decision.id, decision.entry, decision.proof)
+        name = await self._limit_failures(scope, OPERATORS, admission)
+        response = {"id": decision.id, "name": name, "state": "enrolled"}
+        await respond_json(send, 200, response, SECURITY)
 
-    async def _session(self, scope: Scope, receive: Receive, send: Send, posted: bool) -> None:
+    async def _serve_session(
+        self, scope: Scope, receive: Receive, send: Send, posted: bool
+    ) -> None:
         if not posted:
-            question = {**self._desk.question(), "now": self._now()}
-            await respond_json(send, 200, question, SECURITY)
+            challenge = {**self._operators.new_challenge(), "now": self._now()}
+            await respond_json(send, 200, challenge, SECURITY)
             return
-        answer = await read_json(scope, receive, SessionAnswer, _MOST_BODY)
-        admitted = self._desk.admit(answer.nonce, answer.proof)
-        session = await self._tried(scope, "session", admitted)
+        answer = await read_json(scope, receive, SessionAnswer, _MAX_BODY_BYTES)
+        signing_in = self._operators.sign_in(answer.nonce, answer.proof)
+        session = await self._limit_failures(scope, "session", signing_in)
         await respond_json(send, 200, {"session": session}, SECURITY)
 
-    # -- what is said
+    # -- Errors
 
-    async def _say(self, send: Send, error: InterlockError) -> None:
+    async def _send_interlock_error(self, send: Send, error: InterlockError) -> None:
         status = error.failure.http if error.failure.http >= 400 else 502
         fields = list(SECURITY)
         retry = (error.data or {}).get("retry_after_ms")
@@ -695,11 +747,11 @@ class ApprovalsApp:
         await respond_json(send, status, words(error.failure.name, error.message), fields)
 
     @staticmethod
-    async def _json(send: Send, status: int, word: str, message: str) -> None:
-        await respond_json(send, status, words(word, message), SECURITY)
+    async def _send_error(send: Send, status: int, name: str, message: str) -> None:
+        await respond_json(send, status, words(name, message), SECURITY)
 
 
-def _session_of(scope: Scope) -> str | None:
+def _read_session(scope: Scope) -> str | None:
     session = dict(scope["headers"]).get(b"interlock-session")
     return None if session is None else session.decode("latin-1")
 
@@ -708,25 +760,26 @@ def _wants_page(scope: Scope) -> bool:
     return b"text/html" in dict(scope["headers"]).get(b"accept", b"")
 
 
-# -- Codes over HTTP: for an operator who signed in with a key or a passkey, and for nobody else.
-# Not even for the node's own user by the local socket: a model may run as that user.
+# -- Verification codes of AQL over HTTP: only for an operator who signed in with a key or a
+# passkey. The node's own user cannot read them by the local socket, because a model may run as that
+# user.
 #
-# It is the app of the approvals, with one more path.
+# It is the app of the approvals with one more path.
 
 CODES: Final = "codes"
-_VERIFICATION_MOST_BODY: Final = 4 * 1024
+_MAX_CODES_BODY_BYTES: Final = 4 * 1024
 
 
 class Verification(Protocol):
-    """The safety loop from the operator's side."""
+    """The safety loop of AQL from the operator's side."""
 
-    def shown(self) -> dict[str, Any]: ...
+    def list_challenges(self) -> dict[str, Any]: ...
 
     async def renew(self, id: str, by: str) -> dict[str, Any]:
         """Raises InterlockError."""
         ...
 
-    async def ask_again(self, name: str, by: str) -> dict[str, Any]:
+    async def challenge_again(self, name: str, by: str) -> dict[str, Any]:
         """Raises InterlockError."""
         ...
 
@@ -736,8 +789,8 @@ class Verification(Protocol):
 
 
 class SafetyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another challenge: in place of one whose code is lost, or for somebody who is blocked. Or the
-    end of an execution."""
+    """A request for another challenge, because a code was lost or an agent is blocked, or for the
+    end of an execution. One member is set."""
 
     renew: str = ""
     blocked: str = ""
@@ -745,54 +798,59 @@ class SafetyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VerificationApp(ApprovalsApp):
-    """Everything under /approvals, and the codes under /approvals/codes."""
+    """The approvals app with the verification codes under /approvals/codes."""
 
     verification: Verification | None = None
     """Set by the node. None: there is no safety loop, and no such path."""
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        wanted = self.verification
-        asks = scope["method"] in ("GET", "POST")
-        if wanted is None or path != f"/{CODES}" or not asks or _is_page(scope):
+        verification = self.verification
+        is_supported = scope["method"] in ("GET", "POST")
+        if (
+            verification is None
+            or path != f"/{CODES}"
+            or not is_supported
+            or _is_page_request(scope)
+        ):
             await super()._serve(scope, receive, send, path)
             return
-        operator = await self._tried(scope, CODES, self._signed_in(scope))
+        operator = await self._limit_failures(scope, CODES, self._check_signed_in(scope))
         if scope["method"] == "GET":
-            await respond_json(send, 200, wanted.shown(), SECURITY)
+            await respond_json(send, 200, verification.list_challenges(), SECURITY)
             return
-        asked = await read_json(scope, receive, SafetyRequest, _VERIFICATION_MOST_BODY)
-        if sum(map(bool, (asked.renew, asked.blocked, asked.end))) != 1:
+        request = await read_json(scope, receive, SafetyRequest, _MAX_CODES_BODY_BYTES)
+        if sum(map(bool, (request.renew, request.blocked, request.end))) != 1:
             raise InterlockError(INVALID_REQUEST, "Send one of `renew`, `blocked` and `end`.")
-        if asked.renew:
-            told = await wanted.renew(asked.renew, operator)
-        elif asked.blocked:
-            told = await wanted.ask_again(asked.blocked, operator)
+        if request.renew:
+            response = await verification.renew(request.renew, operator)
+        elif request.blocked:
+            response = await verification.challenge_again(request.blocked, operator)
         else:
-            told = await wanted.end(asked.end, operator)
-        await respond_json(send, 200, told, SECURITY)
+            response = await verification.end(request.end, operator)
+        await respond_json(send, 200, response, SECURITY)
 
-    async def _signed_in(self, scope: Scope) -> str:
-        """The operator whose session it is. Raises InterlockError."""
+    async def _check_signed_in(self, scope: Scope) -> str:
+        """Return the operator of the session. Raises InterlockError."""
         session = dict(scope["headers"]).get(b"interlock-session")
         if session is not None:
-            return self._desk.known(session.decode("latin-1"))
+            return self._operators.session_operator(session.decode("latin-1"))
         error = InterlockError(
-            FORBIDDEN, "Codes are shown to operators who signed in: run `interlock operator`."
+            FORBIDDEN, "Codes are shown to operators who signed in. Run `interlock operator`."
         )
-        self._refused(self._call(scope), error)
+        self._on_rejected(self._call(scope), error)
         raise error
 
 
-def _is_page(scope: Scope) -> bool:
+def _is_page_request(scope: Scope) -> bool:
     return scope["method"] == "GET" and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
 
 
-# -- The Unix socket by which a node's own user sees and decides approvals: HTTP, as on the network.
-# Only that user can open it, so nobody is asked for a token; a proof is asked for all the same.
+# -- The Unix socket by which the node's own user sees and decides approvals: HTTP, as on the
+# network. Only that user can open it, so no token is needed. A proof is needed all the same.
 
 
 class ApprovalsSocket:
-    """Opened with a node, closed before it."""
+    """The server of the Unix socket. Open it with the node, and close it before the node."""
 
     def __init__(self, app: App) -> None:
         config = uvicorn.Config(
@@ -824,7 +882,7 @@ class ApprovalsSocket:
         os.chmod(path, 0o600)
 
     async def close(self) -> None:
-        """Take nobody any more; what is being answered is answered."""
+        """Accept no more connections, and finish the open requests."""
         if self._server is None:
             return
         self._server.close()
@@ -837,5 +895,5 @@ class ApprovalsSocket:
 
 
 def _remove(path: Path) -> None:
-    """A socket of ours, or one that a killed node left behind."""
+    """Remove a socket of this node, or one that a killed node left behind."""
     path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The node's own API tokens (`interlock token`), and what was revoked before its time.
+"""API tokens of the node (`interlock token`), and revocations.
 
-A token is `ilk_<id>_<secret>`: whoever finds one lying about sees what it is, and its id says which
-one to revoke. Of the secret only a digest is kept. `AccessSnapshot` is what the store holds at one
-moment; it is swapped whole when that changes, so looking somebody up never waits for a file.
+A token is `ilk_<id>_<secret>`. The prefix identifies a leaked token, and its id says which token to
+revoke. Only a digest of the secret is stored. `AccessSnapshot` is the content of the store at one
+moment. It is replaced as a whole when the store changes, so a lookup never waits for a file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import msgspec
 
 from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import KnownToken
-from interlock.trust.identity.claims import LEEWAY, refused
+from interlock.trust.identity.claims import LEEWAY_SECONDS, token_error
 
 PREFIX: Final = "ilk"
 SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 10
-"""As sixteen characters of base32, without any to pad."""
+"""Sixteen characters of base32, without padding."""
 _TOKEN: Final = re.compile(r"ilk_([a-z2-7]{8,32})_([A-Za-z0-9_-]{40,100})")
-LOOKED_AT_AGAIN: Final = 60.0
-"""How exactly it is known when a token was last used."""
+RECHECK_SECONDS: Final = 60.0
+"""How long a token is cached, and so the precision of its last use."""
 
 
 class AccessToken(msgspec.Struct, frozen=True):
-    """An API token, as it is kept: nobody can be it who reads this."""
+    """A stored API token. It does not contain the secret."""
 
     id: str
     name: str
-    """Whose it is. Several tokens may be the same caller's, so that one can replace another."""
+    """The caller. A caller may have several tokens, so that one can replace another."""
     digest: bytes
     may: tuple[str, ...] = ("call",)
     roles: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class AccessToken(msgspec.Struct, frozen=True):
     revoked: float | None = None
 
     def state(self, now: float) -> str:
-        """`good`, `expired` or `revoked`."""
+        """Return `good`, `expired` or `revoked`."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and now >= self.expires else "good"
@@ -56,67 +56,67 @@ class AccessToken(msgspec.Struct, frozen=True):
 
 
 class AccessSnapshot(msgspec.Struct, frozen=True):
-    """Every API token, and everything that was revoked, at one moment."""
+    """All API tokens and revocations at one moment."""
 
     tokens: Mapping[str, AccessToken] = {}
     subjects: Mapping[str, float] = {}
-    """Callers of other issuers, and since when what was issued to them does not count."""
+    """Callers of other issuers, and the time before which their tokens are revoked."""
     jtis: frozenset[str] = frozenset()
 
     def is_revoked(self, name: str, jti: str | None, issued: float | None) -> bool:
-        """Whether a token that somebody else issued was revoked here.
+        """Return whether a token of another issuer was revoked here.
 
-        A subject's revocation is about every token issued up to then. One that does not say when it
-        was issued may be such a one, and so may one from a clock that is a little ahead.
+        The revocation of a subject covers all tokens issued until then. It also covers tokens
+        without a time of issue, and those of a clock that is slightly ahead.
         """
         if jti is not None and jti in self.jtis:
             return True
         since = self.subjects.get(name)
-        return since is not None and (issued is None or issued <= since + LEEWAY)
+        return since is not None and (issued is None or issued <= since + LEEWAY_SECONDS)
 
     def good_names(self, now: float) -> frozenset[str]:
-        """The callers who have a token that is good."""
-        return frozenset(one.name for one in self.tokens.values() if one.state(now) == "good")
+        """Return the callers that have a valid token."""
+        return frozenset(token.name for token in self.tokens.values() if token.state(now) == "good")
 
 
 class ApiTokens:
-    """Knows the callers of API tokens."""
+    """Finds the callers of API tokens."""
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         self._clock = wall_clock
         self.access = AccessSnapshot()
-        """What holds now. Whoever reads the store puts it here."""
-        self.used: dict[str, float] = {}
-        """Tokens by id that came since somebody last looked, and when."""
-        self._demands = False
+        """The current content of the store, set by whoever reads the store."""
+        self.last_uses: dict[str, float] = {}
+        """The last uses of tokens, by id, that are not stored yet."""
+        self._requires_token = False
 
     @property
     def requires_token(self) -> bool:
-        # One that was revoked counts: revoking the last token must not open the door to everybody.
-        # And once closed, it stays so for as long as the node runs.
-        self._demands = self._demands or bool(self.access.tokens)
-        return self._demands
+        # Revoked tokens count as well: revoking the last token must not admit callers without one.
+        # Once tokens are demanded, they are demanded for as long as the node runs.
+        self._requires_token = self._requires_token or bool(self.access.tokens)
+        return self._requires_token
 
     def is_revoked(self, name: str, jti: str | None, issued: float | None) -> bool:
         return self.access.is_revoked(name, jti, issued)
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is; None when it is of another kind. Raises InterlockError."""
+        """Return the caller of a token. None: it is no API token. Raises InterlockError."""
         if not bearer.startswith(f"{PREFIX}_"):
             return None
         match = _TOKEN.fullmatch(bearer)
         token = None if match is None else self.access.tokens.get(match[1])
         if match is None or token is None:
-            raise refused("this API token is not known here")
+            raise token_error("this API token is not known here")
         if not hmac.compare_digest(digest_of(match[2]), token.digest):
-            raise refused("this API token is not known here")
+            raise token_error("this API token is not known here")
         now = self._clock()
         state = token.state(now)
         if state != "good":
             verb = "was revoked" if state == "revoked" else "has expired"
-            raise refused(f"this API token {verb}")
-        self.used[token.id] = now
-        until = now + LOOKED_AT_AGAIN
+            raise token_error(f"this API token {verb}")
+        self.last_uses[token.id] = now
+        until = now + RECHECK_SECONDS
         return KnownToken(
             caller_of_token(token),
             until if token.expires is None else min(until, token.expires),
@@ -140,12 +140,12 @@ def caller_of_token(token: AccessToken) -> Caller:
 
 
 def new_token() -> tuple[str, str, str]:
-    """A fresh id, its secret, and both as the token that its caller is given."""
+    """Return a new id, its secret, and the token for the caller."""
     id = b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
     secret = secrets.token_urlsafe(SECRET_BYTES)
     return id, secret, f"{PREFIX}_{id}_{secret}"
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a secret. It is long and random: nobody finds it by trying."""
+    """Return the digest of a secret. The secret is long and random, so a plain hash is enough."""
     return sha256(secret.encode()).digest()

@@ -1,8 +1,8 @@
-"""Callers who are known by the client certificate that they show.
+"""Callers with client certificates.
 
-The certificate was verified by TLS against the node's `client_ca`; here its names are compared
-with those of the config. A wildcard may stand in the config, where whoever runs the node wrote it.
-One in a certificate stands for nobody.
+TLS verifies a certificate against the node's `client_ca`. This module compares its names with those
+of the config. A wildcard in the config counts, because the administrator wrote it. A wildcard in a
+certificate matches nothing.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ _NO_HOST: Final = frozenset(":/@")
 
 
 class Certificates:
-    """Knows the callers of `identity.certificates`; the first that fits counts."""
+    """Finds the callers of `identity.certificates`. The first match counts."""
 
-    def __init__(self, known: Iterable[CertificateConfig]) -> None:
-        self._known = [(one.san, _caller(one)) for one in known]
+    def __init__(self, configs: Iterable[CertificateConfig]) -> None:
+        self._callers = [(config.san, _create_caller(config)) for config in configs]
 
     @property
     def callers(self) -> list[Caller]:
-        """Everybody who may come with a certificate."""
-        return [caller for _, caller in self._known]
+        """All callers with a certificate."""
+        return [caller for _, caller in self._callers]
 
     def find(self, names: tuple[str, ...]) -> Caller | None:
-        """Who shows a certificate with these names."""
-        for san, caller in self._known:
-            if any(_fits(name, san) for name in names):
+        """Return the caller of a certificate with these names. None: unknown."""
+        for san, caller in self._callers:
+            if any(_matches(name, san) for name in names):
                 return caller
         return None
 
 
-def _caller(one: CertificateConfig) -> Caller:
+def _create_caller(config: CertificateConfig) -> Caller:
     return Caller(
-        one.name,
-        can_call="call" in one.may,
-        can_register="register" in one.may,
-        can_join="join" in one.may,
-        can_view_approvals="approve" in one.may,
+        config.name,
+        can_call="call" in config.may,
+        can_register="register" in config.may,
+        can_join="join" in config.may,
+        can_view_approvals="approve" in config.may,
         kind="certificate",
-        roles=tuple(one.roles),
-        scopes=None if one.scopes is None else tuple(one.scopes),
+        roles=tuple(config.roles),
+        scopes=None if config.scopes is None else tuple(config.scopes),
     )
 
 
-def _fits(name: str, san: str) -> bool:
+def _matches(name: str, san: str) -> bool:
     if "*" in name:
         return False
     if ":" in san:
-        # In a URI capitals count.
+        # URIs are case-sensitive.
         return name == san
     name, san = name.lower().removesuffix("."), san.lower().removesuffix(".")
     if "@" not in san and not _NO_HOST.isdisjoint(name):
-        # A URI or a mail address that ends like a host is none.
+        # A URI or mail address that ends like a host name is no host name.
         return False
     if san.startswith("*."):
-        # It stands for one label, and for nothing within one.
+        # The wildcard stands for exactly one label (RFC 9525 §6.3).
         label, _, rest = name.partition(".")
         return bool(label) and rest == san[2:]
     return name == san

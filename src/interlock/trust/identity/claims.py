@@ -1,7 +1,7 @@
-"""What the claims of a token say about a caller: until when, for whom, who, and what it may do.
+"""Claims of a token as a caller: validity, audience, name, roles and scopes.
 
-Pure: claims in, a caller or a refusal out. The same for signed tokens and for what a server says
-about opaque ones. A refusal says what is wrong, and never repeats what the token says.
+Pure: it takes claims and returns a caller, or an error. It serves signed tokens and the responses
+of introspection servers. An error says what is wrong, and never repeats text of the token.
 """
 
 from __future__ import annotations
@@ -18,124 +18,143 @@ from interlock.core.config.checks import is_reserved_name
 from interlock.core.config.trust import SCOPE_PATTERN
 from interlock.errors import UNAUTHENTICATED, InterlockError
 
-LEEWAY: Final = 60.0
-"""By so much two clocks may differ."""
-LONGEST_NAME: Final = 256
-_MOST: Final = 256
-"""No caller has more roles or scopes than this."""
+LEEWAY_SECONDS: Final = 60.0
+"""How far two clocks may differ."""
+MAX_NAME_LENGTH: Final = 256
+_MAX_ITEMS: Final = 256
+"""The largest number of roles or scopes of a caller."""
 _SCOPE: Final = re.compile(SCOPE_PATTERN)
 
 Claims = dict[str, Any]
 
 
 class ClaimMapping(msgspec.Struct, frozen=True):
-    """What is made of the tokens of one issuer."""
+    """How the claims of one issuer become a caller."""
 
     kind: str
     names: tuple[str, ...] = ("sub",)
-    """The claims that may name the caller; the first that does counts."""
+    """The claims that may name the caller. The first non-empty one counts."""
     roles: str = "roles"
     prefix: str = ""
     scopes: Mapping[str, Sequence[str]] = {}
-    """What the issuer's own scopes mean here."""
+    """The scopes of this node for each scope of the issuer."""
     may: Collection[str] = ("call",)
 
 
-def refused(why: str) -> InterlockError:
-    """A token that does not count, and why."""
+def token_error(why: str) -> InterlockError:
+    """Return the error for an invalid token."""
     return InterlockError(UNAUTHENTICATED, f"Invalid or expired credentials: {why}.")
 
 
 def check_times(claims: Claims, now: float, *, must_end: bool = True) -> float | None:
-    """When the token is over. Raises InterlockError when it is already, or not good yet."""
-    ends = _time(claims, "exp")
+    """Return when the token expires. Raises InterlockError for an expired token, or one that is not
+    valid yet.
+
+    Args:
+        must_end: whether the token must have an `exp`.
+    """
+    ends = _read_time(claims, "exp")
     if ends is None and must_end:
-        raise refused("the token has no `exp`, so it would be good for ever")
-    if ends is not None and now >= ends + LEEWAY:
-        raise refused("the token has expired")
+        raise token_error("the token has no `exp`, so it would never expire")
+    if ends is not None and now >= ends + LEEWAY_SECONDS:
+        raise token_error("the token has expired")
     for name in ("nbf", "iat"):
-        begins = _time(claims, name)
-        if begins is not None and begins > now + LEEWAY:
-            raise refused(f"the token is not good yet (`{name}`)")
+        begins = _read_time(claims, name)
+        if begins is not None and begins > now + LEEWAY_SECONDS:
+            raise token_error(f"the token is not valid yet (`{name}`)")
     return ends
 
 
-def issued(claims: Claims) -> float | None:
-    """When the token was made."""
-    return _time(claims, "iat")
+def issued_at(claims: Claims) -> float | None:
+    """Return when the token was issued. None: the token does not say."""
+    return _read_time(claims, "iat")
 
 
 def check_audience(claims: Claims, accepted: Collection[str]) -> None:
-    """Raises InterlockError unless the token was made for this node."""
-    said = claims.get("aud")
-    meant = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-    wanted = {one.rstrip("/") for one in accepted}
-    if not any(isinstance(one, str) and one.rstrip("/") in wanted for one in meant):
-        raise refused("the token was made for somebody else (`aud`)")
+    """Raise InterlockError unless the token was issued for this node."""
+    claim = claims.get("aud")
+    audiences = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    own = {audience.rstrip("/") for audience in accepted}
+    if not any(isinstance(item, str) and item.rstrip("/") in own for item in audiences):
+        raise token_error("the token was issued for another receiver (`aud`)")
 
 
-def caller_of(
-    claims: Claims, terms: ClaimMapping, *, ends: float | None, taken: Container[str]
+def read_caller(
+    claims: Claims,
+    mapping: ClaimMapping,
+    *,
+    ends: float | None,
+    reserved_names: Container[str],
 ) -> Caller:
-    """The caller that a token speaks of. `taken`: names of callers who are known otherwise, whom
-    nobody may pass for."""
-    own = next((claims[name] for name in terms.names if claims.get(name)), None)
-    if not isinstance(own, str) or not own.isprintable() or len(own) > LONGEST_NAME:
-        raise refused(f"the token names nobody (`{terms.names[0]}`)")
-    name = terms.prefix + own
-    if is_reserved_name(name) or name in taken:
-        raise refused("the token names somebody who is known here in another way")
+    """Return the caller of a token. Raises InterlockError.
+
+    Args:
+        ends: when the token expires.
+        reserved_names: names of callers with other credentials, which no token may claim.
+    """
+    claimed = next((claims[name] for name in mapping.names if claims.get(name)), None)
+    if not isinstance(claimed, str) or not claimed.isprintable() or len(claimed) > MAX_NAME_LENGTH:
+        raise token_error(f"the token names no caller (`{mapping.names[0]}`)")
+    name = mapping.prefix + claimed
+    if is_reserved_name(name) or name in reserved_names:
+        raise token_error("the token names a caller that has other credentials here")
     jti = claims.get("jti")
     return Caller(
         name,
-        can_call="call" in terms.may,
-        can_register="register" in terms.may,
-        can_join="join" in terms.may,
-        can_view_approvals="approve" in terms.may,
-        kind=terms.kind,
-        roles=_words(_at(claims, terms.roles)),
-        scopes=_scopes(claims, terms.scopes),
+        can_call="call" in mapping.may,
+        can_register="register" in mapping.may,
+        can_join="join" in mapping.may,
+        can_view_approvals="approve" in mapping.may,
+        kind=mapping.kind,
+        roles=_read_texts(_find_claim(claims, mapping.roles)),
+        scopes=_read_scopes(claims, mapping.scopes),
         expires_at=ends,
         id=jti if isinstance(jti, str) and jti else name,
     )
 
 
-def _scopes(claims: Claims, meaning: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """What it may do at most, in this node's words. What means nothing here is dropped, so a token
-    that says nothing of use may do nothing."""
-    said = claims.get("scope", claims.get("scp"))
-    found: dict[str, None] = {}
-    for one in _words(said, split=True):
-        if one in meaning:
-            found.update(dict.fromkeys(meaning[one]))
-        elif _SCOPE.fullmatch(one):
-            found[one] = None
-    return tuple(sorted(found))
+def _read_scopes(claims: Claims, meanings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the scopes of this node. Unknown scopes are dropped, so a token with unknown scopes
+    only grants nothing."""
+    claim = claims.get("scope", claims.get("scp"))
+    scopes: dict[str, None] = {}
+    for text in _read_texts(claim, split=True):
+        if text in meanings:
+            scopes.update(dict.fromkeys(meanings[text]))
+        elif _SCOPE.fullmatch(text):
+            scopes[text] = None
+    return tuple(sorted(scopes))
 
 
-def _words(value: object, *, split: bool = False) -> tuple[str, ...]:
-    """A list of strings, or one string (of several words where it is `split`), as a tuple."""
+def _read_texts(value: object, *, split: bool = False) -> tuple[str, ...]:
+    """Return a list of strings, or one string, as a tuple.
+
+    Args:
+        split: whether one string is split at spaces.
+    """
     if isinstance(value, str):
         value = value.split() if split else [value]
     if not isinstance(value, list):
         return ()
-    return tuple(one for one in value[:_MOST] if isinstance(one, str) and one and one.isprintable())
+    return tuple(
+        item for item in value[:_MAX_ITEMS] if isinstance(item, str) and item and item.isprintable()
+    )
 
 
-def _at(claims: Claims, name: str) -> object:
-    """A claim by its name; where none is called so, by the path that the dots in it are."""
+def _find_claim(claims: Claims, name: str) -> object:
+    """Return a claim by its name or, if there is none with that name, by a path with dots."""
     if name in claims:
         return claims[name]
-    found: object = claims
+    value: object = claims
     for step in name.split("."):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
-def _time(claims: Claims, name: str) -> float | None:
+def _read_time(claims: Claims, name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise refused(f"`{name}` is no time")
+        raise token_error(f"`{name}` is not a valid time")
     return float(value)

@@ -1,6 +1,6 @@
-"""Everything by which a node knows its callers, put together from its config.
+"""The identity of callers, as one component made from the config.
 
-A node has one `IdentityComponent`: it provides the `authenticator`, learns where the node listens,
+A node has one `IdentityComponent`. It provides the `authenticator`, learns where the node listens,
 and reports callers whose tokens were revoked or have expired.
 """
 
@@ -30,26 +30,27 @@ from interlock.trust.identity.certificates import Certificates
 from interlock.trust.identity.claims import ClaimMapping
 from interlock.trust.identity.key_sets import KeySet
 from interlock.trust.identity.opaque_tokens import (
-    MOST_KEPT,
-    Good,
+    MAX_CACHED_TOKENS,
     IntrospectionClient,
     IntrospectionServer,
+    LastValid,
     OpaqueTokens,
 )
-from interlock.trust.identity.revocation_watch import AccessWatch, Told, ToldRevoked
+from interlock.trust.identity.revocation_watch import AccessWatch, NamesCallback, RevokedCallback
 from interlock.trust.identity.signed_tokens import Issuer, SignedTokens
 
-FIRST_KEYS: Final = 3.0
-"""How long a node that starts waits for the keys of its issuers."""
-RECALLED_FOR: Final = 15 * 60.0
-"""So long after a server last said that an opaque token without an end is good, its caller still
-is who it was. The token itself is not kept, so nobody could ask again."""
+FIRST_KEYS_TIMEOUT_SECONDS: Final = 3.0
+"""How long a starting node waits for the keys of its issuers."""
+RECALL_SECONDS: Final = 15 * 60.0
+"""How long the caller of an opaque token without an end can be recalled, after its server last said
+that the token is valid. The token itself is not stored, so the server cannot be asked again."""
 
 _log = logging.getLogger("interlock.node")
 
 
 class CallerComplement:
-    """All callers except these: what is asked of whoever ends sessions of those who are not in."""
+    """All callers except these. For methods that keep the sessions of the callers in a
+    container."""
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
@@ -59,17 +60,17 @@ class CallerComplement:
 
 
 class RegistrantCallers:
-    """Callers who may have a subserver registered."""
+    """Callers that may register a subserver."""
 
-    def __init__(self, may: Callable[[str], bool]) -> None:
-        self._may = may
+    def __init__(self, may_register: Callable[[str], bool]) -> None:
+        self._may_register = may_register
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._may(name)
+        return isinstance(name, str) and self._may_register(name)
 
 
 class _Parts(msgspec.Struct):
-    """What one config makes."""
+    """The objects made from one config."""
 
     config: Config
     authenticator: Authenticator
@@ -77,11 +78,11 @@ class _Parts(msgspec.Struct):
     """By issuer."""
     opaque: OpaqueTokens | None
     callers: dict[tuple[str, str], Caller]
-    """Callers whom the config itself names, by kind and name."""
+    """Callers that the config names, by kind and name."""
 
 
 class IdentityComponent:
-    """Who may come to this node."""
+    """Authenticates the callers of a node."""
 
     def __init__(
         self,
@@ -89,100 +90,109 @@ class IdentityComponent:
         *,
         environ: Mapping[str, str],
         base_dir: Path,
-        on_revoked: ToldRevoked = lambda _: None,
-        on_expired: Told = lambda _: None,
+        on_revoked: RevokedCallback = lambda _: None,
+        on_expired: NamesCallback = lambda _: None,
         clock: Clock = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         call_later: Callable[[float, Callable[[], None]], Any] | None = None,
-        ask: Fetch = fetch,
+        fetch: Fetch = fetch,
     ) -> None:
-        """`on_revoked` gets the names of callers whose sessions, streams and calls must end now;
-        `on_expired` those whose tokens ran out: they are told nothing more until they come with a
-        new one. Raises InterlockError for a config that cannot be used."""
+        """Args:
+        on_revoked: called with callers whose sessions, streams and calls must end now.
+        on_expired: called with callers whose tokens have expired. They get no more notifications
+            until they present a new token.
+
+        Raises InterlockError for an unusable config.
+        """
         self._environ = environ
         self._base_dir = base_dir
         self._clock = clock
         self._wall_clock = wall_clock
-        self._fetch = ask
-        self._listens = ""
-        self._minted: Callable[[Credentials], Caller | None] | None = None
+        self._fetch = fetch
+        self._url = ""
+        self._read_hop_token: Callable[[Credentials], Caller | None] | None = None
         self._refreshing: set[asyncio.Task[None]] = set()
-        self._good = Good(MOST_KEPT)
+        self._last_valid = LastValid(MAX_CACHED_TOKENS)
         self._api_tokens = ApiTokens(wall_clock)
-        self._told_unread = False
+        self._warned_unread = False
         self.watch = AccessWatch(
             access_path(config, environ, base_dir),
             self._api_tokens,
             seconds=config.identity.revocation_seconds,
             wall_clock=wall_clock,
-            call_later=call_later or _on_this_loop,
-            changed=self._forget,
+            call_later=call_later or _call_later,
+            clear_cache=self._clear_cache,
             on_revoked=on_revoked,
             on_expired=on_expired,
-            also=self._keep_keys,
+            on_check=self._refresh_keys,
         )
         self.registrants = RegistrantCallers(self.may_register)
         self._parts = self._build(config, {})
         self.challenges = Challenges()
-        """Where refused clients are sent for a token."""
+        """Tells rejected clients where to get a token."""
         self.challenges.metadata = self.metadata()
 
-    # -- what the node asks
+    # -- Authentication
 
     @property
     def authenticator(self) -> Authenticator:
-        """The first stage. Another one after `configure`."""
+        """The authentication stage. `configure` replaces it."""
         return self._parts.authenticator
 
     @property
     def minted(self) -> Callable[[Credentials], Caller | None] | None:
-        """Reads the token that the node above made for one call."""
-        return self._minted
+        """Reads the token that the parent node made for one call."""
+        return self._read_hop_token
 
     @minted.setter
-    def minted(self, reads: Callable[[Credentials], Caller | None] | None) -> None:
-        self._minted = self._parts.authenticator.verify_hop_token = reads
+    def minted(self, read: Callable[[Credentials], Caller | None] | None) -> None:
+        self._read_hop_token = self._parts.authenticator.verify_hop_token = read
 
-    def known(self, name: str) -> bool:
-        """Whether a caller of this name may be here: for ending sessions of those who may not."""
+    def is_known(self, name: str) -> bool:
+        """Return whether a caller of this name may be connected."""
         return (
             name in RESERVED_CALLER_NAMES
-            or any(name == one for _, one in self._parts.callers)
+            or any(name == known for _, known in self._parts.callers)
             or self.watch.is_active(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
         )
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.known(name)
+        return isinstance(name, str) and self.is_known(name)
 
     def may_register(self, name: str) -> bool:
-        """Whether a caller of this name may have a subserver registered here."""
+        """Return whether a caller of this name may register a subserver."""
         now = self._wall_clock()
-        named = [one for (_, kept), one in self._parts.callers.items() if kept == name]
-        tokens = [one for one in self._api_tokens.access.tokens.values() if one.name == name]
-        if named or tokens:
-            return any(one.can_register for one in named) or any(
-                one.state(now) == "good" and "register" in one.may for one in tokens
+        configured = [one for (_, known), one in self._parts.callers.items() if known == name]
+        access = self._api_tokens.access
+        tokens = [token for token in access.tokens.values() if token.name == name]
+        if configured or tokens:
+            return any(caller.can_register for caller in configured) or any(
+                token.state(now) == "good" and "register" in token.may for token in tokens
             )
         return self.watch.is_active(name)
 
     def recall(self, caller: Caller) -> Caller | None:
-        """Somebody who called earlier, with the rights that it has now. None: it may not any more.
+        """Return an earlier caller with its current rights. None: it may no longer call.
 
-        Also after a restart, when it has not shown its token again: then a signed one counts as
-        long as it says, unless anything of its subject was revoked. One whose end nobody said
-        counts for a while after its server said that it is good, until the server says otherwise;
-        after a restart nobody has said so. Who called through the parent counts as long as what it
-        showed there does, and there is a parent.
+        This also works after a restart, without the credentials. A signed token then counts until
+        its end, unless a token of its subject was revoked. An opaque token without an end counts
+        for a while after its server said that it is valid, unless the server says otherwise; after
+        a restart the server has not said so. A caller of the parent node counts until its
+        credentials there expire, as long as there is a parent.
         """
         now = self._wall_clock()
         if caller.expires_at is not None and now >= caller.expires_at:
             return None
         if caller.kind in ("jwt", "introspection"):
             revoked = self._api_tokens.is_revoked(caller.name, caller.id, None)
-            if revoked or not self._believed(caller):
+            if revoked or not self._has_issuer(caller):
                 return None
-            return caller if caller.expires_at is not None or self._just_good(caller) else None
+            return (
+                caller
+                if caller.expires_at is not None or self._was_valid_recently(caller)
+                else None
+            )
         if caller.kind == "token" and caller.id:
             token = self._api_tokens.access.tokens.get(caller.id)
             if token is None or token.state(now) != "good" or token.name != caller.name:
@@ -190,59 +200,61 @@ class IdentityComponent:
             return caller_of_token(token)
         if caller.kind == PARENT_KIND:
             sections = self._parts.config.sections
-            return caller if any(PARENT_KIND in one.CALLER_KINDS for one in sections) else None
+            has_parent = any(PARENT_KIND in section.CALLER_KINDS for section in sections)
+            return caller if has_parent else None
         return self._parts.callers.get((caller.kind, caller.name))
 
-    def _just_good(self, caller: Caller) -> bool:
-        """Whether its server has said not long ago that its token is good."""
+    def _was_valid_recently(self, caller: Caller) -> bool:
+        """Return whether the server of a token said recently that the token is valid."""
         if caller.kind != "introspection":
             return False
-        said = self._good.get((caller.name, caller.id))
-        return said is not None and self._wall_clock() - said < RECALLED_FOR
+        last = self._last_valid.get((caller.name, caller.id))
+        return last is not None and self._wall_clock() - last < RECALL_SECONDS
 
-    def _believed(self, caller: Caller) -> bool:
+    def _has_issuer(self, caller: Caller) -> bool:
+        """Return whether the config still has an issuer that may have issued the token."""
         """Whether the config still knows somebody who may have issued its token."""
         identity = self._parts.config.identity
         if caller.kind == "jwt":
-            prefixes = [one.prefix for one in identity.issuers]
+            prefixes = [issuer.prefix for issuer in identity.issuers]
         else:
-            prefixes = [one.prefix for one in identity.introspection]
-        return any(caller.name.startswith(one) for one in prefixes)
+            prefixes = [server.prefix for server in identity.introspection]
+        return any(caller.name.startswith(prefix) for prefix in prefixes)
 
     @property
     def resource(self) -> str:
-        """The name of this node in tokens: its public address."""
-        return self._parts.config.identity.resource or self._listens
+        """The name of this node in tokens: its public address (RFC 8707)."""
+        return self._parts.config.identity.resource or self._url
 
     def metadata(self) -> ResourceMetadata | None:
-        """What clients are told about where to get a token. None: there is nowhere to send them."""
-        issuers = [one.issuer for one in self._parts.config.identity.issuers]
+        """Return the metadata that tells clients where to get a token. None: there is no issuer."""
+        issuers = [issuer.issuer for issuer in self._parts.config.identity.issuers]
         if not issuers or not self.resource:
             return None
         return ResourceMetadata(self.resource, issuers, mcp_path=self._parts.config.path)
 
     def problems(self) -> list[str]:
-        """What is wrong with it now, for whoever asks how the node fares."""
-        found = [
-            f"the keys of the issuer {one.issuer} cannot be read: {one.problem}"
-            for one in self._parts.key_sets.values()
-            if one.problem is not None
+        """Return the current problems, for the status of the node."""
+        problems = [
+            f"Issuer {keys.issuer}: its keys cannot be read: {keys.problem}"
+            for keys in self._parts.key_sets.values()
+            if keys.problem is not None
         ]
-        return found if self.watch.problem is None else [self.watch.problem, *found]
+        return problems if self.watch.problem is None else [self.watch.problem, *problems]
 
-    # -- life
+    # -- Start and stop
 
-    def listening_at(self, url: str) -> None:
-        """Where the node listens: its name in tokens, unless the config has another."""
-        self._listens = url
+    def set_url(self, url: str) -> None:
+        """Set where the node listens: its name in tokens, unless the config has another."""
+        self._url = url
         self.challenges.metadata = self.metadata()
 
     async def start(self) -> None:
-        """Begin to watch, and read the keys of every issuer once; waits for them a little."""
+        """Start the checks, and read the keys of every issuer once, with a short wait."""
         self.watch.start()
-        self._keep_keys()
+        self._refresh_keys()
         if self._refreshing:
-            await asyncio.wait(self._refreshing, timeout=FIRST_KEYS)
+            await asyncio.wait(self._refreshing, timeout=FIRST_KEYS_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         await self.watch.stop()
@@ -252,28 +264,32 @@ class IdentityComponent:
             await self._parts.opaque.close()
         await asyncio.gather(*self._refreshing, return_exceptions=True)
 
-    # -- change
+    # -- Configuration
 
     def check(self, config: Config) -> None:
-        """Raises InterlockError for a config that cannot be used; changes nothing."""
+        """Raise InterlockError for an unusable config. Changes nothing."""
         self._build(config, self._parts.key_sets)
 
     def configure(self, config: Config) -> None:
-        """Run by a new config. Raises InterlockError, and changes nothing, when it cannot be."""
+        """Use a new config. Raises InterlockError, and changes nothing, for an unusable one."""
         before = self._parts
         self._parts = self._build(config, before.key_sets)
         self.challenges.metadata = self.metadata()
         self.watch.seconds = config.identity.revocation_seconds
         if before.config.identity.introspection != config.identity.introspection:
-            self._good.clear()
+            self._last_valid.clear()
         if before.config.identity != config.identity:
-            self.watch.forget(self._api_tokens.access.good_names(self._wall_clock()))
-        self._keep_keys()
+            self.watch.retain_only(self._api_tokens.access.good_names(self._wall_clock()))
+        self._refresh_keys()
 
     def _build(self, config: Config, key_sets: Mapping[str, KeySet]) -> _Parts:
-        """`key_sets`: those of the config before, which stay where nothing of them changed."""
+        """Create the objects for a config.
+
+        Args:
+            key_sets: the key sets of the previous config. Unchanged ones are kept.
+        """
         identity = config.identity
-        _check(config)
+        _check_identity(config)
         certificates = Certificates(identity.certificates) if identity.certificates else None
         scopes = identity.local_scopes
         local = Caller(
@@ -281,32 +297,33 @@ class IdentityComponent:
             roles=tuple(identity.local_roles),
             scopes=None if scopes is None else tuple(scopes),
         )
-        known = resolve_tokens(config.tokens, environ=self._environ, base_dir=self._base_dir)
-        tokens = {secret: _caller(one) for secret, one in known.items()}
+        configs = resolve_tokens(config.tokens, environ=self._environ, base_dir=self._base_dir)
+        tokens = {secret: _create_caller(token) for secret, token in configs.items()}
         named = [local, *tokens.values(), *(() if certificates is None else certificates.callers)]
-        taken = _Taken(frozenset(one.name for one in named), self._api_tokens)
+        reserved = _ReservedNames(frozenset(caller.name for caller in named), self._api_tokens)
         keys = {
-            one.issuer: self._keys_of(one, key_sets.get(one.issuer)) for one in identity.issuers
+            issuer.issuer: self._key_set(issuer, key_sets.get(issuer.issuer))
+            for issuer in identity.issuers
         }
         sources: list[Any] = [self._api_tokens]
         if identity.issuers:
-            issuers = [self._issuer(one, keys[one.issuer]) for one in identity.issuers]
+            issuers = [self._issuer(issuer, keys[issuer.issuer]) for issuer in identity.issuers]
             sources.append(
                 SignedTokens(
                     issuers,
                     revocations=self._api_tokens,
-                    taken=taken,
+                    reserved_names=reserved,
                     wall_clock=self._wall_clock,
                 )
             )
         opaque = None
         if identity.introspection:
             opaque = OpaqueTokens(
-                [self._authority(one) for one in identity.introspection],
+                [self._introspection_server(server) for server in identity.introspection],
                 revocations=self._api_tokens,
-                taken=taken,
+                reserved_names=reserved,
                 wall_clock=self._wall_clock,
-                good=self._good,
+                last_valid=self._last_valid,
             )
             sources.append(opaque)
         authenticator = Authenticator(
@@ -316,71 +333,85 @@ class IdentityComponent:
             local=local,
             wall_clock=self._wall_clock,
             on_verified=self.watch.record_login,
-            on_ignored_token=self._came_unread,
+            on_ignored_token=self._on_unread_token,
         )
-        authenticator.verify_hop_token = self._minted
-        callers = {(one.kind, one.name): one for one in named}
+        authenticator.verify_hop_token = self._read_hop_token
+        callers = {(caller.kind, caller.name): caller for caller in named}
         return _Parts(config, authenticator, keys, opaque, callers)
 
-    def _came_unread(self) -> None:
-        if not self._told_unread:
-            self._told_unread = True
+    def _on_unread_token(self) -> None:
+        if not self._warned_unread:
+            self._warned_unread = True
             _log.warning(
-                "somebody on this machine shows a token, and nobody looks at it: there are no "
-                "`tokens` and no issuers here, so whoever comes from this machine is %s",
+                "tokens: a caller on this machine presents a token that is not checked, because "
+                "the config has no `tokens` and no issuers. All callers on this machine are %s",
                 LOCAL_CALLER.name,
             )
 
-    def _keys_of(self, one: IssuerConfig, before: KeySet | None) -> KeySet:
-        if before is not None and before.config == one:
+    def _key_set(self, config: IssuerConfig, before: KeySet | None) -> KeySet:
+        if before is not None and before.config == config:
             return before
-        return KeySet(one, self._base_dir, clock=self._clock, ask=self._fetch, on_lost=self._forget)
+        return KeySet(
+            config,
+            self._base_dir,
+            clock=self._clock,
+            fetch=self._fetch,
+            on_removed=self._clear_cache,
+        )
 
-    def _issuer(self, one: IssuerConfig, keys: KeySet) -> Issuer:
+    def _issuer(self, config: IssuerConfig, keys: KeySet) -> Issuer:
         return Issuer(
-            one.issuer,
-            frozenset(one.algorithms),
-            lambda: one.audience or [self.resource],
+            config.issuer,
+            frozenset(config.algorithms),
+            lambda: config.audience or [self.resource],
             keys,
             ClaimMapping(
-                "jwt", (one.name_claim,), one.roles_claim, one.prefix, one.scopes, one.may
+                "jwt",
+                (config.name_claim,),
+                config.roles_claim,
+                config.prefix,
+                config.scopes,
+                config.may,
             ),
         )
 
-    def _authority(self, one: IntrospectionConfig) -> IntrospectionServer:
-        asks = IntrospectionClient(
-            one.url, self._resolve(one.client_id), self._resolve(one.client_secret), ask=self._fetch
+    def _introspection_server(self, config: IntrospectionConfig) -> IntrospectionServer:
+        client = IntrospectionClient(
+            config.url,
+            self._resolve(config.client_id),
+            self._resolve(config.client_secret),
+            fetch=self._fetch,
         )
         names = ("sub", "username", "client_id")
         return IntrospectionServer(
-            asks,
-            lambda: one.audience or [self.resource],
-            ClaimMapping("introspection", names, prefix=one.prefix, may=one.may),
+            client,
+            lambda: config.audience or [self.resource],
+            ClaimMapping("introspection", names, prefix=config.prefix, may=config.may),
         )
 
     def _resolve(self, text: str) -> str:
         return resolve(text, environ=self._environ, base_dir=self._base_dir)
 
-    # -- what goes on
+    # -- Internals
 
-    def _forget(self) -> None:
-        """Something was revoked or rotated."""
+    def _clear_cache(self) -> None:
+        """Remove cached results, because a token was revoked or a key was removed."""
         self._parts.authenticator.clear_cache()
         if self._parts.opaque is not None:
-            self._parts.opaque.forget()
+            self._parts.opaque.clear_cache()
 
-    def _keep_keys(self) -> None:
-        """Read keys again before anybody has to wait for them."""
+    def _refresh_keys(self) -> None:
+        """Read keys that are due, before a caller has to wait for them."""
         for keys in self._parts.key_sets.values():
-            keys.sweep()
-            if keys.due and not any(one.get_name() == keys.issuer for one in self._refreshing):
+            keys.remove_expired()
+            if keys.is_due and not any(task.get_name() == keys.issuer for task in self._refreshing):
                 task = asyncio.get_running_loop().create_task(keys.refresh(), name=keys.issuer)
                 self._refreshing.add(task)
                 task.add_done_callback(self._refreshing.discard)
 
 
-class _Taken:
-    """Names that nobody else's token may claim."""
+class _ReservedNames:
+    """Names of callers with credentials of this node, which no other token may claim."""
 
     def __init__(self, names: frozenset[str], tokens: ApiTokens) -> None:
         self._names = names
@@ -388,25 +419,25 @@ class _Taken:
 
     def __contains__(self, name: object) -> bool:
         return name in self._names or any(
-            one.name == name for one in self._tokens.access.tokens.values()
+            token.name == name for token in self._tokens.access.tokens.values()
         )
 
 
-def _caller(one: TokenConfig) -> Caller:
+def _create_caller(config: TokenConfig) -> Caller:
     return Caller(
-        one.name,
-        can_call="call" in one.may,
-        can_register="register" in one.may,
-        can_join="join" in one.may,
-        can_view_approvals="approve" in one.may,
+        config.name,
+        can_call="call" in config.may,
+        can_register="register" in config.may,
+        can_join="join" in config.may,
+        can_view_approvals="approve" in config.may,
         kind="token",
-        roles=tuple(one.roles),
-        scopes=None if one.scopes is None else tuple(one.scopes),
+        roles=tuple(config.roles),
+        scopes=None if config.scopes is None else tuple(config.scopes),
     )
 
 
-def _check(config: Config) -> None:
-    """What must hold between the parts. Raises InterlockError."""
+def _check_identity(config: Config) -> None:
+    """Check rules between sections of the config. Raises InterlockError."""
     tls = config.tls
     client_ca = tls is not None and tls.client_ca is not None
     for problem in identity_problems(config.identity, client_ca=client_ca):
@@ -414,5 +445,5 @@ def _check(config: Config) -> None:
         raise InterlockError(CONFIG, f"`{place}`: {problem.message}; {problem.hint}.")
 
 
-def _on_this_loop(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(seconds, what)
+def _call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, callback)

@@ -1,8 +1,8 @@
-"""The public keys of issuers: fetched, kept, and looked for again when a token names a new one.
+"""The public keys of issuers: fetched, cached, and fetched again when a token names an unknown key.
 
-One request at a time per issuer, and at most one every few seconds however many tokens come with
-keys that nobody knows. A key that its issuer no longer shows counts for a little longer, so that
-what it signed just before does not fall into a gap. Only https is asked, or this very machine.
+There is one request at a time for each issuer, and at most one every few seconds, however many
+tokens have unknown keys. A key that its issuer no longer publishes counts a little longer, so that
+recent tokens stay valid. Keys are fetched by https, or from this machine.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch, FetchResponse, fetch
 from interlock.core.upstreams.oauth.urls import is_local, is_secure, server_metadata_urls
 from interlock.errors import CONFIG, InterlockError
-from interlock.trust.identity.keys import PublicKey, fitting, read_keys
+from interlock.trust.identity.keys import PublicKey, read_keys, select_keys
 
-WITHIN: Final = 10.0
-"""How long a request for keys may take."""
-LONGEST: Final = 1024 * 1024
-PAUSE: Final = 5.0
-"""Between two requests for the keys of one issuer because of keys that nobody knows."""
-REFRESH: Final = 15 * 60.0
+FETCH_TIMEOUT_SECONDS: Final = 10.0
+MAX_DOCUMENT_BYTES: Final = 1024 * 1024
+UNKNOWN_KEY_PAUSE_SECONDS: Final = 5.0
+"""Between two requests for the keys of one issuer because of unknown keys."""
+REFRESH_SECONDS: Final = 15 * 60.0
 """How old keys get before they are read again."""
-RETRY: Final = 30.0
-OVERLAP: Final = 15 * 60.0
-"""For so long a key counts that its issuer no longer shows."""
-KEPT_WITHOUT_NEWS: Final = 24 * 3600.0
-"""For so long keys count while their issuer cannot be reached."""
+RETRY_SECONDS: Final = 30.0
+OVERLAP_SECONDS: Final = 15 * 60.0
+"""How long a key counts that its issuer no longer publishes."""
+MAX_AGE_SECONDS: Final = 24 * 3600.0
+"""How long keys count while their issuer cannot be reached."""
 
 _log = logging.getLogger("interlock.node")
 
@@ -54,67 +53,71 @@ class KeySet:
         base_dir: Path,
         *,
         clock: Clock,
-        ask: Fetch = fetch,
-        on_lost: Callable[[], None] = lambda: None,
+        fetch: Fetch = fetch,
+        on_removed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_lost` is told when a key does not count any more. Raises InterlockError for an
-        issuer whose keys could never be found."""
+        """Args:
+        on_removed: called when a key no longer counts.
+
+        Raises InterlockError for an issuer whose keys can never be found.
+        """
         self.config = config
         self.issuer = config.issuer
         self.problem: str | None = None
         self._file = None if config.jwks_file is None else base_dir / Path(config.jwks_file)
         self._url = config.jwks_url
         self._clock = clock
-        self._fetch = ask
-        self._on_lost = on_lost
+        self._fetch = fetch
+        self._on_removed = on_removed
         self._keys: tuple[PublicKey, ...] = ()
-        self._gone: dict[str, tuple[PublicKey, float]] = {}
-        """Keys that are no longer shown, by thumbprint, and until when they count."""
+        self._retired: dict[str, tuple[PublicKey, float]] = {}
+        """Keys that are no longer published, by thumbprint, and until when they count."""
         self._read_at: float | None = None
         self._tried_at: float | None = None
-        self._asked_at: float | None = None
-        """When they were last read because a token named one that was not there."""
+        self._requested_at: float | None = None
+        """When the keys were last read because a token named an unknown key."""
         self._reading: asyncio.Task[None] | None = None
         self._check(config)
 
-    # -- what is known now
+    # -- Current keys
 
     def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
-        """Those that may have made a signature. What is shown now comes before what was."""
-        self._drop_old()
-        found = fitting(self._keys, kid, algorithm)
-        if kid is not None and found:
-            return found
-        return [*found, *fitting([one for one, _ in self._gone.values()], kid, algorithm)]
+        """Return the keys that may have made a signature, the published ones first."""
+        self.remove_expired()
+        keys = select_keys(self._keys, kid, algorithm)
+        if kid is not None and keys:
+            return keys
+        return [*keys, *select_keys([key for key, _ in self._retired.values()], kid, algorithm)]
 
-    def ask(self) -> PendingIdentity | None:
-        """What to wait for, when the keys may be others by now."""
-        asked = self._asked_at
-        if self._reading is None and asked is not None and self._clock() - asked < PAUSE:
+    def request_refresh(self) -> PendingIdentity | None:
+        """Return what to wait for if the keys may have changed. None: they were read just now."""
+        last = self._requested_at
+        pause = UNKNOWN_KEY_PAUSE_SECONDS
+        if self._reading is None and last is not None and self._clock() - last < pause:
             return None
-        return PendingIdentity(self._refresh_for_somebody)
+        return PendingIdentity(self._refresh_on_request)
 
-    async def _refresh_for_somebody(self) -> None:
+    async def _refresh_on_request(self) -> None:
         try:
             await self.refresh()
         finally:
-            self._asked_at = self._clock()
+            self._requested_at = self._clock()
 
     @property
-    def due(self) -> bool:
-        """Whether it is time to read them again, though nobody asked."""
+    def is_due(self) -> bool:
+        """True if it is time to read the keys again."""
         if self._tried_at is None:
             return True
-        waited = self._clock() - self._tried_at
-        return waited >= (REFRESH if self.problem is None else RETRY)
+        age = self._clock() - self._tried_at
+        return age >= (REFRESH_SECONDS if self.problem is None else RETRY_SECONDS)
 
-    # -- reading them
+    # -- Reading
 
     async def refresh(self) -> None:
-        """Read the keys, unless that is under way already. Never raises."""
+        """Read the keys, or wait for a read that is under way. Never raises."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._refresh(), name="keys")
-        # Whoever waits may give up; the others still want them.
+        # A cancelled caller must not stop the read, because others may wait for it.
         await asyncio.shield(self._reading)
 
     async def close(self) -> None:
@@ -124,108 +127,103 @@ class KeySet:
 
     async def _refresh(self) -> None:
         try:
-            async with asyncio.timeout(WITHIN):
-                found = read_keys(await self._document())
+            async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
+                keys = read_keys(await self._fetch_document())
         except (SignInProblem, TimeoutError, OSError, ValueError) as error:
-            why = (
-                error.reason
-                if isinstance(error, SignInProblem)
-                else str(error) or "it took too long"
-            )
+            why = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
             if self.problem is None:
-                _log.warning("the keys of the issuer %s cannot be read: %s", self.issuer, why)
+                _log.warning("issuer %s: its keys cannot be read: %s", self.issuer, why)
             self.problem = why
         except Exception:
+            # Callers wait for the end of this task, so it must not fail.
             # Whoever waits for it must not wait for ever.
-            _log.exception("the keys of the issuer %s could not be read", self.issuer)
-            self.problem = "the node failed on them; see its log"
+            _log.exception("issuer %s: its keys could not be read", self.issuer)
+            self.problem = "internal error, see the log of the node"
         else:
             if self.problem is not None:
-                _log.info("the keys of the issuer %s can be read again", self.issuer)
+                _log.info("issuer %s: its keys can be read again", self.issuer)
             self.problem = None
-            self._take(found)
+            self._use(keys)
         finally:
             self._tried_at = self._clock()
             self._reading = None
 
-    def _take(self, found: tuple[PublicKey, ...]) -> None:
+    def _use(self, keys: tuple[PublicKey, ...]) -> None:
         now = self._clock()
-        shown = {one.thumbprint for one in found}
-        for one in self._keys:
-            if one.thumbprint not in shown:
-                self._gone[one.thumbprint] = (one, now + OVERLAP)
-        for thumbprint in shown & set(self._gone):
-            del self._gone[thumbprint]
-        self._keys, self._read_at = found, now
+        published = {key.thumbprint for key in keys}
+        for key in self._keys:
+            if key.thumbprint not in published:
+                self._retired[key.thumbprint] = (key, now + OVERLAP_SECONDS)
+        for thumbprint in published & set(self._retired):
+            del self._retired[thumbprint]
+        self._keys, self._read_at = keys, now
 
-    def _drop_old(self) -> None:
+    def remove_expired(self) -> None:
+        """Remove keys that no longer count. Call it regularly, also without lookups."""
         now = self._clock()
-        over = [thumbprint for thumbprint, (_, until) in self._gone.items() if now >= until]
-        for thumbprint in over:
-            del self._gone[thumbprint]
-        stale = self._read_at is not None and now - self._read_at >= KEPT_WITHOUT_NEWS
-        if stale and self._keys:
+        expired = [thumbprint for thumbprint, (_, until) in self._retired.items() if now >= until]
+        for thumbprint in expired:
+            del self._retired[thumbprint]
+        is_stale = self._read_at is not None and now - self._read_at >= MAX_AGE_SECONDS
+        if is_stale and self._keys:
             self._keys = ()
-            over.append("all")
-        if over:
-            self._on_lost()
+            expired.append("all")
+        if expired:
+            self._on_removed()
 
-    def sweep(self) -> None:
-        """Let go of keys whose time is over, also when nobody asks for any."""
-        self._drop_old()
-
-    async def _document(self) -> bytes:
+    async def _fetch_document(self) -> bytes:
         if self._file is not None:
             loop = asyncio.get_running_loop()
             body = await loop.run_in_executor(None, self._file.read_bytes)
         else:
-            url = self._url or await self._published()
+            url = self._url or await self._discover_url()
             if not is_secure(url, allow_loopback=self._url is not None or is_local(self.issuer)):
                 raise ValueError("the address of its keys is not https")
             body = (await self._get(url)).body
-        if len(body) > LONGEST:
-            raise ValueError("its keys are more than anybody could need")
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise ValueError(f"its key document is longer than {MAX_DOCUMENT_BYTES} bytes")
         return body
 
-    async def _published(self) -> str:
-        """Where the issuer itself says that its keys are."""
-        trouble, mismatch = "it publishes no metadata", ""
+    async def _discover_url(self) -> str:
+        """Return the address of the keys from the metadata of the issuer."""
+        problem, mismatch = "it publishes no metadata", ""
         for address in server_metadata_urls(self.issuer):
             try:
                 body = (await self._get(address)).body
-                found = msgspec.json.decode(body, type=_Metadata)
+                metadata = msgspec.json.decode(body, type=_Metadata)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-                trouble = str(error)
+                problem = str(error)
                 continue
-            if found.issuer == self.issuer:
-                return found.jwks_uri
-            mismatch = "its metadata are those of somebody else"
-        raise ValueError(mismatch or trouble)
+            if metadata.issuer == self.issuer:
+                return metadata.jwks_uri
+            mismatch = "its metadata is of another issuer"
+        raise ValueError(mismatch or problem)
 
     async def _get(self, url: str) -> FetchResponse:
-        answer = await self._fetch("GET", url, {})
-        if answer.status != 200:
-            raise ValueError(f"HTTP {answer.status}")
-        return answer
+        response = await self._fetch("GET", url, {})
+        if response.status != 200:
+            raise ValueError(f"HTTP {response.status}")
+        return response
 
     def _check(self, config: IssuerConfig) -> None:
-        named = config.jwks_url or config.issuer
+        url = config.jwks_url or config.issuer
         if self._file is not None:
             if config.jwks_url is not None:
-                raise _unusable(config, "has both `jwks_url` and `jwks_file`: keep one")
+                raise _config_error(config, "has both `jwks_url` and `jwks_file`: keep one")
             try:
-                self._take(read_keys(self._file.read_bytes()))
+                self._use(read_keys(self._file.read_bytes()))
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                raise _unusable(config, f"has a `jwks_file` that cannot be read: {why}") from None
+                raise _config_error(
+                    config, f"has a `jwks_file` that cannot be read: {why}"
+                ) from None
             self._tried_at = self._clock()
-        elif not is_secure(named):
-            raise _unusable(
+        elif not is_secure(url):
+            raise _config_error(
                 config,
-                "has keys that would come over plain http, or from nowhere: give an https "
-                "`jwks_url`, or a `jwks_file`",
+                "has no https address for its keys. Set an https `jwks_url`, or a `jwks_file`",
             )
 
 
-def _unusable(config: IssuerConfig, why: str) -> InterlockError:
-    return InterlockError(CONFIG, f"The issuer {config.issuer} of `identity.issuers` {why}.")
+def _config_error(config: IssuerConfig, why: str) -> InterlockError:
+    return InterlockError(CONFIG, f"`identity.issuers`: the issuer {config.issuer} {why}.")

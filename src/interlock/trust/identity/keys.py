@@ -1,7 +1,7 @@
-"""Public keys that an issuer publishes (a JWKS), read and sorted by what each may be used for.
+"""Public keys of an issuer (JWKS, RFC 7517), by the algorithm that each may be used for.
 
-Only keys that verify signatures count, and only of the kinds that the three accepted algorithms
-need. The edge of `joserfc`, which is imported when the first signed token comes.
+Only keys that verify signatures count, and only of the types for the three accepted algorithms.
+This module wraps `joserfc`, which is imported with the first signed token.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-MOST_KEYS: Final = 100
-SMALLEST_RSA: Final = 2048
-_MOST_TRIED: Final = 8
-"""Without a key id every key that fits is tried, but no more of them than this."""
-_LONGEST_HEADER: Final = 8 * 1024
-_PUBLIC: Final = ("kty", "crv", "x", "y", "n", "e")
+MAX_KEYS: Final = 100
+MIN_RSA_BITS: Final = 2048
+_MAX_TRIED_KEYS: Final = 8
+"""How many keys are tried for a token without a key id."""
+_MAX_HEADER_BYTES: Final = 8 * 1024
+_PUBLIC_MEMBERS: Final = ("kty", "crv", "x", "y", "n", "e")
 
 
 class PublicKey(msgspec.Struct, frozen=True):
-    """A key, and the one algorithm that it is for."""
+    """A key, and its only algorithm."""
 
     kid: str | None
     algorithm: str
@@ -34,18 +34,18 @@ class _Jwks(msgspec.Struct):
 
 
 def read_keys(document: bytes) -> tuple[PublicKey, ...]:
-    """The keys of a JWKS that can be used here. Raises ValueError when it is none."""
+    """Return the usable keys of a JWKS. Raises ValueError for an invalid document."""
     try:
-        found = msgspec.json.decode(document, type=_Jwks).keys
+        members = msgspec.json.decode(document, type=_Jwks).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError("it is not a set of keys (JWKS)") from None
-    if len(found) > MOST_KEYS:
-        raise ValueError(f"it has more than {MOST_KEYS} keys")
-    return tuple(key for one in found if (key := _read(one)) is not None)
+    if len(members) > MAX_KEYS:
+        raise ValueError(f"it has more than {MAX_KEYS} keys")
+    return tuple(key for member in members if (key := _read_key(member)) is not None)
 
 
-def _read(member: dict[str, Any]) -> PublicKey | None:
-    """None: a key for something else, or of a kind that is not used here."""
+def _read_key(member: dict[str, Any]) -> PublicKey | None:
+    """Return a key. None: it has another purpose, or an unsupported type."""
     from joserfc.errors import JoseError, SecurityWarning
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
@@ -58,27 +58,27 @@ def _read(member: dict[str, Any]) -> PublicKey | None:
     if not isinstance(kind, str) or not isinstance(curve, str | None):
         return None
     algorithm, reader = kinds.get((kind, None if kind == "RSA" else curve), ("", None))
-    said = member.get("alg", algorithm)
-    # RFC 9864 has a name of its own for EdDSA with this curve.
-    same = said == algorithm or (algorithm == "EdDSA" and said == "Ed25519")
+    declared = member.get("alg", algorithm)
+    # RFC 9864 defines a separate name for EdDSA with this curve.
+    is_same = declared == algorithm or (algorithm == "EdDSA" and declared == "Ed25519")
     operations = member.get("key_ops", ["verify"])
     if (
         reader is None
-        or not same
+        or not is_same
         or member.get("use", "sig") != "sig"
         or not isinstance(operations, list)
         or "verify" not in operations
     ):
         return None
     kid = member.get("kid")
-    # Of a private key that somebody published by mistake only the public half is taken in.
-    public: dict[str, Any] = {name: member[name] for name in _PUBLIC if name in member}
+    # If a private key was published by mistake, only its public part is used.
+    public: dict[str, Any] = {name: member[name] for name in _PUBLIC_MEMBERS if name in member}
     try:
         with warnings.catch_warnings():
-            # A weak key is left out just below.
+            # Weak keys are rejected below.
             warnings.simplefilter("ignore", SecurityWarning)
             key = reader.import_key(public)
-        if isinstance(key, RSAKey) and key.public_key.key_size < SMALLEST_RSA:
+        if isinstance(key, RSAKey) and key.public_key.key_size < MIN_RSA_BITS:
             return None
         thumbprint = key.thumbprint()
     except (JoseError, ValueError, TypeError):
@@ -86,33 +86,33 @@ def _read(member: dict[str, Any]) -> PublicKey | None:
     return PublicKey(kid if isinstance(kid, str) else None, algorithm, key, thumbprint)
 
 
-def fitting(keys: Iterable[PublicKey], kid: str | None, algorithm: str) -> list[PublicKey]:
-    """The keys that may have made a signature.
+def select_keys(keys: Iterable[PublicKey], kid: str | None, algorithm: str) -> list[PublicKey]:
+    """Return the keys that may have made a signature.
 
-    Two different ones with the id that is asked for are none: nobody could say which is meant.
+    If two different keys have the key id, neither counts, because the id is ambiguous.
     """
-    usable = [one for one in keys if one.algorithm == algorithm]
+    usable = [key for key in keys if key.algorithm == algorithm]
     if kid is None:
-        return usable[:_MOST_TRIED]
-    named = [one for one in usable if one.kid == kid]
-    return named if len({one.thumbprint for one in named}) == 1 else []
+        return usable[:_MAX_TRIED_KEYS]
+    named = [key for key in usable if key.kid == kid]
+    return named if len({key.thumbprint for key in named}) == 1 else []
 
 
-def signed_payload(token: str, keys: Sequence[PublicKey], algorithm: str) -> bytes | None:
-    """What a compact JWS says, if one of these keys signed it by this algorithm; else None."""
+def verify_jws(token: str, keys: Sequence[PublicKey], algorithm: str) -> bytes | None:
+    """Return the payload of a compact JWS that one of the keys signed. None: none of them did."""
     from joserfc import jws
     from joserfc.errors import JoseError, SecurityWarning
 
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-    registry.max_header_length = _LONGEST_HEADER
-    for one in keys:
+    registry.max_header_length = _MAX_HEADER_BYTES
+    for key in keys:
         try:
             with warnings.catch_warnings():
-                # `EdDSA` is the old word for what is good all the same.
+                # joserfc deprecates the name `EdDSA`, which is still common.
                 warnings.simplefilter("ignore", SecurityWarning)
-                found = jws.deserialize_compact(token, one.key, registry=registry)
+                verified = jws.deserialize_compact(token, key.key, registry=registry)
         except (JoseError, ValueError, TypeError):
-            # Not by this key, then.
+            # Another key may have signed it.
             continue
-        return bytes(found.payload)
+        return bytes(verified.payload)
     return None

@@ -1,7 +1,8 @@
-"""Opaque tokens: asks the servers that issued them (RFC 7662), and keeps their answers for a while.
+"""Opaque tokens: asks introspection servers about them (RFC 7662), and caches the responses.
 
-An answer is kept for a minute at most, and no longer than the token is good: a token that is
-revoked there is refused here within that time. The node asks with its own credentials.
+A response is cached for a minute at most, and no longer than the token is valid, so a token that is
+revoked at its server is rejected here within that time. The node authenticates with its own
+credentials.
 """
 
 from __future__ import annotations
@@ -23,72 +24,73 @@ from interlock.core.upstreams.oauth.urls import is_secure
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.claims import (
-    LEEWAY,
+    LEEWAY_SECONDS,
     ClaimMapping,
     Claims,
-    caller_of,
     check_audience,
     check_times,
-    issued,
-    refused,
+    issued_at,
+    read_caller,
+    token_error,
 )
-from interlock.trust.identity.signed_tokens import LONGEST_TOKEN, Revocations
+from interlock.trust.identity.signed_tokens import MAX_TOKEN_LENGTH, Revocations
 
-WITHIN: Final = 10.0
-"""How long a server may take to answer about a token."""
-KEPT_FOR: Final = 60.0
-"""How long an answer counts."""
-FAILED_FOR: Final = 2.0
-"""How long nobody asks again after a server could not be reached."""
-MOST_ASKING: Final = 32
-MOST_KEPT: Final = 10_000
+INTROSPECTION_TIMEOUT_SECONDS: Final = 10.0
+CACHE_SECONDS: Final = 60.0
+"""How long a response counts."""
+FAILURE_CACHE_SECONDS: Final = 2.0
+"""How long a server is not asked again after a failure."""
+MAX_REQUESTS: Final = 32
+MAX_CACHED_TOKENS: Final = 10_000
 _FORM: Final = "application/x-www-form-urlencoded"
 
 _node_log = logging.getLogger("interlock.node")
 _log = logging.getLogger("interlock.pipeline")
 
 
-Good = BoundedDict[tuple[str, str], float]
-"""Callers by name and id, and when their server last said that their token is good."""
+LastValid = BoundedDict[tuple[str, str], float]
+"""When the server last said that a caller's token is valid, by name and id of the caller."""
 
 
 class TokenIntrospector(Protocol):
-    """Asks one server about a token."""
+    """Asks a server about a token."""
 
     async def __call__(self, token: str) -> Claims | None:
-        """What it says of the token; None when it could not be asked. Never raises."""
+        """Return the claims of a token. None: the server cannot be reached. Never raises."""
         ...
 
 
 class IntrospectionClient:
-    """One introspection endpoint."""
+    """A client of one introspection endpoint."""
 
-    def __init__(self, url: str, client_id: str, client_secret: str, *, ask: Fetch = fetch) -> None:
-        """Raises InterlockError for an address to which no secret may go."""
+    def __init__(
+        self, url: str, client_id: str, client_secret: str, *, fetch: Fetch = fetch
+    ) -> None:
+        """Raises InterlockError for an address without https."""
         if not is_secure(url):
             raise InterlockError(
-                CONFIG, "A `url` of `identity.introspection` is not https: tokens are sent there."
+                CONFIG, "`identity.introspection`: a `url` is not https, and tokens are sent there."
             )
-        # In this header both are written as in a form (RFC 6749, 2.3.1).
+        # RFC 6749 §2.3.1: both values are form-encoded in this header.
         pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
         self._authorization = "Basic " + base64.b64encode(pair.encode()).decode()
         self._url = url
-        self._fetch = ask
+        self._fetch = fetch
         self.problem: str | None = None
 
     def __repr__(self) -> str:
         return f"IntrospectionClient({self._url})"
 
     async def __call__(self, token: str) -> dict[str, Any] | None:
-        """What the server says of the token; None when it could not be asked. Never raises."""
+        """Return the response of the server. None: it cannot be reached. Never raises."""
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         headers = {"Content-Type": _FORM, "Authorization": self._authorization}
         try:
-            async with asyncio.timeout(WITHIN):
-                answer = await self._fetch("POST", self._url, headers, form)
-            if answer.status != 200:
-                raise ValueError(f"HTTP {answer.status}")
-            said = msgspec.json.decode(answer.body, type=dict[str, Any])
+            async with asyncio.timeout(INTROSPECTION_TIMEOUT_SECONDS):
+                response = await self._fetch("POST", self._url, headers, form)
+            if response.status != 200:
+                raise ValueError(f"HTTP {response.status}")
+            claims = msgspec.json.decode(response.body, type=dict[str, Any])
         except (
             SignInProblem,
             TimeoutError,
@@ -96,153 +98,161 @@ class IntrospectionClient:
             RecursionError,
             UnicodeDecodeError,
         ) as error:
-            why = (
-                error.reason
-                if isinstance(error, SignInProblem)
-                else str(error) or "it took too long"
-            )
+            why = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
             if self.problem is None:
-                _node_log.warning("%s cannot be asked about tokens: %s", self._url, why)
+                _node_log.warning("introspection server %s: request failed: %s", self._url, why)
             self.problem = why
             return None
         if self.problem is not None:
-            _node_log.info("%s can be asked about tokens again", self._url)
+            _node_log.info("introspection server %s: works again", self._url)
         self.problem = None
-        return said
+        return claims
 
 
 class IntrospectionServer(msgspec.Struct, frozen=True):
-    """A server that knows opaque tokens, and what is made of what it says."""
+    """An introspection server, and how its responses become callers."""
 
-    ask: TokenIntrospector
+    introspect: TokenIntrospector
     audience: Callable[[], Sequence[str]]
-    terms: ClaimMapping
+    mapping: ClaimMapping
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What came of asking: a caller, or a refusal."""
+class _CachedResult(msgspec.Struct, frozen=True):
+    """The result for a token: a caller, or an error."""
 
     until: float
-    known: KnownToken | None = None
-    refusal: InterlockError | None = None
+    login: KnownToken | None = None
+    error: InterlockError | None = None
     unreachable: bool = False
-    """Nobody could be asked: then nothing is known that was not before."""
+    """True if no server could be asked, so the result says nothing about the token."""
 
 
 class OpaqueTokens:
-    """Knows callers by asking for them."""
+    """Finds the callers of opaque tokens."""
 
     requires_token: bool = True
 
     def __init__(
         self,
-        authorities: Sequence[IntrospectionServer],
+        servers: Sequence[IntrospectionServer],
         *,
         revocations: Revocations,
-        taken: Container[str] = frozenset(),
+        reserved_names: Container[str] = frozenset(),
         wall_clock: Callable[[], float],
-        good: Good | None = None,
+        last_valid: LastValid | None = None,
     ) -> None:
-        """They are asked in their order, until one knows the token. `good`: where it is written
-        down who was said to be good; it outlives a change of the config."""
-        self._good = Good(MOST_KEPT) if good is None else good
-        self._authorities = tuple(authorities)
+        """Args:
+        servers: asked in this order, until one knows the token.
+        last_valid: where valid tokens are recorded. It outlives a change of the config.
+        """
+        self._last_valid = LastValid(MAX_CACHED_TOKENS) if last_valid is None else last_valid
+        self._servers = tuple(servers)
         self._revocations = revocations
-        self._taken = taken
+        self._reserved_names = reserved_names
         self._clock = wall_clock
-        self._said: BoundedDict[bytes, _Said] = BoundedDict(MOST_KEPT)
-        self._asking: dict[bytes, asyncio.Task[None]] = {}
+        self._results: BoundedDict[bytes, _CachedResult] = BoundedDict(MAX_CACHED_TOKENS)
+        self._requests: dict[bytes, asyncio.Task[None]] = {}
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is. Raises InterlockError, PendingIdentity when it has to be asked."""
-        if not bearer or len(bearer) > LONGEST_TOKEN or not bearer.isascii():
+        """Return the caller of a token. None: it cannot be an opaque token.
+
+        Raises InterlockError for an invalid token, and PendingIdentity if a server must be asked.
+        """
+        if not bearer or len(bearer) > MAX_TOKEN_LENGTH or not bearer.isascii():
             return None
         if not bearer.isprintable() or " " in bearer:
             return None
         digest = sha256(bearer.encode()).digest()
-        said = self._said.get(digest)
-        if said is not None and self._clock() < said.until:
-            if said.refusal is not None:
-                raise InterlockError(said.refusal.failure, said.refusal.message)
-            return said.known
-        if digest not in self._asking and len(self._asking) >= MOST_ASKING:
+        result = self._results.get(digest)
+        if result is not None and self._clock() < result.until:
+            if result.error is not None:
+                raise InterlockError(result.error.failure, result.error.message)
+            return result.login
+        if digest not in self._requests and len(self._requests) >= MAX_REQUESTS:
             raise InterlockError(
-                TOO_BUSY, "As many tokens are being asked about as may be; try again."
+                TOO_BUSY, "Too many tokens are being checked at their servers. Try again later."
             )
-        raise PendingIdentity(lambda: self._settle(bearer, digest))
+        raise PendingIdentity(lambda: self._request(bearer, digest))
 
-    def forget(self) -> None:
-        """Something was revoked: ask anew."""
-        self._said.clear()
+    def clear_cache(self) -> None:
+        """Remove all cached results, because a token was revoked."""
+        self._results.clear()
 
     async def close(self) -> None:
-        """The node stops: nobody is asked any more."""
-        asking = list(self._asking.values())
-        for task in asking:
+        """Cancel all requests: the node stops."""
+        requests = list(self._requests.values())
+        for task in requests:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*requests, return_exceptions=True)
 
-    async def _settle(self, bearer: str, digest: bytes) -> None:
-        """Ask, unless somebody does already."""
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = self._asking[digest] = asyncio.get_running_loop().create_task(
+    async def _request(self, bearer: str, digest: bytes) -> None:
+        """Ask about a token, or wait for a request that is under way."""
+        request = self._requests.get(digest)
+        if request is None:
+            request = self._requests[digest] = asyncio.get_running_loop().create_task(
                 self._ask(bearer, digest), name="introspection"
             )
-        # Whoever waits may give up; the others still want to know.
-        await asyncio.shield(asking)
+        # A cancelled caller must not stop the request, because others may wait for it.
+        await asyncio.shield(request)
 
     async def _ask(self, bearer: str, digest: bytes) -> None:
         try:
-            said = await self._first_who_knows(bearer)
+            result = await self._ask_servers(bearer)
         except Exception:
-            # Whoever waits for it must not wait for ever.
-            _log.exception("a token could not be asked about")
-            said = _Said(self._clock() + FAILED_FOR, refusal=_unreachable(), unreachable=True)
+            # Callers wait for the end of this task, so it must not fail.
+            _log.exception("introspection: a token could not be checked")
+            result = _CachedResult(
+                self._clock() + FAILURE_CACHE_SECONDS, error=_unreachable_error(), unreachable=True
+            )
         finally:
-            del self._asking[digest]
-        self._note(self._said.get(digest), said)
-        self._said[digest] = said
+            del self._requests[digest]
+        self._record_validity(self._results.get(digest), result)
+        self._results[digest] = result
 
-    def _note(self, before: _Said | None, said: _Said) -> None:
-        """Write down whose token is good, and whose is not any more."""
-        if said.known is not None:
-            self._good[said.known.caller.name, said.known.caller.id] = self._clock()
-        elif before is not None and before.known is not None and not said.unreachable:
-            self._good.pop((before.known.caller.name, before.known.caller.id), None)
+    def _record_validity(self, before: _CachedResult | None, result: _CachedResult) -> None:
+        """Record whose token is valid, and whose is no longer."""
+        if result.login is not None:
+            caller = result.login.caller
+            self._last_valid[caller.name, caller.id] = self._clock()
+        elif before is not None and before.login is not None and not result.unreachable:
+            self._last_valid.pop((before.login.caller.name, before.login.caller.id), None)
 
-    async def _first_who_knows(self, bearer: str) -> _Said:
+    async def _ask_servers(self, bearer: str) -> _CachedResult:
         unreachable = False
-        for authority in self._authorities:
-            claims = await authority.ask(bearer)
+        for server in self._servers:
+            claims = await server.introspect(bearer)
             if claims is None:
                 unreachable = True
             elif claims.get("active") is True:
-                return self._judge(claims, authority)
+                return self._read_result(claims, server)
         now = self._clock()
         if unreachable:
-            return _Said(now + FAILED_FOR, refusal=_unreachable(), unreachable=True)
-        return _Said(
-            now + KEPT_FOR, refusal=refused("the token is not good any more, or never was")
+            return _CachedResult(
+                now + FAILURE_CACHE_SECONDS, error=_unreachable_error(), unreachable=True
+            )
+        return _CachedResult(
+            now + CACHE_SECONDS, error=token_error("no introspection server accepts the token")
         )
 
-    def _judge(self, claims: Claims, authority: IntrospectionServer) -> _Said:
+    def _read_result(self, claims: Claims, server: IntrospectionServer) -> _CachedResult:
         now = self._clock()
         try:
             ends = check_times(claims, now, must_end=False)
-            check_audience(claims, authority.audience())
-            caller = caller_of(claims, authority.terms, ends=ends, taken=self._taken)
+            check_audience(claims, server.audience())
+            caller = read_caller(
+                claims, server.mapping, ends=ends, reserved_names=self._reserved_names
+            )
             jti = claims.get("jti")
             if self._revocations.is_revoked(
-                caller.name, jti if isinstance(jti, str) else None, issued(claims)
+                caller.name, jti if isinstance(jti, str) else None, issued_at(claims)
             ):
-                raise refused("the token was revoked")
-        except InterlockError as refusal:
-            return _Said(now + KEPT_FOR, refusal=refusal)
-        over = None if ends is None else ends + LEEWAY
-        until = now + KEPT_FOR if over is None else min(now + KEPT_FOR, over)
-        return _Said(until, KnownToken(caller, until, over))
+                raise token_error("the token was revoked")
+        except InterlockError as error:
+            return _CachedResult(now + CACHE_SECONDS, error=error)
+        invalid_at = None if ends is None else ends + LEEWAY_SECONDS
+        until = now + CACHE_SECONDS if invalid_at is None else min(now + CACHE_SECONDS, invalid_at)
+        return _CachedResult(until, KnownToken(caller, until, invalid_at))
 
 
-def _unreachable() -> InterlockError:
-    return refused("the server that knows such tokens cannot be asked now; try again")
+def _unreachable_error() -> InterlockError:
+    return token_error("the introspection server cannot be reached. Try again later")

@@ -1,5 +1,5 @@
-"""Sees to it that what was revoked is refused everywhere, soon: looks at the access store again and
-again, tells whose tokens do not count any more, and writes down when tokens were last used."""
+"""Watches the access store: applies revocations soon after they are written, reports the callers
+whose tokens no longer count, and stores when tokens were last used."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.api_tokens import AccessSnapshot, ApiTokens
 from interlock.trust.identity.token_store import AccessReader, AccessStore
 
-SHORTEST: Final = 0.05
-MOST_IDS: Final = 256
-"""How many tokens of one caller are told apart."""
-WRITE_USES: Final = 60.0
-"""How often it is written down which tokens were used."""
+MIN_INTERVAL_SECONDS: Final = 0.05
+MAX_TOKENS_PER_CALLER: Final = 256
+"""How many active tokens of one caller are tracked."""
+STORE_USES_SECONDS: Final = 60.0
+"""How often the last uses of tokens are stored."""
 
 _log = logging.getLogger("interlock.node")
 
-Told = Callable[[frozenset[str]], None]
+NamesCallback = Callable[[frozenset[str]], None]
 """Takes the names of callers."""
 
 
-ToldRevoked = Callable[[RevokedCallers], None]
+RevokedCallback = Callable[[RevokedCallers], None]
 """Takes the callers whose tokens were revoked."""
 
 
 class AccessWatch:
-    """Keeps `ApiTokens` as the store is, and knows who was let in by what."""
+    """Keeps `ApiTokens` up to date with the store, and tracks which tokens admitted callers."""
 
     def __init__(
         self,
@@ -45,189 +45,199 @@ class AccessWatch:
         seconds: float,
         wall_clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any],
-        changed: Callable[[], None],
-        on_revoked: ToldRevoked,
-        on_expired: Told,
-        also: Callable[[], None] = lambda: None,
+        clear_cache: Callable[[], None],
+        on_revoked: RevokedCallback,
+        on_expired: NamesCallback,
+        on_check: Callable[[], None] = lambda: None,
     ) -> None:
-        """A revocation counts within `seconds`. `changed`: what is known by digest must be looked
-        at anew. `also` is done at every look. Raises InterlockError for a store that cannot be
-        read: what was revoked in it would count again."""
+        """Args:
+        seconds: a revocation counts within this time.
+        clear_cache: removes cached results of tokens, because some may be revoked.
+        on_revoked: called with callers whose tokens were revoked.
+        on_expired: called with callers whose tokens have expired.
+        on_check: called at every check.
+
+        Raises InterlockError for an unreadable store: its revocations must not be lost.
+        """
         self.seconds = seconds
         self.problem: str | None = None
         self.on_change: Callable[[str, str], None] = lambda *_: None
-        """Hears which token or subject was made, revoked or forgotten, for the record."""
+        """Takes a change for the journal: a token or subject, and the event."""
         self._tokens = tokens
         self._store = AccessStore(path, clock=wall_clock)
         self._reader = AccessReader(path)
         self._clock = wall_clock
         self._call_later = call_later
-        self._changed = changed
+        self._clear_cache = clear_cache
         self._on_revoked = on_revoked
         self._on_expired = on_expired
-        self._also = also
+        self._on_check = on_check
         self._timer: Any = None
-        self._seen: dict[str, dict[str, float | None]] = {}
-        """By the name of a caller: its tokens by id, and when each is over."""
-        self._written_at = wall_clock()
-        self._writing: asyncio.Future[None] | None = None
-        tokens.access = self._reader.changed() or AccessSnapshot()
+        self._active: dict[str, dict[str, float | None]] = {}
+        """The tokens that admitted callers, by caller and id, and when each ends."""
+        self._stored_at = wall_clock()
+        self._storing: asyncio.Future[None] | None = None
+        tokens.access = self._reader.read_changes() or AccessSnapshot()
 
-    # -- life
+    # -- Start and stop
 
     def start(self) -> None:
         if self._timer is None:
-            self._timer = self._call_later(max(SHORTEST, self.seconds / 2), self._tick)
+            interval = max(MIN_INTERVAL_SECONDS, self.seconds / 2)
+            self._timer = self._call_later(interval, self._on_timer)
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        self._write_uses()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+        self._store_uses()
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
         self._reader.close()
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         try:
-            self.look()
+            self.check()
         except Exception:
-            # Whatever it is: nothing would be revoked any more if this stopped.
-            _log.exception("the access store could not be looked at")
+            # The checks must go on, or no revocation would count any more.
+            _log.exception("access store: the check failed")
         self.start()
 
-    # -- who is there
+    # -- Active callers
 
-    def record_login(self, known: KnownToken) -> None:
-        """Somebody was let in by a token."""
-        ids = self._seen.get(known.caller.name)
+    def record_login(self, login: KnownToken) -> None:
+        """Record that a token admitted a caller."""
+        ids = self._active.get(login.caller.name)
         if ids is None:
-            ids = self._seen[known.caller.name] = BoundedDict(MOST_IDS)
-        ids[known.caller.id] = known.expires_at
+            ids = self._active[login.caller.name] = BoundedDict(MAX_TOKENS_PER_CALLER)
+        ids[login.caller.id] = login.expires_at
 
     def is_active(self, name: str) -> bool:
-        """Whether a caller of this name may still be there by a token that counts."""
+        """Return whether a caller may still be connected by a valid token."""
         now = self._clock()
-        ends = self._seen.get(name, {}).values()
-        return any(one is None or now < one for one in ends)
+        ends = self._active.get(name, {}).values()
+        return any(end is None or now < end for end in ends)
 
-    def forget(self, kept: Iterable[str] = ()) -> None:
-        """The config is another one: whoever was let in has to be let in again."""
-        self._seen = {name: self._seen[name] for name in kept if name in self._seen}
+    def retain_only(self, names: Iterable[str] = ()) -> None:
+        """Remove the logins of all other callers, after a change of the config: they log in
+        again."""
+        self._active = {name: self._active[name] for name in names if name in self._active}
 
-    # -- looking
+    # -- Checks
 
-    def look(self) -> None:
-        """Look once, now."""
+    def check(self) -> None:
+        """Read the store now, and apply its changes."""
         try:
-            found = self._reader.changed()
+            snapshot = self._reader.read_changes()
         except InterlockError as error:
             if self.problem is None:
-                _log.error("%s Until then nothing more is revoked.", error.message)
+                _log.error("%s New revocations have no effect until then.", error.message)
             self.problem = error.message
         else:
             self.problem = None
-            if found is not None:
-                self._swap(found)
-        self._drop_expired()
-        self._also()
-        if self._clock() - self._written_at >= WRITE_USES:
-            self._write_uses()
+            if snapshot is not None:
+                self._use(snapshot)
+        self._remove_expired()
+        self._on_check()
+        if self._clock() - self._stored_at >= STORE_USES_SECONDS:
+            self._store_uses()
 
-    def _swap(self, found: AccessSnapshot) -> None:
-        before, self._tokens.access = self._tokens.access, found
-        if _essence(before) == _essence(found):
+    def _use(self, snapshot: AccessSnapshot) -> None:
+        before, self._tokens.access = self._tokens.access, snapshot
+        if _without_uses(before) == _without_uses(snapshot):
             return
-        self._changed()
-        for id, word in _changes(before, found).items():
-            self.on_change(id, word)
-        revoked = self._revoked(before, found)
+        self._clear_cache()
+        for subject, event in _find_changes(before, snapshot).items():
+            self.on_change(subject, event)
+        revoked = self._find_revoked(before, snapshot)
         for name in revoked:
-            left = self._seen.get(name, {})
-            for id in revoked.token_ids & left.keys():
-                del left[id]
-            if name in revoked.without_tokens or not left:
-                self._seen.pop(name, None)
+            active = self._active.get(name, {})
+            for id in revoked.token_ids & active.keys():
+                del active[id]
+            if name in revoked.without_tokens or not active:
+                self._active.pop(name, None)
         if revoked:
-            _log.info("revoked: %s", ", ".join(sorted(revoked)))
+            _log.info("access store: revoked for %s", ", ".join(sorted(revoked)))
             self._on_revoked(revoked)
 
-    def _revoked(self, before: AccessSnapshot, found: AccessSnapshot) -> RevokedCallers:
+    def _find_revoked(self, before: AccessSnapshot, after: AccessSnapshot) -> RevokedCallers:
         names, ids = set(), set()
         for id, token in before.tokens.items():
-            now = found.tokens.get(id)
-            if token.revoked is None and (now is None or now.revoked is not None):
+            current = after.tokens.get(id)
+            if token.revoked is None and (current is None or current.revoked is not None):
                 names.add(token.name)
                 ids.add(id)
-        # What is revoked of a subject is about all that it was given.
-        wholly = {
-            name for name, since in found.subjects.items() if before.subjects.get(name) != since
+        # The revocation of a subject covers all tokens that it has.
+        without_tokens = {
+            name for name, since in after.subjects.items() if before.subjects.get(name) != since
         }
-        fresh = found.jtis - before.jtis
-        names |= {name for name, seen in self._seen.items() if fresh.intersection(seen)}
-        ids |= fresh
-        good = found.good_names(self._clock())
+        new_jtis = after.jtis - before.jtis
+        names |= {name for name, active in self._active.items() if new_jtis.intersection(active)}
+        ids |= new_jtis
+        good = after.good_names(self._clock())
         for name in names:
-            if name not in good and not self._seen.get(name, {}).keys() - ids:
-                wholly.add(name)
-        revoked = RevokedCallers(names | wholly)
-        revoked.token_ids, revoked.without_tokens = frozenset(ids), frozenset(wholly)
+            if name not in good and not self._active.get(name, {}).keys() - ids:
+                without_tokens.add(name)
+        revoked = RevokedCallers(names | without_tokens)
+        revoked.token_ids, revoked.without_tokens = frozenset(ids), frozenset(without_tokens)
         return revoked
 
-    def _drop_expired(self) -> None:
+    def _remove_expired(self) -> None:
         now = self._clock()
         expired = set()
-        for name, ids in list(self._seen.items()):
-            over = [id for id, ends in ids.items() if ends is not None and now >= ends]
-            for id in over:
+        for name, ids in list(self._active.items()):
+            ended = [id for id, end in ids.items() if end is not None and now >= end]
+            for id in ended:
                 del ids[id]
             if not ids:
-                del self._seen[name]
+                del self._active[name]
                 expired.add(name)
         if expired:
             self._on_expired(frozenset(expired))
 
-    # -- what was used
+    # -- Last uses
 
-    def _write_uses(self) -> None:
-        """Write down which tokens were used, beside the loop: a disk may be slow."""
-        self._written_at = self._clock()
-        used, self._tokens.used = self._tokens.used, {}
-        if used and (self._writing is None or self._writing.done()):
+    def _store_uses(self) -> None:
+        """Store which tokens were used, off the event loop, because a disk may be slow."""
+        self._stored_at = self._clock()
+        uses, self._tokens.last_uses = self._tokens.last_uses, {}
+        if uses and (self._storing is None or self._storing.done()):
             loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(None, self._write, used)
+            self._storing = loop.run_in_executor(None, self._write_uses, uses)
 
-    def _write(self, used: dict[str, float]) -> None:
+    def _write_uses(self, uses: dict[str, float]) -> None:
         try:
-            self._store.used(used)
+            self._store.record_uses(uses)
         except InterlockError as error:
-            # It is worth knowing, but nothing depends on it.
-            _log.warning("the last use of tokens could not be written down: %s", error.message)
+            # The last use is for information only; nothing depends on it.
+            _log.warning("access store: last uses of tokens not stored: %s", error.message)
 
 
-def _essence(access: AccessSnapshot) -> AccessSnapshot:
-    """Without what a node itself writes, which changes nothing for anybody."""
-    tokens = {id: msgspec.structs.replace(one, last_used=None) for id, one in access.tokens.items()}
+def _without_uses(access: AccessSnapshot) -> AccessSnapshot:
+    """Return a snapshot without the last uses, which nodes write themselves."""
+    tokens = {
+        id: msgspec.structs.replace(token, last_used=None) for id, token in access.tokens.items()
+    }
     return msgspec.structs.replace(access, tokens=tokens)
 
 
-def _changes(before: AccessSnapshot, found: AccessSnapshot) -> dict[str, str]:
-    """What somebody did to the store: the name and id of each token or subject, and a word."""
+def _find_changes(before: AccessSnapshot, after: AccessSnapshot) -> dict[str, str]:
+    """Return the changed tokens and subjects, each with an event name for the journal."""
     changes = {}
-    for id in before.tokens.keys() | found.tokens.keys():
-        was, now = before.tokens.get(id), found.tokens.get(id)
-        if now is None and was is not None:
-            changes[f"{was.name} ({id})"] = "forgotten"
-        elif now is not None and was is None:
-            changes[f"{now.name} ({id})"] = "made"
-        elif now is not None and was is not None and now.revoked != was.revoked:
-            changes[f"{now.name} ({id})"] = "revoked"
-    for name in found.subjects:
-        if found.subjects[name] != before.subjects.get(name):
+    for id in before.tokens.keys() | after.tokens.keys():
+        old, new = before.tokens.get(id), after.tokens.get(id)
+        if new is None and old is not None:
+            changes[f"{old.name} ({id})"] = "forgotten"
+        elif new is not None and old is None:
+            changes[f"{new.name} ({id})"] = "made"
+        elif new is not None and old is not None and new.revoked != old.revoked:
+            changes[f"{new.name} ({id})"] = "revoked"
+    for name in after.subjects:
+        if after.subjects[name] != before.subjects.get(name):
             changes[name] = "revoked"
-    for jti in found.jtis - before.jtis:
+    for jti in after.jtis - before.jtis:
         changes[jti] = "revoked"
     return changes

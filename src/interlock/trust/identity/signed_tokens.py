@@ -1,8 +1,8 @@
-"""Signed tokens (JWT) of issuers that the config names.
+"""Signed tokens (JWT, RFC 9068) of the issuers in the config.
 
-What a token says about itself is read first, and believed only once a key of exactly the issuer
-that it names has signed it, by an algorithm that the config accepts from that issuer. The key, the
-algorithm and the place where keys are found never come from the token.
+The claims are read first, and used only after a key of exactly the named issuer has verified the
+signature, with an algorithm that the config accepts from that issuer. The key, the algorithm and
+the location of the keys never come from the token.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 
 from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.trust.identity.claims import (
-    LEEWAY,
+    LEEWAY_SECONDS,
     ClaimMapping,
     Claims,
-    caller_of,
     check_audience,
     check_times,
-    issued,
-    refused,
+    issued_at,
+    read_caller,
+    token_error,
 )
-from interlock.trust.identity.keys import PublicKey, signed_payload
+from interlock.trust.identity.keys import PublicKey, verify_jws
 
-LONGEST_TOKEN: Final = 16 * 1024
+MAX_TOKEN_LENGTH: Final = 16 * 1024
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 _KNOWN_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
 
@@ -36,37 +36,37 @@ class KeySource(Protocol):
     """The public keys of one issuer."""
 
     def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
-        """Those that may have made a signature, among the keys that are known now."""
+        """Return the known keys that may have made a signature."""
         ...
 
-    def ask(self) -> PendingIdentity | None:
-        """What to wait for, when its keys may be others by now; None: they were just read."""
+    def request_refresh(self) -> PendingIdentity | None:
+        """Return what to wait for if the keys may have changed. None: they were read just now."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """Why its keys could not be read the last time; None when they could."""
+        """Why the last read of the keys failed. None: it succeeded."""
         ...
 
 
 class Revocations(Protocol):
-    """What was taken back before its time."""
+    """The revocations of this node."""
 
     def is_revoked(self, name: str, jti: str | None, issued: float | None) -> bool: ...
 
 
 class Issuer(msgspec.Struct, frozen=True):
-    """Somebody whose tokens are believed."""
+    """An issuer whose tokens are accepted."""
 
     issuer: str
     algorithms: frozenset[str]
     audience: Callable[[], Sequence[str]]
     keys: KeySource
-    terms: ClaimMapping
+    mapping: ClaimMapping
 
 
 class SignedTokens:
-    """Knows the callers of every issuer."""
+    """Finds the callers of signed tokens."""
 
     requires_token: bool = True
 
@@ -75,91 +75,93 @@ class SignedTokens:
         issuers: Iterable[Issuer],
         *,
         revocations: Revocations,
-        taken: Container[str] = frozenset(),
+        reserved_names: Container[str] = frozenset(),
         wall_clock: Callable[[], float],
     ) -> None:
-        self._issuers = {one.issuer: one for one in issuers}
+        self._issuers = {issuer.issuer: issuer for issuer in issuers}
         self._revocations = revocations
-        self._taken = taken
+        self._reserved_names = reserved_names
         self._clock = wall_clock
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is; None when it is no JWT, or one of an issuer that nobody here knows.
+        """Return the caller of a token. None: it is no JWT, or its issuer is unknown.
 
-        Raises InterlockError for one of ours that does not count, and PendingIdentity when keys are
-        missing.
+        Raises InterlockError for an invalid token of a known issuer, and PendingIdentity while keys
+        are missing.
         """
         parts = bearer.split(".")
-        if len(parts) != 3 or len(bearer) > LONGEST_TOKEN:
+        if len(parts) != 3 or len(bearer) > MAX_TOKEN_LENGTH:
             return None
-        header, claimed = _json(parts[0]), _json(parts[1])
-        if header is None or claimed is None:
+        header, unverified = _decode_part(parts[0]), _decode_part(parts[1])
+        if header is None or unverified is None:
             return None
-        named = claimed.get("iss")
-        issuer = self._issuers.get(named) if isinstance(named, str) else None
+        name = unverified.get("iss")
+        issuer = self._issuers.get(name) if isinstance(name, str) else None
         if issuer is None:
             return None
-        algorithm = _algorithm(header, issuer)
-        claims = self._signed(bearer, header.get("kid"), algorithm, issuer)
+        algorithm = _check_header(header, issuer)
+        claims = self._verify(bearer, header.get("kid"), algorithm, issuer)
         now = self._clock()
         ends = check_times(claims, now)
         assert ends is not None
         check_audience(claims, issuer.audience())
-        caller = caller_of(claims, issuer.terms, ends=ends, taken=self._taken)
-        if self._revocations.is_revoked(caller.name, _text(claims.get("jti")), issued(claims)):
-            raise refused("the token was revoked")
-        return KnownToken(caller, ends + LEEWAY, ends + LEEWAY)
+        caller = read_caller(claims, issuer.mapping, ends=ends, reserved_names=self._reserved_names)
+        if self._revocations.is_revoked(caller.name, _text(claims.get("jti")), issued_at(claims)):
+            raise token_error("the token was revoked")
+        return KnownToken(caller, ends + LEEWAY_SECONDS, ends + LEEWAY_SECONDS)
 
-    def _signed(self, token: str, kid: object, algorithm: str, issuer: Issuer) -> Claims:
+    def _verify(self, token: str, kid: object, algorithm: str, issuer: Issuer) -> Claims:
         if kid is not None and not isinstance(kid, str):
-            raise refused("the key id of the token is no text")
+            raise token_error("the key id of the token is no string")
         keys = issuer.keys.find(kid, algorithm)
         if not keys:
-            unsettled = issuer.keys.ask()
-            if unsettled is not None:
-                raise unsettled
+            pending = issuer.keys.request_refresh()
+            if pending is not None:
+                raise pending
             if issuer.keys.problem is not None:
-                raise refused("the keys of the token's issuer cannot be read now; try again")
-            raise refused("no key of its issuer is the one that signed the token")
-        payload = signed_payload(token, keys, algorithm)
-        claims = None if payload is None else _object(payload)
+                raise token_error(
+                    "the keys of the token's issuer cannot be read now. Try again later"
+                )
+            raise token_error("the issuer has no key with this key id")
+        payload = verify_jws(token, keys, algorithm)
+        claims = None if payload is None else _decode_object(payload)
         if claims is None:
-            # Without a key id nothing says that the key is a new one, except that none fits.
-            unsettled = issuer.keys.ask() if kid is None else None
-            if unsettled is not None:
-                raise unsettled
-            raise refused("the signature is not one of the token's issuer")
+            # Without a key id, a wrong signature is the only sign of a new key.
+            pending = issuer.keys.request_refresh() if kid is None else None
+            if pending is not None:
+                raise pending
+            raise token_error("the signature is not of the token's issuer")
         if claims.get("iss") != issuer.issuer:
-            raise refused("the token was made by somebody else (`iss`)")
+            raise token_error("another issuer made the token (`iss`)")
         return claims
 
 
-def _algorithm(header: Claims, issuer: Issuer) -> str:
-    """The algorithm of a header that may be believed at all. Raises InterlockError."""
+def _check_header(header: Claims, issuer: Issuer) -> str:
+    """Return the algorithm of an acceptable header. Raises InterlockError."""
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm not in _KNOWN_ALGORITHMS & issuer.algorithms:
-        raise refused("the token is signed by an algorithm that is not accepted from its issuer")
+        raise token_error("the issuer of the token may not use its algorithm (`alg`)")
     if "crit" in header or "b64" in header or "zip" in header:
-        raise refused("the token demands that something is understood which is not (`crit`)")
+        raise token_error("the token uses an extension that is not supported (`crit`)")
     kind = header.get("typ", "JWT")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
-        raise refused("the token is signed for another purpose (`typ`)")
+        raise token_error("the token is for another purpose (`typ`)")
     return algorithm
 
 
-def _json(part: str) -> Claims | None:
-    """A part of a token as an object; None when it is none."""
+def _decode_part(part: str) -> Claims | None:
+    """Decode a part of a token. None: it is no JSON object."""
     if "=" in part:
         return None
     try:
-        # Nothing but the alphabet itself: lenient readers see tokens that others do not.
+        # Strict: a lenient reader accepts tokens that others do not.
         raw = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None
-    return _object(raw)
+    return _decode_object(raw)
 
 
-def _object(raw: bytes) -> Claims | None:
+def _decode_object(raw: bytes) -> Claims | None:
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Who may come: API tokens and what was revoked, in a SQLite file that only its user can read.
+"""The access store: API tokens and revocations, in a SQLite file that only its user can read.
 
-Commands write it, whether the node runs or not; every change is one short transaction on a
-connection of its own. A running node has an `AccessReader`, which notices that somebody else has
-written without reading anything.
+Commands write it, whether the node runs or not. Each change is one short transaction on a
+connection of its own. A running node has an `AccessReader`, which notices changes without reading
+the tables.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from interlock.trust.identity.api_tokens import AccessSnapshot, AccessToken, dig
 
 SCHEMA_VERSION: Final = 1
 
-# "ILAC". Tells our file from another program's.
+# "ILAC": marks the file as ours.
 _APPLICATION_ID: Final = 0x494C4143
 _BUSY_SECONDS: Final = 5.0
-_BUSY_SERVING: Final = 0.02
-"""For so long a node that serves waits for whoever writes; then it looks again a moment later."""
+_BUSY_SERVING_SECONDS: Final = 0.02
+"""How long a running node waits for a writer. After that it tries again later."""
 _SCHEMA: Final = (
     """CREATE TABLE token (
         id        TEXT PRIMARY KEY,
@@ -56,7 +56,7 @@ _COLUMNS: Final = "id, name, digest, may, roles, scopes, created, expires, last_
 
 
 class TokenRevocation(NamedTuple):
-    """Something of another issuer that does not count any more."""
+    """A revocation of tokens of another issuer."""
 
     kind: str
     """`subject` or `jti`."""
@@ -65,13 +65,13 @@ class TokenRevocation(NamedTuple):
 
 
 class AccessStore:
-    """The file at `path`. It is made when something is first kept."""
+    """The file at `path`, which is created with the first entry."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
 
-    # -- tokens
+    # -- Tokens
 
     def create(
         self,
@@ -82,8 +82,9 @@ class AccessStore:
         scopes: Sequence[str] | None = None,
         expires: float | None = None,
     ) -> tuple[AccessToken, str]:
-        """A new token: how it is kept, and the one time that it can be seen."""
-        id, secret, shown = new_token()
+        """Create a token. Return how it is stored, and the token itself, which is shown only
+        once."""
+        id, secret, plain = new_token()
         token = AccessToken(
             id,
             name,
@@ -96,23 +97,23 @@ class AccessStore:
         )
         with self._writing() as file:
             file.execute(
-                f"INSERT INTO token ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", _row(token)
+                f"INSERT INTO token ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", _to_row(token)
             )
-        return token, shown
+        return token, plain
 
     def tokens(self) -> list[AccessToken]:
-        """Every one that was ever made and not forgotten, the oldest first."""
-        return sorted(self.read().tokens.values(), key=lambda one: (one.created, one.id))
+        """Return all stored tokens, the oldest first."""
+        return sorted(self.read().tokens.values(), key=lambda token: (token.created, token.id))
 
-    def find(self, which: str) -> list[AccessToken]:
-        """The token with this id; else all of the caller with this name."""
-        found = self.tokens()
-        return [one for one in found if one.id == which] or [
-            one for one in found if one.name == which
+    def find(self, id_or_name: str) -> list[AccessToken]:
+        """Return the token with this id, or all tokens of the caller with this name."""
+        tokens = self.tokens()
+        return [token for token in tokens if token.id == id_or_name] or [
+            token for token in tokens if token.name == id_or_name
         ]
 
     def revoke(self, ids: Sequence[str]) -> int:
-        """Tokens that do not count from now on; how many of them did until now."""
+        """Revoke tokens. Return how many were not revoked before."""
         with self._writing() as file:
             return sum(
                 file.execute(
@@ -122,23 +123,23 @@ class AccessStore:
                 for id in ids
             )
 
-    def forget(self, ids: Sequence[str]) -> int:
-        """Tokens of which nothing is left; how many there were."""
+    def remove(self, ids: Sequence[str]) -> int:
+        """Delete tokens. Return how many existed."""
         with self._writing() as file:
             return sum(file.execute("DELETE FROM token WHERE id = ?", (id,)).rowcount for id in ids)
 
-    def used(self, when: Mapping[str, float]) -> None:
-        """Tokens by id, and when they were last used."""
+    def record_uses(self, uses: Mapping[str, float]) -> None:
+        """Store when tokens, by id, were last used."""
         with self._writing() as file:
             file.executemany(
                 "UPDATE token SET last_used = max(coalesce(last_used, 0), ?) WHERE id = ?",
-                [(moment, id) for id, moment in when.items()],
+                [(time, id) for id, time in uses.items()],
             )
 
-    # -- what others issued
+    # -- Revocations of other issuers' tokens
 
-    def revoke_of_others(self, kind: str, value: str) -> None:
-        """Everything issued to a `subject` until now, or the one token with a `jti`."""
+    def revoke_external(self, kind: str, value: str) -> None:
+        """Revoke all tokens issued to a `subject` until now, or the one token with a `jti`."""
         with self._writing() as file:
             file.execute(
                 "INSERT INTO revocation VALUES (?, ?, ?) ON CONFLICT (kind, value)"
@@ -149,75 +150,75 @@ class AccessStore:
     def revocations(self) -> list[TokenRevocation]:
         if not self.path.exists():
             return []
-        with self._opened() as file:
+        with self._open() as file:
             rows = file.execute("SELECT kind, value, since FROM revocation ORDER BY since")
             return [TokenRevocation(*row) for row in rows]
 
-    # -- all of it
+    # -- Everything
 
     def read(self) -> AccessSnapshot:
-        """Everything, as it is now. Raises InterlockError."""
+        """Return the current content. Raises InterlockError."""
         if not self.path.exists():
             return AccessSnapshot()
-        with self._opened() as file:
-            return _everything(file)
+        with self._open() as file:
+            return _read_snapshot(file)
 
-    # -- the file
+    # -- The file
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._opened() as file:
+        with self._open() as file:
             file.execute("BEGIN IMMEDIATE")
             yield file
             file.execute("COMMIT")
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(_open(self.path)) as file:
+            with closing(_connect(self.path)) as file:
                 yield file
         except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
-            raise unusable(self.path, error) from error
+            raise store_error(self.path, error) from error
 
 
 class AccessReader:
-    """A running node's view of the file: notices when somebody else has written."""
+    """A running node's view of the file, which notices changes by other processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: sqlite3.Connection | None = None
-        self._place: tuple[int, int] | None = None
+        self._file_id: tuple[int, int] | None = None
         self._version = -1
 
-    def changed(self) -> AccessSnapshot | None:
-        """Everything as it is now, if it is not what it was; else None. Raises InterlockError."""
+    def read_changes(self) -> AccessSnapshot | None:
+        """Return the current content if it changed. None: it did not. Raises InterlockError."""
         try:
             status = os.stat(self._path)
         except FileNotFoundError:
-            # Nothing was ever kept, or somebody took the file away: then nothing is left of it.
-            had, self._place = self._place is not None, None
+            # Nothing was ever stored; or the file was deleted, and its content with it.
+            had_file, self._file_id = self._file_id is not None, None
             self.close()
-            return AccessSnapshot() if had else None
+            return AccessSnapshot() if had_file else None
         except OSError as error:
-            raise unusable(self._path, error) from error
+            raise store_error(self._path, error) from error
         try:
-            if self._file is None or self._place != (status.st_dev, status.st_ino):
-                # Another file by the same name, such as one that was restored.
+            if self._file is None or self._file_id != (status.st_dev, status.st_ino):
+                # Another file with the same name, for example a restored one.
                 self.close()
-                self._file = _open(self._path, _BUSY_SERVING)
-                self._place = (status.st_dev, status.st_ino)
-            # Read first: what is written in between is then seen the next time.
+                self._file = _connect(self._path, _BUSY_SERVING_SECONDS)
+                self._file_id = (status.st_dev, status.st_ino)
+            # Read the version first: a write after it is noticed at the next call.
             version: int = self._file.execute("PRAGMA data_version").fetchone()[0]
             if version == self._version:
                 return None
-            found = _everything(self._file)
+            snapshot = _read_snapshot(self._file)
             self._version = version
-            return found
+            return snapshot
         except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
                 return None
             self.close()
-            raise unusable(self._path, error) from error
+            raise store_error(self._path, error) from error
         except InterlockError:
             self.close()
             raise
@@ -229,19 +230,19 @@ class AccessReader:
         self._version = -1
 
 
-def unusable(path: Path, error: Exception) -> InterlockError:
+def store_error(path: Path, error: Exception) -> InterlockError:
     return InterlockError(
         errors.CONFIG,
-        f"The access store {path} cannot be used: {error}. Look at its disk and its permissions; "
-        "if it is broken, move it aside and make new tokens with `interlock token create`.",
+        f"The access store {path} cannot be used: {error}. Check the disk and the permissions. "
+        "If the file is broken, move it away and create new tokens: `interlock token create`.",
         data={"path": str(path)},
     )
 
 
-def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
+def _connect(path: Path, timeout: float = _BUSY_SECONDS) -> sqlite3.Connection:
     make_private(path)
-    # One thread at a time uses it, but not always the one that opened it.
-    file = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+    # One thread at a time uses it, not always the thread that opened it.
+    file = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         file.execute("PRAGMA secure_delete = ON")
         file.execute("PRAGMA synchronous = FULL")
@@ -252,7 +253,7 @@ def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
     return file
 
 
-def _everything(file: sqlite3.Connection) -> AccessSnapshot:
+def _read_snapshot(file: sqlite3.Connection) -> AccessSnapshot:
     file.execute("BEGIN")
     try:
         rows = file.execute(f"SELECT {_COLUMNS} FROM token").fetchall()
@@ -260,13 +261,13 @@ def _everything(file: sqlite3.Connection) -> AccessSnapshot:
     finally:
         file.execute("COMMIT")
     return AccessSnapshot(
-        {row[0]: _token(row) for row in rows},
+        {row[0]: _read_row(row) for row in rows},
         {value: since for kind, value, since in revoked if kind == "subject"},
         frozenset(value for kind, value, _ in revoked if kind == "jti"),
     )
 
 
-def _row(token: AccessToken) -> tuple[object, ...]:
+def _to_row(token: AccessToken) -> tuple[object, ...]:
     return (
         token.id, token.name, token.digest, _encode(token.may), _encode(token.roles),
         None if token.scopes is None else _encode(token.scopes),
@@ -274,7 +275,7 @@ def _row(token: AccessToken) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _token(row: Sequence[object]) -> AccessToken:
+def _read_row(row: Sequence[object]) -> AccessToken:
     id, name, digest, may, roles, scopes, created, expires, last_used, revoked = row
     return msgspec.convert(
         {
@@ -286,8 +287,8 @@ def _token(row: Sequence[object]) -> AccessToken:
     )  # fmt: skip
 
 
-def _encode(words: Sequence[str]) -> str:
-    return msgspec.json.encode(list(words)).decode()
+def _encode(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(list(texts)).decode()
 
 
 def _decode(text: object) -> list[str]:

@@ -1,10 +1,10 @@
-"""The operators of a node as a signed chain: every change names the entry before it and is signed
-by an operator of that time.
+"""The operators of a node as a signed chain: each change names the entry before it and is signed by
+an operator of that time.
 
-The first entry has no operator before it: it is trusted on first use, or signed by an operator of
-the config where the config names one. So whoever can write the file can neither add an operator to
-the chain nor take one out of it: an entry without a valid signature does not count, and neither
-does any entry after it. Pure: files and clocks are the caller's.
+The first entry has no earlier operator: it is trusted on first use, or signed by an operator of the
+config if the config names one. An entry without a valid signature does not count, nor does any
+entry after it. So write access to the file is not enough to add or remove an operator. Pure: the
+caller provides files and clocks.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from interlock.trust.approvals.proofs import (
     Passkey,
     PasskeyChecker,
     from_base64url,
-    jws_header,
+    read_jws_header,
     to_base64url,
-    verified_by,
+    verify_jws,
 )
 
 SUBJECT: Final = "operators"
-"""`jti` of what an operator signs about the chain: no approval has such an id."""
+"""The `jti` of signatures about the chain. No approval has this id."""
 NEW_CHAIN: Final = "new"
-"""`aud` of what an operator of the config signs about the first entry."""
-LONGEST_ENTRY: Final = 64 * 1024
+"""The `aud` of the signature of an operator of the config about the first entry."""
+MAX_ENTRY_BYTES: Final = 64 * 1024
 
 
 class Enrolment(msgspec.Struct, frozen=True):
-    """Something with which an operator confirms."""
+    """A key or passkey with which an operator approves."""
 
     id: str
-    """The thumbprint of a key, or a passkey's credential id, in base64url."""
+    """The thumbprint of a key, or the credential id of a passkey, in base64url."""
     name: str
-    """The operator."""
+    """The name of the operator."""
     kind: Literal["key", "passkey"]
     algorithm: str
-    """Of a key `EdDSA` or `ES256`; of a passkey the COSE number."""
+    """For a key `EdDSA` or `ES256`; for a passkey the COSE number."""
     public: bytes
     """The public key (SubjectPublicKeyInfo, DER)."""
     rp_id: str = ""
@@ -66,37 +66,37 @@ class Enrolment(msgspec.Struct, frozen=True):
         )
 
     @staticmethod
-    def of_passkey(one: Passkey) -> Enrolment:
+    def from_passkey(passkey: Passkey) -> Enrolment:
         return Enrolment(
-            id=to_base64url(one.id),
-            name=one.name,
+            id=to_base64url(passkey.id),
+            name=passkey.name,
             kind="passkey",
-            algorithm=str(one.algorithm),
-            public=one.public,
-            rp_id=one.rp_id,
-            counter=one.counter,
-            tools=one.tools,
-            caller=one.caller,
+            algorithm=str(passkey.algorithm),
+            public=passkey.public,
+            rp_id=passkey.rp_id,
+            counter=passkey.counter,
+            tools=passkey.tools,
+            caller=passkey.caller,
         )
 
 
 class ChainEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change of who the operators are."""
+    """A change of the operators."""
 
     number: int
     """1 for the first."""
     previous: str
-    """The link of the entry before; empty for the first."""
+    """The link of the entry before. Empty for the first."""
     time: float
     enrol: tuple[Enrolment, ...] = ()
     remove: tuple[str, ...] = ()
     """Ids of keys and passkeys."""
     recovery: bool = False
-    """Not signed by an operator: all keys were lost."""
+    """True for an entry without the signature of an operator, after all keys were lost."""
 
 
 class DraftEntry(NamedTuple):
-    """An entry that is to be signed: in JSON, and what the proof has to be about."""
+    """An entry that is to be signed, as JSON, and what the proof must be about."""
 
     entry: bytes
     audience: str
@@ -104,7 +104,7 @@ class DraftEntry(NamedTuple):
 
     @property
     def claims(self) -> dict[str, str]:
-        """What a proof says of it."""
+        """The claims of a proof for the entry."""
         return {
             "aud": self.audience,
             "jti": SUBJECT,
@@ -114,28 +114,28 @@ class DraftEntry(NamedTuple):
 
 
 class OperatorChainHead(msgspec.Struct, frozen=True):
-    """The end of a chain, by which a cut or another chain is noticed."""
+    """The end of a chain. It reveals a chain that was cut or replaced."""
 
     number: int
     link: str
 
 
 class Chain(NamedTuple):
-    """What of a chain could be verified."""
+    """The verified part of a chain."""
 
     operators: tuple[Enrolment, ...] = ()
-    """In the order in which they were enrolled."""
+    """In the order of their enrolment."""
     links: tuple[str, ...] = ()
-    """One for each entry that counts."""
+    """One link for each entry that counts."""
     problem: str = ""
-    """Why the entry after those does not count. Empty: all of them do."""
+    """Why the next entry does not count. Empty: all entries count."""
 
     @property
     def head(self) -> OperatorChainHead | None:
         return OperatorChainHead(len(self.links), self.links[-1]) if self.links else None
 
-    def holds(self, head: OperatorChainHead | None) -> bool:
-        """Whether it goes on from there."""
+    def contains(self, head: OperatorChainHead | None) -> bool:
+        """Return whether the chain contains this head."""
         if head is None:
             return True
         return 0 < head.number <= len(self.links) and self.links[head.number - 1] == head.link
@@ -144,7 +144,7 @@ class Chain(NamedTuple):
         self, *, time: float, enrol: Iterable[Enrolment] = (), remove: Iterable[str] = (),
         recovery: bool = False,
     ) -> DraftEntry:  # fmt: skip
-        """The next entry."""
+        """Return the next entry, unsigned."""
         entry = encode_entry(
             ChainEntry(
                 number=len(self.links) + 1,
@@ -159,15 +159,16 @@ class Chain(NamedTuple):
 
     @property
     def audience(self) -> str:
-        """By what a signature names this chain: the link of its first entry."""
+        """The name of this chain in signatures: the link of its first entry."""
         return self.links[0] if self.links else NEW_CHAIN
 
 
-Recovered = Callable[[int, str, str], bool]
-"""Whether an entry without an operator's signature counts: its number, its digest, its proof."""
+RecoveryCheck = Callable[[int, str, str], bool]
+"""Returns whether an entry without an operator's signature counts. Takes its number, digest and
+proof."""
 
 
-def _never(number: int, digest: str, proof: str) -> bool:
+def _reject_recovery(number: int, digest: str, proof: str) -> bool:
     return False
 
 
@@ -176,113 +177,120 @@ def verify_chain(
     *,
     roots: Sequence[Enrolment] = (),
     known: OperatorChainHead | None = None,
-    recovered: Recovered = _never,
+    is_recovered: RecoveryCheck = _reject_recovery,
 ) -> Chain:
-    """Who the operators are, by these entries and their proofs.
+    """Verify entries and their proofs, and return the chain with its operators.
 
     Args:
-        roots: operators of the config. Where there are some, one of them signs the first entry.
-        known: the end of the chain as it was seen earlier: a chain that goes on from there needs no
-            root again, which may have left the config meanwhile.
-        recovered: asked about entries of a recovery.
+        roots: the operators of the config. If there are any, one of them signs the first entry.
+        known: the end of the chain as it was seen earlier. A chain that contains it needs no
+            signature of a root, who may have left the config meanwhile.
+        is_recovered: checks entries of a recovery.
     """
     chain = Chain()
-    waiting = Chain()
+    unconfirmed = Chain()
     for raw, proof in rows:
         # A first entry without a root's signature counts only if it was seen earlier.
-        current = waiting if waiting.links else chain
+        current = unconfirmed if unconfirmed.links else chain
         try:
-            unsigned = _check_next(current, raw, proof, roots, recovered)
-            added = _extend(current, raw, proof)
+            needs_root = _check_next(current, raw, proof, roots, is_recovered)
+            extended = _extend(current, raw, proof)
         except (InterlockError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            words = error.message if isinstance(error, InterlockError) else str(error)
-            return chain._replace(problem=f"entry {len(current.links) + 1}: {words}")
-        if unsigned or waiting.links:
-            waiting = added
-            if known is not None and waiting.holds(known):
-                chain, waiting = waiting, Chain()
+            why = error.message if isinstance(error, InterlockError) else str(error)
+            return chain._replace(problem=f"entry {len(current.links) + 1}: {why}")
+        if needs_root or unconfirmed.links:
+            unconfirmed = extended
+            if known is not None and unconfirmed.contains(known):
+                chain, unconfirmed = unconfirmed, Chain()
         else:
-            chain = added
-    if waiting.links:
+            chain = extended
+    if unconfirmed.links:
         return chain._replace(
-            problem=f"entry {len(chain.links) + 1}: the config names operators, and none signed it"
+            problem=f"entry {len(chain.links) + 1}: no operator of the config signed it"
         )
     return chain
 
 
 def _check_next(
-    chain: Chain, raw: bytes, proof: str, roots: Sequence[Enrolment], recovered: Recovered
+    chain: Chain,
+    raw: bytes,
+    proof: str,
+    roots: Sequence[Enrolment],
+    is_recovered: RecoveryCheck,
 ) -> bool:
-    """Whether a root should have signed the entry and did not. Raises InterlockError."""
+    """Check the next entry. Return whether the signature of a root is missing. Raises
+    InterlockError."""
     entry = decode_entry(raw)
     number = len(chain.links) + 1
     if entry.number != number or entry.previous != (chain.links[-1] if chain.links else ""):
         raise _invalid("it does not follow the entry before it")
-    by_id = {one.id: one for one in chain.operators}
-    if any(one.id in by_id for one in entry.enrol) or len({one.id for one in entry.enrol}) != len(
-        entry.enrol
-    ):
+    by_id = {operator.id: operator for operator in chain.operators}
+    if any(enrolment.id in by_id for enrolment in entry.enrol) or len(
+        {enrolment.id for enrolment in entry.enrol}
+    ) != len(entry.enrol):
         raise _invalid("it enrols a key that is enrolled already")
     if any(id not in by_id for id in entry.remove):
         raise _invalid("it removes a key that is not enrolled")
     if not chain.operators and not entry.recovery:
-        # The first one, also after the last one was removed: there is nobody who could sign.
-        trusted = {_without_history(one) for one in roots}
+        # The first entry, or the first after the last operator was removed: nobody can sign it.
+        trusted = {_without_history(root) for root in roots}
         if not trusted:
             return False
-        if entry.enrol and all(_without_history(one) in trusted for one in entry.enrol):
-            # It says no more than the config does. An id alone would not do: a passkey's is
-            # whatever its authenticator says.
+        if entry.enrol and all(_without_history(new) in trusted for new in entry.enrol):
+            # It only repeats the config. Comparing ids is not enough: a passkey's authenticator
+            # chooses the id itself.
             return False
         return not _is_signed(DraftEntry(raw, chain.audience, digest_of(raw)), proof, roots)
     if entry.recovery:
-        if not chain.links or not recovered(number, digest_of(raw), proof):
-            raise _invalid("nobody recovered the operators in this way")
+        if not chain.links or not is_recovered(number, digest_of(raw), proof):
+            raise _invalid("its recovery was not authorized")
         return False
     signer = check_proof(DraftEntry(raw, chain.audience, digest_of(raw)), proof, chain.operators)
-    _must_be_allowed(signer, entry, chain.operators)
+    _check_permission(signer, entry, chain.operators)
     return False
 
 
-def _without_history(one: Enrolment) -> Enrolment:
-    """Who somebody is and what they may confirm, without what changes by use."""
-    return msgspec.structs.replace(one, created=0.0, counter=0)
+def _without_history(enrolment: Enrolment) -> Enrolment:
+    """Return an enrolment without the values that change by use."""
+    return msgspec.structs.replace(enrolment, created=0.0, counter=0)
 
 
 def _extend(chain: Chain, raw: bytes, proof: str) -> Chain:
     entry = decode_entry(raw)
-    left = [one for one in chain.operators if one.id not in entry.remove]
+    remaining = [one for one in chain.operators if one.id not in entry.remove]
     new = [msgspec.structs.replace(one, created=entry.time) for one in entry.enrol]
-    return Chain((*left, *new), (*chain.links, link_of(raw, proof)))
+    return Chain((*remaining, *new), (*chain.links, link_of(raw, proof)))
 
 
 def check_proof(draft: DraftEntry, proof: str, operators: Collection[Enrolment]) -> Enrolment:
-    """Which of the operators signed the entry. Raises InterlockError."""
+    """Return the operator who signed the entry. Raises InterlockError."""
     if not proof:
         raise _invalid("no operator signed it")
     if proof.startswith(PREFIX):
-        passkeys = {one.passkey.id: one for one in operators if one.kind == "passkey"}
+        passkeys = {
+            operator.passkey.id: operator for operator in operators if operator.kind == "passkey"
+        }
 
         def find(id: bytes) -> Passkey | None:
             return passkeys[id].passkey if id in passkeys else None
 
-        checker = PasskeyChecker(find=find, used=lambda *_: True, origins=_EveryOrigin)
-        said = checker.check(draft.audience, SUBJECT, draft.digest, proof)
-        if said.decision != APPROVE:
-            raise _invalid("the operator did not agree to it")
-        return passkeys[said.passkey.id]
-    algorithm = jws_header(proof)["alg"]
-    for one in operators:
-        if one.kind != "key" or algorithm not in algorithms_of(one):
+        checker = PasskeyChecker(find=find, record_use=lambda *_: True, origins=_AnyOrigin)
+        verdict = checker.check(draft.audience, SUBJECT, draft.digest, proof)
+        if verdict.decision != APPROVE:
+            raise _invalid("the operator rejected it")
+        return passkeys[verdict.passkey.id]
+    algorithm = read_jws_header(proof)["alg"]
+    for operator in operators:
+        if operator.kind != "key" or algorithm not in algorithms_of(operator):
             continue
-        payload = verified_by(proof, key_of(one), algorithm)
+        payload = verify_jws(proof, key_of(operator), algorithm)
         if payload is not None:
             claims = msgspec.json.decode(payload)
             if not isinstance(claims, dict) or any(
                 claims.get(name) != value for name, value in draft.claims.items()
             ):
                 raise _invalid("the signature is about something else")
-            return one
+            return operator
     raise _invalid("no operator signed it")
 
 
@@ -294,48 +302,50 @@ def _is_signed(draft: DraftEntry, proof: str, operators: Collection[Enrolment]) 
     return True
 
 
-class _EveryOrigin(tuple[str, ...]):
-    """Which page it was is checked when the proof comes in. Its host is part of what is signed."""
+class _AnyOrigin(tuple[str, ...]):
+    """Contains every origin. The origin is checked when the proof arrives; its host is signed."""
 
     def __contains__(self, origin: object) -> bool:
         return True
 
 
-def _must_be_allowed(signer: Enrolment, entry: ChainEntry, operators: Sequence[Enrolment]) -> None:
-    """Who may confirm some tools only cannot make somebody who may more. Raises InterlockError."""
-    own = [one for one in operators if one.name == signer.name]
-    callers = {one.caller for one in own if one.caller}
+def _check_permission(signer: Enrolment, entry: ChainEntry, operators: Sequence[Enrolment]) -> None:
+    """Check that an operator who may approve some tools only grants no more than that. Raises
+    InterlockError."""
+    own = [operator for operator in operators if operator.name == signer.name]
+    callers = {operator.caller for operator in own if operator.caller}
     if callers and any(
-        one.name == signer.name and one.caller not in callers for one in entry.enrol
+        new.name == signer.name and new.caller not in callers for new in entry.enrol
     ):
-        # Otherwise an operator could confirm its own calls with another key.
-        raise _invalid(f"{signer.name} is a caller, and its further keys must say so, too")
-    limits = [set(one.tools) for one in own if one.tools]
+        # Otherwise an operator could approve its own calls with another key.
+        raise _invalid(f"{signer.name} is a caller, and its other keys must name that caller")
+    limits = [set(operator.tools) for operator in own if operator.tools]
     if not limits:
         return
     allowed = set.intersection(*limits)
-    for one in entry.enrol:
-        if one.name != signer.name or not one.tools or not set(one.tools) <= allowed:
+    for new in entry.enrol:
+        if new.name != signer.name or not new.tools or not set(new.tools) <= allowed:
             raise _invalid(
-                f"{signer.name} may confirm some tools only, and enrols nobody who may more"
+                f"{signer.name} may approve some tools only, and cannot enrol others or more tools"
             )
-    names = {one.id: one.name for one in operators}
+    names = {operator.id: operator.name for operator in operators}
     if any(names[id] != signer.name for id in entry.remove):
-        raise _invalid(f"{signer.name} may confirm some tools only, and removes nobody else")
+        raise _invalid(f"{signer.name} may approve some tools only, and cannot remove others")
 
 
-# -- the parts of an entry
+# -- Parts of an entry
 
 
 def encode_entry(entry: ChainEntry) -> bytes:
-    """The one way in which an entry is written."""
+    """Encode an entry in canonical form."""
     return msgspec.json.encode(entry, order="deterministic")
 
 
 def decode_entry(raw: bytes) -> ChainEntry:
-    """Raises InterlockError for bytes that are no entry, or not written in the one way."""
+    """Decode an entry. Raises InterlockError for bytes that are no entry, or not in canonical
+    form."""
     try:
-        if len(raw) > LONGEST_ENTRY:
+        if len(raw) > MAX_ENTRY_BYTES:
             raise ValueError("it is too long")
         entry = msgspec.json.decode(raw, type=ChainEntry)
         if encode_entry(entry) != raw:
@@ -346,30 +356,32 @@ def decode_entry(raw: bytes) -> ChainEntry:
 
 
 def digest_of(raw: bytes) -> str:
-    """What is signed of an entry."""
+    """Return the digest of an entry that its proof signs."""
     return sha256(raw).hexdigest()
 
 
 def link_of(raw: bytes, proof: str) -> str:
-    """By what the next entry names this one: the entry and its proof."""
+    """Return the link of an entry: a digest of the entry and its proof, which the next entry
+    names."""
     return sha256(raw + b"\n" + proof.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def algorithms_of(one: Enrolment) -> tuple[str, ...]:
-    """How a key signs: the names that a signature may say."""
-    return ("EdDSA", "Ed25519") if one.algorithm == "EdDSA" else (one.algorithm,)
+def algorithms_of(enrolment: Enrolment) -> tuple[str, ...]:
+    """Return the algorithm names that signatures of a key may have."""
+    return ("EdDSA", "Ed25519") if enrolment.algorithm == "EdDSA" else (enrolment.algorithm,)
 
 
-def key_of(one: Enrolment) -> Any:
-    """Its public key. Raises InterlockError."""
+def key_of(enrolment: Enrolment) -> Any:
+    """Return the public key. Raises InterlockError."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey
 
-    kind = OKPKey if one.algorithm == "EdDSA" else ECKey
+    kind = OKPKey if enrolment.algorithm == "EdDSA" else ECKey
     try:
-        return kind.import_key(one.public)
-    except (JoseError, ValueError, TypeError) as wrong:
-        raise _invalid(f"the key {one.id} of {one.name} cannot be used ({wrong})") from None
+        return kind.import_key(enrolment.public)
+    except (JoseError, ValueError, TypeError) as error:
+        why = f"the key {enrolment.id} of {enrolment.name} cannot be used ({error})"
+        raise _invalid(why) from None
 
 
 def _invalid(why: str) -> InterlockError:

@@ -1,5 +1,4 @@
-"""The people who confirm calls: where they enrol, how they show who they are, and where the page
-is that they use."""
+"""Operators of a running node: their enrolment, their sign-in, and the address of their page."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from interlock.trust.approvals.proofs import (
     PasskeyCreation,
     Proofs,
     from_base64url,
-    public_key,
+    read_public_key,
     to_base64url,
 )
 from interlock.trust.approvals.record import VERIFY, Approval
@@ -61,17 +60,17 @@ from interlock.trust.operators.store import (
     PendingEnrolment,
 )
 
-# -- Sees to it that a removed operator counts no more, and a new one at once: looks again and
-# again at who is enrolled and at the key files of the config, and whenever a proof comes in.
-# Never on the event loop: a disk may be slow, and somebody may hold the file.
+# -- Keeps the list of operators up to date, so that a removed operator stops counting and a new one
+# counts at once. It checks the enrolments and the key files of the config regularly, and before
+# each proof. Never on the event loop: a disk may be slow, and another process may lock the file.
 
-LOOKED_AT: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 _log = logging.getLogger("interlock.node")
 
 
 class OperatorWatch:
-    """Who is enrolled, as it was last read."""
+    """The operators, as last read from the disk."""
 
     def __init__(
         self,
@@ -80,306 +79,317 @@ class OperatorWatch:
         call_later: Callable[[float, Callable[[], None]], Any] | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Reads once, here and now: before anybody is served."""
+        """Reads the operators at once and blocks: create it before the node serves requests."""
         self.enrolled: tuple[Enrolment, ...] = ()
         self.pending: tuple[PendingEnrolment, ...] = ()
-        """Enrolments that an operator has yet to confirm."""
+        """Enrolments that wait for an operator."""
         self.recovery_delay: float | None = None
-        """After so many seconds somebody is enrolled whom no operator confirmed. None: never."""
+        """After so many seconds a recovery counts without an operator. None: never."""
         self.warning = ""
-        """Which entries of the file do not count."""
+        """Why some entries of the file do not count. Empty: all count."""
         self.problem: str | None = None
-        """Why the last look failed. What was read before counts until then."""
+        """Why the last read failed. The previous operators count until then."""
         self.anchors: Anchors | None = None
-        """Set by the node: who counts, of whom the enrolled are a part."""
+        """All trust anchors, of which the enrolled operators are a part. Set by the node."""
         self.on_changed: Callable[[], None] = lambda: None
-        """Told when somebody was enrolled or removed."""
+        """Called when an operator was enrolled or removed."""
         self.on_change: Callable[..., None] = lambda *_: None
-        """Hears who was, for the record: whom it is about, what happened, and more of it."""
+        """Takes a change for the journal: subject, event and detail."""
         self._store = store
         self._reader = OperatorReader(store)
         self._now = wall_clock
         self._call_later = call_later
         self._passkeys: dict[bytes, Passkey] = {}
         self._timer: Any = None
-        self._watches = False
+        self._is_started = False
         self._unrecorded: list[tuple[str, str, str]] = []
-        """What was found before anybody could record it."""
-        self._one_at_a_time = asyncio.Lock()
-        self._begun = 0
+        """Changes that were found before `start`, for the journal."""
+        self._lock = asyncio.Lock()
+        self._reads = 0
         self._task: asyncio.Task[None] | None = None
-        self._looking: set[asyncio.Task[None]] = set()
+        self._refreshing: set[asyncio.Task[None]] = set()
         try:
-            self._take(self._reader.changed())
-            self._reader.keep_head()
+            self._use(self._reader.read_changes())
+            self._reader.store_head()
         except InterlockError as error:
-            self._failed(error)
+            self._on_failure(error)
         self._reader.start()
 
     def passkey(self, id: bytes) -> Passkey | None:
-        """The passkey with this credential id."""
+        """Return the passkey with this credential id."""
         return self._passkeys.get(id)
 
-    # -- life
+    # -- Start and stop
 
     def start(self) -> None:
-        """Look from now on, without being asked."""
-        if not self._watches:
-            self._watches = True
-            for words in self._unrecorded:
-                self.on_change(*words)
+        """Begin to check regularly, and journal the changes found so far."""
+        if not self._is_started:
+            self._is_started = True
+            for change in self._unrecorded:
+                self.on_change(*change)
             self._unrecorded.clear()
-            self._arm()
+            self._schedule()
 
     async def stop(self) -> None:
-        self._watches = False
+        self._is_started = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in (self._task, *self._looking):
+        for task in (self._task, *self._refreshing):
             if task is not None:
                 await task
-        async with self._one_at_a_time:
+        async with self._lock:
             await asyncio.get_running_loop().run_in_executor(None, self._reader.close)
 
-    def _arm(self) -> None:
+    def _schedule(self) -> None:
         call_later = self._call_later or asyncio.get_running_loop().call_later
-        self._timer = call_later(LOOKED_AT, self._tick)
+        self._timer = call_later(POLL_SECONDS, self._on_timer)
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._refresh())
+        self._task = asyncio.get_running_loop().create_task(self._poll())
 
-    async def _refresh(self) -> None:
+    async def _poll(self) -> None:
         try:
-            await self.look()
+            await self.refresh()
         except Exception:
-            # Whatever it is: nobody would be removed any more if this stopped.
-            _log.exception("it could not be looked at who is enrolled")
+            # The checks must go on, or a removed operator would count without a limit.
+            _log.exception("operators: the check of enrolments failed")
         finally:
             self._task = None
-            if self._watches:
-                self._arm()
+            if self._is_started:
+                self._schedule()
 
-    # -- looking
+    # -- Reading
 
-    async def look(self) -> None:
-        """See how it is now. All who ask while somebody looks share the next look: however many
-        proofs come in, one thread is kept busy at most. What cannot be read is said, and raises
-        nothing."""
-        # On its own: what was read must count, also when the one who asked hangs up.
-        looking = asyncio.get_running_loop().create_task(self._look(self._begun))
-        self._looking.add(looking)
-        looking.add_done_callback(self._looking.discard)
-        await asyncio.shield(looking)
+    async def refresh(self) -> None:
+        """Read the operators now.
 
-    async def _look(self, asked_after: int) -> None:
-        async with self._one_at_a_time:
-            if self._begun > asked_after:
+        All calls during a read share the next read: however many proofs arrive, one thread is busy
+        at most. Read errors are logged and raise nothing.
+        """
+        # A task of its own: what was read must count, even if the caller is cancelled.
+        task = asyncio.get_running_loop().create_task(self._refresh(self._reads))
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
+        await asyncio.shield(task)
+
+    async def _refresh(self, earlier_reads: int) -> None:
+        async with self._lock:
+            if self._reads > earlier_reads:
                 return
-            self._begun += 1
+            self._reads += 1
             loop = asyncio.get_running_loop()
-            found, take, problem = await loop.run_in_executor(None, self._read)
+            snapshot, apply_anchors, problem = await loop.run_in_executor(None, self._read)
             if problem is not None:
-                self._failed(problem)
+                self._on_failure(problem)
             elif self.problem is not None:
                 self.problem = None
-                _log.info("The operators' keys can be read again.")
-            if take is not None:
-                take()
-            if found is not None:
-                self._take(found)
-        if take is not None or found is not None:
+                _log.info("operators: the keys can be read again")
+            if apply_anchors is not None:
+                apply_anchors()
+            if snapshot is not None:
+                self._use(snapshot)
+        if apply_anchors is not None or snapshot is not None:
             self.on_changed()
 
     def _read(
         self,
     ) -> tuple[OperatorsSnapshot | None, Callable[[], None] | None, InterlockError | None]:
-        """Waits for the disk. One that cannot be read is no reason not to heed the other."""
-        found, take, problem = None, None, None
+        """Read enrolments and key files. It blocks. An error in one does not prevent the other."""
+        snapshot, apply_anchors, problem = None, None, None
         try:
-            found = self._reader.changed()
-            if self._recover(self.pending if found is None else found.pending):
-                found = self._reader.changed() or found
-            self._reader.keep_head()
+            snapshot = self._reader.read_changes()
+            if self._advance_recoveries(self.pending if snapshot is None else snapshot.pending):
+                snapshot = self._reader.read_changes() or snapshot
+            self._reader.store_head()
         except InterlockError as error:
             problem = error
         try:
-            take = None if self.anchors is None else self.anchors.changed()
+            apply_anchors = None if self.anchors is None else self.anchors.read_changes()
         except InterlockError as error:
             problem = problem or error
-        return found, take, problem
+        return snapshot, apply_anchors, problem
 
-    def _recover(self, pending: Iterable[PendingEnrolment]) -> bool:
-        """Begin the delay of each recovery that is new, and let happen what waited long enough.
-        Whether something was written. Waits for the disk. Raises InterlockError."""
+    def _advance_recoveries(self, pending: Iterable[PendingEnrolment]) -> bool:
+        """Begin the delay of each new recovery, and enrol those whose delay is over.
+
+        Returns whether the file was written. It blocks. Raises InterlockError.
+        """
         wrote = False
-        for one in pending:
-            if not one.recovery or self.recovery_delay is None:
+        for recovery in pending:
+            if not recovery.recovery or self.recovery_delay is None:
                 continue
-            if not one.seen:
-                self._store.see(one.id)
+            if not recovery.seen:
+                self._store.mark_seen(recovery.id)
                 wrote = True
-            elif self._now() >= one.seen + self.recovery_delay:
-                digest = self._store.recover(one.id)
+            elif self._now() >= recovery.seen + self.recovery_delay:
+                digest = self._store.recover(recovery.id)
                 if digest is not None:
                     self._reader.recoveries.add(digest)
                 wrote = True
         return wrote
 
-    def ends(self, one: PendingEnrolment) -> float | None:
-        """When a recovery counts if no operator refuses it. None: never, or not known yet."""
-        if not one.recovery or not one.seen or self.recovery_delay is None:
+    def recovery_time(self, pending: PendingEnrolment) -> float | None:
+        """Return when a recovery counts if no operator rejects it. None: never, or not known
+        yet."""
+        if not pending.recovery or not pending.seen or self.recovery_delay is None:
             return None
-        return one.seen + self.recovery_delay
+        return pending.seen + self.recovery_delay
 
     def notices(self) -> list[str]:
-        """What every operator should know, in words."""
-        found = [self.warning] if self.warning else []
-        for one in self.pending:
-            who, id = f"{one.one.name} ({one.one.kind} {one.one.id[:16]})", one.id
-            if one.recovery:
-                ends = self.ends(one)
-                when = "only if root or an operator lets it"
+        """Return what every operator should know, as sentences."""
+        notices = [self.warning] if self.warning else []
+        for pending in self.pending:
+            enrolment, id = pending.enrolment, pending.id
+            label = f"{enrolment.name} ({enrolment.kind} {enrolment.id[:16]})"
+            if pending.recovery:
+                ends = self.recovery_time(pending)
+                when = "only if root or an operator allows it"
                 if ends is not None:
                     when = f"at {format_local(ends)}"
-                found.append(
-                    f"Recovery: {who} becomes an operator {when}, without the proof of another. "
-                    f"Reject it: interlock keys reject {id}"
+                notices.append(
+                    f"Recovery: {label} becomes an operator {when}, without the proof of another. "
+                    f"Reject it: interlock keys refuse {id}"
                 )
             else:
-                found.append(
-                    f"Enrolment pending: {who} wants to become an operator. An operator confirms "
-                    f"it with: interlock keys approve {id}"
+                notices.append(
+                    f"Enrolment pending: {label} requests to become an operator. An operator "
+                    f"confirms it: interlock keys admit {id}"
                 )
-        return found
+        return notices
 
-    def _take(self, found: OperatorsSnapshot | None) -> None:
-        if found is None:
+    def _use(self, snapshot: OperatorsSnapshot | None) -> None:
+        if snapshot is None:
             return
-        before, self.enrolled = self.enrolled, tuple(found.operators)
-        asked_before, self.pending = self.pending, tuple(found.pending)
-        self._tell_warning(found.warning)
-        head = "" if found.head is None else f"head:{found.head.number}:{found.head.link}"
-        if self._watches:
-            was = {(one.id, one.name, one.kind) for one in before}
-            now = {(one.id, one.name, one.kind) for one in found.operators}
-            for _, name, kind in sorted(now - was):
+        before, self.enrolled = self.enrolled, tuple(snapshot.operators)
+        pending_before, self.pending = self.pending, tuple(snapshot.pending)
+        self._report_warning(snapshot.warning)
+        head = "" if snapshot.head is None else f"head:{snapshot.head.number}:{snapshot.head.link}"
+        if self._is_started:
+            old = {(one.id, one.name, one.kind) for one in before}
+            new = {(one.id, one.name, one.kind) for one in snapshot.operators}
+            for _, name, kind in sorted(new - old):
                 self.on_change(f"{name} ({kind})", "enrolled", head)
-            for _, name, kind in sorted(was - now):
+            for _, name, kind in sorted(old - new):
                 self.on_change(f"{name} ({kind})", "removed", head)
-        known = {one.id for one in asked_before}
-        for one in found.pending:
-            if one.id not in known:
-                self._tell_asked(one)
+        known_ids = {pending.id for pending in pending_before}
+        for pending in snapshot.pending:
+            if pending.id not in known_ids:
+                self._report_request(pending)
         self._passkeys = {
-            one.id: one
-            for one in (each.passkey for each in self.enrolled if each.kind == "passkey")
+            passkey.id: passkey
+            for passkey in (one.passkey for one in self.enrolled if one.kind == "passkey")
         }
         if self.anchors is not None:
             self.anchors.refresh()
 
-    def _tell_warning(self, problem: str) -> None:
-        """Somebody wrote into the file what no operator signed."""
+    def _report_warning(self, problem: str) -> None:
+        """Report entries of the file that no operator signed."""
         warning = ""
         if problem:
             warning = (
-                f"{self._store.path} holds an entry that does not count ({problem}): somebody "
-                "wrote it without an operator's signature."
+                f"{self._store.path} has an entry that does not count ({problem}): it was written "
+                "without an operator's signature. Check who can write the file."
             )
         if warning and warning != self.warning:
             _log.error("%s", warning)
             self._record("operators.db", "ignored", problem)
         self.warning = warning
 
-    def _tell_asked(self, one: PendingEnrolment) -> None:
-        word = "recovery requested" if one.recovery else "enrolment requested"
-        level = logging.WARNING if one.recovery else logging.INFO
-        action = "refuse" if one.recovery else "admit"
+    def _report_request(self, pending: PendingEnrolment) -> None:
+        enrolment = pending.enrolment
+        event = "recovery requested" if pending.recovery else "enrolment requested"
+        level = logging.WARNING if pending.recovery else logging.INFO
+        action = "refuse" if pending.recovery else "admit"
         _log.log(
             level,
-            "%s: %s (%s) wants to become an operator: interlock keys %s %s",
-            word,
-            one.one.name,
-            one.one.kind,
+            "%s: %s (%s) requests to become an operator: interlock keys %s %s",
+            event,
+            enrolment.name,
+            enrolment.kind,
             action,
-            one.id,
+            pending.id,
         )
-        self._record(f"{one.one.name} ({one.one.kind})", word, f"enrolment:{one.id}")
+        self._record(f"{enrolment.name} ({enrolment.kind})", event, f"enrolment:{pending.id}")
 
-    def _record(self, name: str, word: str, detail: str) -> None:
-        if self._watches:
-            self.on_change(name, word, detail)
+    def _record(self, name: str, event: str, detail: str) -> None:
+        if self._is_started:
+            self.on_change(name, event, detail)
         else:
-            self._unrecorded.append((name, word, detail))
+            self._unrecorded.append((name, event, detail))
 
-    def _failed(self, error: InterlockError) -> None:
+    def _on_failure(self, error: InterlockError) -> None:
         if self.problem is None:
-            _log.error("%s Until then those count who counted before.", error.message)
+            _log.error("%s The operators that were read before count until then.", error.message)
         self.problem = error.message
 
 
 INBOX: Final = "inbox"
-"""What an operator signs about who wants to see all that waits."""
+"""The id in what an operator signs to sign in to the list of approvals."""
 SESSION_SECONDS: Final = 900.0
-QUESTION_SECONDS: Final = 120.0
-_MOST: Final = 1_000
+CHALLENGE_SECONDS: Final = 120.0
+_MAX_SESSIONS: Final = 1_000
 _NONCE_BYTES: Final = 16
 _TIME_BYTES: Final = 8
 _MARK_BYTES: Final = 16
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-_EVERYWHERE: Final = ("0.0.0.0", "::")
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 T = TypeVar("T")
 
 
 def operators_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """Who may confirm calls of this node."""
+    """Return the path of the operator store of this node."""
     return state_dir(config, environ, base_dir) / "operators.db"
 
 
 def page_base(config: Config, url: str | None) -> str | None:
-    """The address under which people find the approval page, without a slash at its end.
+    """Return the address of the approval page, without a trailing slash.
 
-    `url`: where the node listens. On its own machine it goes by the name `localhost`: browsers
-    keep keys by name, and take passkeys for no number. None: nowhere, or at a name that the config
-    does not say.
+    For an address on the node's own machine the host is `localhost`, because browsers bind keys to
+    host names and accept no address for passkeys.
+
+    Args:
+        url: where the node listens.
+
+    None: the node does not listen, or listens at a host name that the config does not name.
     """
     if config.approvals.url is not None:
         return f"{config.approvals.url.rstrip('/').removesuffix('/approvals')}/approvals"
     parts = urlsplit(url or "")
-    if not parts.hostname or parts.hostname in _EVERYWHERE:
+    if not parts.hostname or parts.hostname in _ALL_ADDRESSES:
         return None
     return local_base(url or "") or f"{parts.scheme}://{parts.netloc}/approvals"
 
 
 def local_base(url: str) -> str | None:
-    """The same for somebody on the node's own machine. None: it does not listen there."""
+    """Return the address of the page on the node's own machine. None: it does not listen there."""
     parts = urlsplit(url)
-    if parts.hostname not in (*_LOOPBACK, *_EVERYWHERE):
+    if parts.hostname not in (*_LOOPBACK, *_ALL_ADDRESSES):
         return None
     return f"{parts.scheme}://localhost:{parts.port}/approvals"
 
 
 def page_origins(config: Config, url: str | None) -> tuple[str, ...]:
-    """The origins of that page; on the node's own machine it can be opened there as well."""
+    """Return the origins of the page: its public one, and the one on the node's own machine."""
     bases = (page_base(config, url), local_base(url or ""))
     parts = [urlsplit(base) for base in bases if base is not None]
-    return tuple(dict.fromkeys(f"{one.scheme}://{one.netloc.lower()}" for one in parts))
+    return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc.lower()}" for part in parts))
 
 
 def thumbprint(key: Any) -> str:
-    """By what a public key is known (RFC 7638)."""
+    """Return the thumbprint of a public key (RFC 7638)."""
     return str(key.thumbprint())
 
 
-class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _EnrolmentRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     key: dict[str, Any] | None = None
     passkey: PasskeyCreation | None = None
 
 
 class Operators:
-    """Enrolment, and the sessions of those who look at what waits."""
+    """Enrolment of operators, and their sessions on the approval page."""
 
     def __init__(
         self,
@@ -391,97 +401,112 @@ class Operators:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`origins`: of the approval page. `audience`: the id of this node. `watch`: what knows who
-        is enrolled, if it is not made here."""
+        """Args:
+        origins: returns the origins of the approval page.
+        audience: returns the id of this node.
+        watch: the list of operators. None: it is created.
+        """
         self.store = store
         self.watch = watch or OperatorWatch(store)
-        self.passkeys = PasskeyChecker(find=self.watch.passkey, used=store.used, origins=origins)
+        self.passkeys = PasskeyChecker(
+            find=self.watch.passkey, record_use=store.record_use, origins=origins
+        )
         self.proofs: Proofs | None = None
-        """Set by the node: what looks at every proof."""
+        """Verifies proofs. Set by the node."""
         self._audience = audience
         self._clock = clock
         self._now = wall_clock
-        self._question_key = secrets.token_bytes(32)
-        self._answered: dict[str, float] = {}
-        """The questions that an operator answered, and when they are over anyway."""
-        self._sessions: BoundedDict[bytes, tuple[str, float]] = BoundedDict(_MOST)
+        self._challenge_key = secrets.token_bytes(32)
+        self._used_challenges: dict[str, float] = {}
+        """Signed challenges, and when each expires."""
+        self._sessions: BoundedDict[bytes, tuple[str, float]] = BoundedDict(_MAX_SESSIONS)
 
     def anchors(self) -> Iterator[Anchor]:
-        """Everybody who is enrolled. A passkey signs in its own way: its anchor has no key, and
-        says only whose it is and what that one may confirm. Reads no file."""
-        for one in self.watch.enrolled:
-            if one.kind == "passkey":
-                yield Anchor(one.name, PASSKEY, tools=one.tools, caller=one.caller)
+        """Yield the anchors of all enrolled operators. Reads no file.
+
+        The anchor of a passkey has no key, because passkeys are verified elsewhere. It only says
+        who its owner is and what that operator may approve.
+        """
+        for operator in self.watch.enrolled:
+            tools, caller = operator.tools, operator.caller
+            if operator.kind == "passkey":
+                yield Anchor(operator.name, PASSKEY, tools=tools, caller=caller)
                 continue
             try:
-                key = key_of(one)
-            except InterlockError as wrong:
-                _log.error("%s", wrong.message)
+                key = key_of(operator)
+            except InterlockError as error:
+                _log.error("%s", error.message)
                 continue
-            names = algorithms_of(one)
-            yield Anchor(one.name, key=key, algorithms=names, tools=one.tools, caller=one.caller)
+            algorithms = algorithms_of(operator)
+            yield Anchor(operator.name, key=key, algorithms=algorithms, tools=tools, caller=caller)
 
-    # -- enrolment
+    # -- Enrolment
 
-    async def enrol(self, asked: bytes) -> dict[str, str]:
-        """Enrol what a browser sent with its code. Without a key or a passkey it only asks whose
-        the code is. Returns that name, and the id under which the enrolment is pending where an
-        operator has to confirm it. Raises InterlockError."""
+    async def enrol(self, request: bytes) -> dict[str, str]:
+        """Enrol the key or passkey that a browser sent with a code.
+
+        A request without a key or passkey only asks for the name of the code's owner. Returns that
+        name and, if an operator has to confirm the enrolment, its id as `pending`. Raises
+        InterlockError.
+        """
         try:
-            request = msgspec.json.decode(asked, type=_Asked)
+            details = msgspec.json.decode(request, type=_EnrolmentRequest)
         except msgspec.MsgspecError as error:
             raise InterlockError(
-                INVALID_REQUEST, f"The enrolment cannot be read: {error}."
+                INVALID_REQUEST, f"The enrolment request cannot be read: {error}."
             ) from None
 
-        def make(invitation: Invitation) -> Enrolment:
-            if request.passkey is not None:
-                made = self.passkeys.enrolled(request.passkey, request.code, invitation.name)
-                return Enrolment.of_passkey(
-                    msgspec.structs.replace(made, tools=invitation.tools, caller=invitation.caller)
+        def create(invitation: Invitation) -> Enrolment:
+            if details.passkey is not None:
+                passkey = self.passkeys.read_created(details.passkey, details.code, invitation.name)
+                return Enrolment.from_passkey(
+                    msgspec.structs.replace(
+                        passkey, tools=invitation.tools, caller=invitation.caller
+                    )
                 )
-            assert request.key is not None
-            return enrolled_key(request.key, invitation)
+            assert details.key is not None
+            return enrol_key(details.key, invitation)
 
-        # A disk may be slow, and somebody may hold the file: not on the event loop.
+        # Off the event loop: a disk may be slow, and another process may lock the file.
         loop = asyncio.get_running_loop()
-        if request.key is None and request.passkey is None:
-            invitation = await loop.run_in_executor(None, self.store.invited, request.code)
-            told = None if invitation is None else {"name": invitation.name}
+        if details.key is None and details.passkey is None:
+            invitation = await loop.run_in_executor(None, self.store.find_invitation, details.code)
+            response = None if invitation is None else {"name": invitation.name}
         else:
-            made = await loop.run_in_executor(None, self.store.redeem, request.code, make)
-            told = None
-            if isinstance(made, PendingEnrolment):
-                told = {"name": made.one.name, "pending": made.id}
-            elif made is not None:
-                told = {"name": made.name}
+            result = await loop.run_in_executor(None, self.store.redeem, details.code, create)
+            response = None
+            if isinstance(result, PendingEnrolment):
+                response = {"name": result.enrolment.name, "pending": result.id}
+            elif result is not None:
+                response = {"name": result.name}
             await self.refresh()
-        if told is None:
+        if response is None:
             raise InterlockError(
                 PROOF_INVALID,
-                "This code is not good, or no longer: `interlock keys enrol NAME` gives a new one.",
+                "This code is not valid, or no longer. Get a new one: `interlock keys enrol NAME`.",
             )
-        return told
+        return response
 
     async def enrolments(self) -> dict[str, Any]:
-        """Who the operators are, and what of enrolments is pending: with the entry that an operator
+        """Return the operators and the pending enrolments, each with the entry that an operator
         signs to confirm it. Raises InterlockError."""
         await self.refresh()
         chain = await asyncio.get_running_loop().run_in_executor(None, self.store.chain)
         now = self._now()
 
-        def shown(one: PendingEnrolment) -> dict[str, Any]:
-            draft = chain.draft(time=now, enrol=[one.one])
+        def to_json(pending: PendingEnrolment) -> dict[str, Any]:
+            enrolment = pending.enrolment
+            draft = chain.draft(time=now, enrol=[enrolment])
             return {
-                "id": one.id,
-                "name": one.one.name,
-                "kind": one.one.kind,
-                "key": one.one.id,
-                "tools": list(one.one.tools),
-                "caller": one.one.caller,
-                "made": one.made,
-                "recovery": one.recovery,
-                "ends": self.watch.ends(one),
+                "id": pending.id,
+                "name": enrolment.name,
+                "kind": enrolment.kind,
+                "key": enrolment.id,
+                "tools": list(enrolment.tools),
+                "caller": enrolment.caller,
+                "made": pending.made,
+                "recovery": pending.recovery,
+                "ends": self.watch.recovery_time(pending),
                 "aud": draft.audience,
                 "jti": SUBJECT,
                 "args_sha256": draft.digest,
@@ -491,121 +516,129 @@ class Operators:
         return {
             "now": now,
             "operators": [
-                {"name": one.name, "kind": one.kind, "id": one.id} for one in self.watch.enrolled
+                {"name": operator.name, "kind": operator.kind, "id": operator.id}
+                for operator in self.watch.enrolled
             ],
-            "pending": [shown(one) for one in self.watch.pending],
+            "pending": [to_json(pending) for pending in self.watch.pending],
         }
 
     async def admit_enrolment(self, id: str, entry: str, proof: str) -> str:
-        """Enrol what is pending, by an operator's proof; returns whom. Raises InterlockError."""
+        """Enrol a pending operator by the proof of another, and return the name. Raises
+        InterlockError."""
         raw = entry.encode()
         loop = asyncio.get_running_loop()
 
         def admit() -> Enrolment:
             if proof.startswith(PREFIX):
-                # Which page it was made on, and whether it was copied, is checked while it is new.
+                # A copied passkey, and its page, can only be detected when the proof is new.
                 audience = self.store.chain().audience
-                said = self.passkeys.check(audience, SUBJECT, digest_of(raw), proof)
-                counter = said.counter
-                if counter is not None and not self.store.used(said.passkey.id, counter):
+                verdict = self.passkeys.check(audience, SUBJECT, digest_of(raw), proof)
+                counter = verdict.counter
+                if counter is not None and not self.store.record_use(verdict.passkey.id, counter):
                     raise InterlockError(
-                        PROOF_INVALID, "This passkey was used elsewhere: it may have been copied."
+                        PROOF_INVALID, "This passkey was used elsewhere: it may be a copy."
                     )
             return self.store.admit(id, raw, proof)
 
         await self.refresh()
-        one = await loop.run_in_executor(None, admit)
+        enrolment = await loop.run_in_executor(None, admit)
         await self.refresh()
-        return one.name
+        return enrolment.name
 
-    async def refuse_enrolment(self, id: str) -> None:
-        """Forget a pending enrolment. Raises InterlockError."""
-        found = await asyncio.get_running_loop().run_in_executor(None, self.store.refuse, id)
+    async def reject_enrolment(self, id: str) -> None:
+        """Remove a pending enrolment. Raises InterlockError."""
+        is_removed = await asyncio.get_running_loop().run_in_executor(None, self.store.reject, id)
         await self.refresh()
-        if not found:
-            raise InterlockError(UNKNOWN_APPROVAL, "No such enrolment is pending.")
+        if not is_removed:
+            raise InterlockError(UNKNOWN_APPROVAL, "No pending enrolment has this id.")
 
-    # -- sessions
+    # -- Sessions
 
-    def question(self) -> dict[str, str]:
-        """What an operator signs to see what waits. It says itself until when it is open, marked
-        as ours: so nothing has to be remembered, however many ask."""
-        ends = int((self._clock() + QUESTION_SECONDS) * 1000)
-        said = secrets.token_bytes(_NONCE_BYTES) + ends.to_bytes(_TIME_BYTES, "big")
-        return {"nonce": to_base64url(said + self._mark(said)), "aud": self._audience()}
+    def new_challenge(self) -> dict[str, str]:
+        """Return what an operator signs to sign in.
 
-    def _mark(self, said: bytes) -> bytes:
-        return blake2b(said, key=self._question_key, digest_size=_MARK_BYTES).digest()
+        A challenge contains its own end and a mark of this node, so nothing has to be stored,
+        however many clients ask.
+        """
+        ends = int((self._clock() + CHALLENGE_SECONDS) * 1000)
+        content = secrets.token_bytes(_NONCE_BYTES) + ends.to_bytes(_TIME_BYTES, "big")
+        return {"nonce": to_base64url(content + self._mark(content)), "aud": self._audience()}
 
-    def _open_until(self, nonce: str) -> float:
-        """When a question is over. 0: it is none of ours, or was answered."""
+    def _mark(self, content: bytes) -> bytes:
+        return blake2b(content, key=self._challenge_key, digest_size=_MARK_BYTES).digest()
+
+    def _challenge_end(self, nonce: str) -> float:
+        """Return when a challenge expires. 0: this node did not make it, or it was used."""
         try:
             raw = from_base64url(nonce)
         except ValueError:
             return 0.0
-        said, mark = raw[: _NONCE_BYTES + _TIME_BYTES], raw[_NONCE_BYTES + _TIME_BYTES :]
-        if nonce in self._answered or not hmac.compare_digest(mark, self._mark(said)):
+        content, mark = raw[: _NONCE_BYTES + _TIME_BYTES], raw[_NONCE_BYTES + _TIME_BYTES :]
+        if nonce in self._used_challenges or not hmac.compare_digest(mark, self._mark(content)):
             return 0.0
-        return int.from_bytes(said[_NONCE_BYTES:], "big") / 1000
+        return int.from_bytes(content[_NONCE_BYTES:], "big") / 1000
 
-    async def admit(self, nonce: str, proof: str) -> str:
-        """A session for the operator who answered the question. Raises InterlockError."""
-        over = InterlockError(PROOF_INVALID, "This question is no longer open: ask again.")
-        if self._clock() >= self._open_until(nonce) or self.proofs is None:
-            raise over
-        about = _inbox(self._audience(), nonce)
-        verdict = await self.proofs.judge(about, proof, self._now)
+    async def sign_in(self, nonce: str, proof: str) -> str:
+        """Return a new session for the operator who signed a challenge. Raises InterlockError."""
+        expired = InterlockError(PROOF_INVALID, "This challenge is no longer valid. Sign in again.")
+        if self._clock() >= self._challenge_end(nonce) or self.proofs is None:
+            raise expired
+        approval = _sign_in_approval(self._audience(), nonce)
+        verdict = await self.proofs.judge(approval, proof, self._now)
         if verdict.decision != APPROVE:
-            raise InterlockError(PROOF_INVALID, "The operator did not want to be let in.")
-        ends = self._open_until(nonce)
+            raise InterlockError(PROOF_INVALID, "The operator did not agree to sign in.")
+        ends = self._challenge_end(nonce)
         if self._clock() >= ends:
-            # Somebody was let in by the same answer meanwhile, or it took too long.
-            raise over
-        self._forget_answered()
-        self._answered[nonce] = ends
+            # Another request used the same proof meanwhile, or the check took too long.
+            raise expired
+        self._remove_expired_challenges()
+        self._used_challenges[nonce] = ends
         session = secrets.token_urlsafe(32)
-        kept = (verdict.anchor, self._clock() + SESSION_SECONDS)
-        self._sessions[sha256(session.encode()).digest()] = kept
+        entry = (verdict.anchor, self._clock() + SESSION_SECONDS)
+        self._sessions[sha256(session.encode()).digest()] = entry
         return session
 
-    def known(self, session: str) -> str:
-        """Whose session it is. Raises InterlockError."""
+    def session_operator(self, session: str) -> str:
+        """Return the name of the operator of a session. Raises InterlockError."""
         name, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
-        still = self.proofs is not None and bool(self.proofs.anchors.named(name))
-        if self._clock() >= ends or not still:
-            raise InterlockError(UNAUTHENTICATED, "Sign again: that was too long ago.")
+        is_operator = self.proofs is not None and bool(self.proofs.anchors.find(name))
+        if self._clock() >= ends or not is_operator:
+            raise InterlockError(UNAUTHENTICATED, "The session has expired. Sign in again.")
         return name
 
-    def left(self, session: str) -> float:
-        """For how many seconds a session is still good."""
+    def session_seconds(self, session: str) -> float:
+        """Return for how many seconds a session is still valid."""
         _, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
         return max(0.0, ends - self._clock())
 
     async def refresh(self) -> None:
-        """Read who was enrolled or removed meanwhile."""
-        await self.watch.look()
+        """Read the operators again."""
+        await self.watch.refresh()
 
-    def _forget_answered(self) -> None:
-        """Those that are over cannot be answered again anyway."""
+    def _remove_expired_challenges(self) -> None:
         now = self._clock()
-        self._answered = {nonce: ends for nonce, ends in self._answered.items() if now < ends}
+        self._used_challenges = {
+            nonce: ends for nonce, ends in self._used_challenges.items() if now < ends
+        }
 
 
 def operators_of(anchors: Iterable[Anchor]) -> tuple[Enrolment, ...]:
-    """Operators whose keys the config names, as those who may sign the first enrolment."""
+    """Return the operators that the config names, as enrolments that may sign the first entry."""
     return tuple(
-        _enrolled(one.key, one.algorithms, Invitation(one.name, one.tools, one.caller))
-        for one in anchors
-        if one.kind == OPERATOR
+        _to_enrolment(
+            anchor.key, anchor.algorithms, Invitation(anchor.name, anchor.tools, anchor.caller)
+        )
+        for anchor in anchors
+        if anchor.kind == OPERATOR
     )
 
 
-def enrolled_key(source: bytes | str | dict[str, Any], invitation: Invitation) -> Enrolment:
-    """A public key (PEM or JWK) as something to enrol. Raises InterlockError."""
-    return _enrolled(*public_key(source, invitation.name), invitation)
+def enrol_key(source: bytes | str | dict[str, Any], invitation: Invitation) -> Enrolment:
+    """Return the enrolment of a public key (PEM or JWK). Raises InterlockError."""
+    return _to_enrolment(*read_public_key(source, invitation.name), invitation)
 
 
-def _enrolled(key: Any, algorithms: tuple[str, ...], invitation: Invitation) -> Enrolment:
+def _to_enrolment(key: Any, algorithms: tuple[str, ...], invitation: Invitation) -> Enrolment:
     return Enrolment(
         id=thumbprint(key),
         name=invitation.name,
@@ -617,8 +650,8 @@ def _enrolled(key: Any, algorithms: tuple[str, ...], invitation: Invitation) -> 
     )
 
 
-def _inbox(audience: str, nonce: str) -> Approval:
-    """What is signed to see everything: it has the form of an approval, and nobody waits for it."""
+def _sign_in_approval(audience: str, nonce: str) -> Approval:
+    """Return the approval that an operator signs to sign in. No call waits for it."""
     return Approval(
         id=INBOX,
         audience=audience,

@@ -1,11 +1,10 @@
-"""Which people may confirm calls: their public keys and passkeys as a signed chain, enrolments that
-are pending, and codes to enrol more.
+"""Storage of operators: their keys and passkeys as a signed chain, pending enrolments, and codes.
 
-A SQLite file in the node's state folder. The command line writes it and the node reads it, each
-call opening it for one transaction: they are rare, and whatever one process wrote the other sees
-at once. Writing the file makes nobody an operator: see `chain`. Beside it the node keeps
-the end of the chain as it saw it last (`operators.head`), so that a chain that was cut or exchanged
-is noticed after a restart. No private key is ever in it, and of a code only its digest.
+A SQLite file in the node's state folder. The command line writes it and the node reads it. Each
+call opens the file for one transaction: calls are rare, and each process sees at once what the
+other wrote. Write access to the file makes nobody an operator: see `chain`. Beside the file, the
+node stores the end of the chain as it saw it last (`operators.head`), so that a cut or replaced
+chain is noticed after a restart. The file has no private keys, and of a code only its digest.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import msgspec
 from interlock import errors
 from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import InterlockError
-from interlock.trust.approvals.proofs import plain_code, to_base64url
+from interlock.trust.approvals.proofs import normalize_code, to_base64url
 from interlock.trust.operators.chain import (
     Chain,
     DraftEntry,
@@ -39,21 +38,21 @@ from interlock.trust.operators.chain import (
 )
 
 SCHEMA_VERSION: Final = 2
-CODE_LASTS: Final = 600.0
-PENDING_LASTS: Final = 7 * 86_400.0
-"""An enrolment that nobody confirmed is forgotten."""
-MOST_PENDING: Final = 100
+CODE_SECONDS: Final = 600.0
+PENDING_SECONDS: Final = 7 * 86_400.0
+"""How long an enrolment may wait for an operator."""
+MAX_PENDING: Final = 100
 ROOT_PROOF: Final = "root"
 DELAY_PROOF: Final = "delay:"
 
-# "ILOP". Tells our file from another program's.
+# "ILOP": marks the file as ours.
 _APPLICATION_ID: Final = 0x494C4F50
 _BUSY_SECONDS: Final = 1.0
 _CODE_LETTERS: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-"""Without those that look alike."""
+"""Without letters and digits that look alike."""
 _CODE_GROUPS: Final = 4
-_CODE_GROUP: Final = 5
-_MOST_WITNESS: Final = 128
+_CODE_GROUP_LENGTH: Final = 5
+_MAX_WITNESS_BYTES: Final = 128
 _SCHEMA: Final = (
     """CREATE TABLE chain (
         number INTEGER PRIMARY KEY,
@@ -89,11 +88,11 @@ _FILE: Final = DatabaseKind(
     "one of operators' keys",
 )
 Sign = Callable[[DraftEntry], str]
-"""Makes an operator's proof of an entry."""
+"""Signs an entry as an operator and returns the proof."""
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What an enrolment code is for."""
+    """The owner and limits of an enrolment code."""
 
     name: str
     tools: tuple[str, ...] = ()
@@ -101,19 +100,19 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class PendingEnrolment(msgspec.Struct, frozen=True):
-    """An enrolment that an operator has yet to confirm."""
+    """An enrolment that waits for an operator."""
 
     id: str
-    one: Enrolment
+    enrolment: Enrolment
     made: float
     recovery: bool = False
-    """Nobody has to confirm it: it counts after a delay, unless an operator refuses it."""
+    """True if it needs no operator: it counts after a delay, unless an operator rejects it."""
     seen: float = 0.0
-    """Since when a node knows of it. 0: no node does."""
+    """Since when the node knows it. 0: no node knows it."""
 
 
 class OperatorStore:
-    """The file at `path`. It is made when somebody is first enrolled or invited."""
+    """The file at `path`, which is created with the first enrolment or invitation."""
 
     def __init__(
         self,
@@ -122,162 +121,177 @@ class OperatorStore:
         clock: Callable[[], float] = time.time,
         roots: Callable[[], Sequence[Enrolment]] = tuple,
     ) -> None:
-        """`roots`: the operators whose keys the config names."""
+        """Args:
+        roots: returns the operators whose keys the config names.
+        """
         self.path = path
         self._clock = clock
         self.roots = roots
 
-    # -- who is enrolled
+    # -- Operators
 
     def chain(self) -> Chain:
-        """All that counts of the chain. Raises InterlockError."""
+        """Return the valid part of the chain. Raises InterlockError."""
         if not self.path.exists():
-            return self._must_go_on(Chain())
-        with self._opened(to_read=True) as file:
-            return self._must_go_on(self._chain(file))
+            return self._check_head(Chain())
+        with self._open(to_read=True) as file:
+            return self._check_head(self._read_chain(file))
 
     def all(self) -> list[Enrolment]:
-        """Every operator, oldest first. Raises InterlockError."""
+        """Return all operators, the oldest first. Raises InterlockError."""
         if not self.path.exists():
-            self._must_go_on(Chain())
+            self._check_head(Chain())
             return []
-        with self._opened(to_read=True) as file:
-            return counted(file, self._must_go_on(self._chain(file)))
+        with self._open(to_read=True) as file:
+            return with_counters(file, self._check_head(self._read_chain(file)))
 
     def draft(self, *, enrol: Iterable[Enrolment] = (), remove: Iterable[str] = ()) -> DraftEntry:
-        """The next entry, for an operator to sign. Raises InterlockError."""
+        """Return the next entry, for an operator to sign. Raises InterlockError."""
         return self.chain().draft(time=self._clock(), enrol=enrol, remove=remove)
 
     def append(self, entry: bytes, proof: str) -> Chain:
-        """Make an entry count. Entries that were put there without a proof go. Raises
-        InterlockError when it is not signed by an operator, or the chain went on meanwhile."""
-        with self._opened() as file:
+        """Append an entry, and remove entries without a valid proof.
+
+        Raises InterlockError when no operator signed it, or the chain has changed meanwhile.
+        """
+        with self._open() as file:
             return self._append(file, entry, proof)
 
-    def add(self, one: Enrolment, sign: Sign | None = None) -> None:
-        """Enrol somebody: the first without a proof, others with the one that `sign` makes. Raises
-        InterlockError."""
-        draft = self.draft(enrol=[one])
+    def add(self, enrolment: Enrolment, sign: Sign | None = None) -> None:
+        """Enrol an operator. Raises InterlockError.
+
+        Args:
+            sign: signs the entry. Not needed for the first operator.
+        """
+        draft = self.draft(enrol=[enrolment])
         self.append(draft.entry, "" if sign is None else sign(draft))
 
     def remove(self, name_or_id: str, sign: Sign | None = None) -> list[Enrolment]:
-        """Take back what goes by this name or id, codes and pending enrolments too; returns what is
-        no longer enrolled. Raises InterlockError."""
+        """Remove the keys, codes and pending enrolments of a name or id, and return the removed
+        keys. Raises InterlockError."""
         if not self.path.exists():
             return []
-        gone = self.named(name_or_id)
-        if gone:
-            draft = self.draft(remove=[one.id for one in gone])
+        removed = self.find(name_or_id)
+        if removed:
+            draft = self.draft(remove=[enrolment.id for enrolment in removed])
             self.append(draft.entry, "" if sign is None else sign(draft))
-        with self._opened() as file:
+        with self._open() as file:
             file.execute("DELETE FROM code WHERE name = ?", (name_or_id,))
-            for one in self._pending(file):
-                if one.one.name == name_or_id:
-                    file.execute("DELETE FROM pending WHERE id = ?", (one.id,))
-        return gone
+            for pending in self._read_pending(file):
+                if pending.enrolment.name == name_or_id:
+                    file.execute("DELETE FROM pending WHERE id = ?", (pending.id,))
+        return removed
 
-    def named(self, name_or_id: str) -> list[Enrolment]:
-        """What goes by this name or id."""
+    def find(self, name_or_id: str) -> list[Enrolment]:
+        """Return the enrolments with this name or id."""
         return [one for one in self.all() if name_or_id in (one.name, one.id)]
 
-    def used(self, id: bytes, counter: int) -> bool:
-        """A passkey was used and counts so many uses now. False: it did not count on, so there
-        are two of it."""
+    def record_use(self, id: bytes, counter: int) -> bool:
+        """Store the use count of a passkey. False: the count did not grow, so the passkey was
+        copied."""
         name = to_base64url(id)
-        with self._opened() as file:
-            known = [one for one in counted(file, self._chain(file)) if one.id == name]
+        with self._open() as file:
+            operators = with_counters(file, self._read_chain(file))
+            known = [one for one in operators if one.id == name]
             if not any(one.kind == "passkey" and one.counter < counter for one in known):
                 return False
             file.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, counter))
             return True
 
-    # -- enrolments that are pending
+    # -- Pending enrolments
 
     def pending(self) -> list[PendingEnrolment]:
-        """Enrolments that an operator has yet to confirm, oldest first."""
+        """Return the enrolments that wait for an operator, the oldest first."""
         if not self.path.exists():
             return []
-        with self._opened(to_read=True) as file:
-            return self._pending(file)
+        with self._open(to_read=True) as file:
+            return self._read_pending(file)
 
-    def ask(self, one: Enrolment, *, recovery: bool = False) -> PendingEnrolment:
-        """Have an enrolment wait for an operator. Raises InterlockError."""
-        with self._opened() as file:
-            return self._ask(file, one, recovery)
+    def add_pending(self, enrolment: Enrolment, *, recovery: bool = False) -> PendingEnrolment:
+        """Store an enrolment that waits for an operator. Raises InterlockError."""
+        with self._open() as file:
+            return self._add_pending(file, enrolment, recovery)
 
     def find_pending(self, id: str) -> PendingEnrolment:
-        """By its id, or how that begins. Raises InterlockError."""
-        found = [one for one in self.pending() if id and one.id.startswith(id)]
-        if len(found) == 1:
-            return found[0]
+        """Return the pending enrolment whose id begins with `id`. Raises InterlockError."""
+        matches = [pending for pending in self.pending() if id and pending.id.startswith(id)]
+        if len(matches) == 1:
+            return matches[0]
         raise InterlockError(
             errors.UNKNOWN_APPROVAL,
-            f"No pending enrolment is called {id}: `interlock keys list` shows them."
-            if not found
-            else f"{len(found)} pending enrolments begin with {id}: give more of the id.",
+            f"No pending enrolment has the id {id}. List them: `interlock keys list`."
+            if not matches
+            else f"{len(matches)} pending enrolments have an id that begins with {id}: extend it.",
         )
 
     def admit(self, id: str, entry: bytes, proof: str) -> Enrolment:
-        """Enrol what is pending, as an operator signed it. Raises InterlockError."""
-        with self._opened() as file:
-            found = next((one for one in self._pending(file) if one.id == id), None)
-            said = decode_entry(entry)
-            if found is None or said.enrol != (found.one,) or said.remove or said.recovery:
+        """Enrol a pending operator with the entry that an operator signed. Raises
+        InterlockError."""
+        with self._open() as file:
+            pending = next((one for one in self._read_pending(file) if one.id == id), None)
+            change = decode_entry(entry)
+            if (
+                pending is None
+                or change.enrol != (pending.enrolment,)
+                or change.remove
+                or change.recovery
+            ):
                 raise InterlockError(
-                    errors.PROOF_INVALID, "That is not the enrolment that was asked for."
+                    errors.PROOF_INVALID, "The signed entry is not this pending enrolment."
                 )
             self._append(file, entry, proof)
             file.execute("DELETE FROM pending WHERE id = ?", (id,))
-            return found.one
+            return pending.enrolment
 
-    def refuse(self, id: str) -> bool:
-        """Forget a pending enrolment. False: there is none."""
+    def reject(self, id: str) -> bool:
+        """Remove a pending enrolment. False: there is none with this id."""
         if not self.path.exists():
             return False
-        with self._opened() as file:
+        with self._open() as file:
             return file.execute("DELETE FROM pending WHERE id = ?", (id,)).rowcount > 0
 
-    # -- recovery
+    # -- Recovery
 
-    def see(self, id: str) -> None:
-        """The node knows of a recovery from now on: its delay begins."""
+    def mark_seen(self, id: str) -> None:
+        """Record that the node knows of a recovery: its delay begins."""
         key = self._mark_key()
-        with self._opened() as file:
-            for one in self._pending(file):
-                if one.id == id and one.recovery and not one.seen and key:
+        with self._open() as file:
+            for pending in self._read_pending(file):
+                if pending.id == id and pending.recovery and not pending.seen and key:
                     now = self._clock()
+                    digest = digest_of(_encode(pending.enrolment))
                     file.execute(
                         "UPDATE pending SET seen = ?, mark = ? WHERE id = ?",
-                        (now, _mark(key, "seen", id, digest_of(_record(one.one)), now), id),
+                        (now, _mark(key, "seen", id, digest, now), id),
                     )
 
     def recover(self, id: str) -> str | None:
-        """Enrol somebody without an operator's proof, after the delay: the digest of the entry.
-        None: there is no such recovery any more. Raises InterlockError."""
+        """Enrol an operator after the delay of a recovery, without a proof. Return the digest of
+        the entry. None: there is no such recovery any more. Raises InterlockError."""
         key = self._mark_key()
-        with self._opened() as file:
-            found = next((one for one in self._pending(file) if one.id == id), None)
-            if found is None or not found.recovery or not found.seen or not key:
+        with self._open() as file:
+            pending = next((one for one in self._read_pending(file) if one.id == id), None)
+            if pending is None or not pending.recovery or not pending.seen or not key:
                 return None
-            chain = self._must_go_on(self._chain(file))
-            draft = chain.draft(time=self._clock(), enrol=[found.one], recovery=True)
+            chain = self._check_head(self._read_chain(file))
+            draft = chain.draft(time=self._clock(), enrol=[pending.enrolment], recovery=True)
             self._append(file, draft.entry, DELAY_PROOF + _mark(key, draft.digest).hex())
             file.execute("DELETE FROM pending WHERE id = ?", (id,))
             return draft.digest
 
-    def recover_as_root(self, one: Enrolment) -> None:
-        """Enrol somebody without an operator's proof, at once. Only root can: what vouches for the
-        entry is a file that belongs to root. Raises InterlockError."""
+    def recover_as_root(self, enrolment: Enrolment) -> None:
+        """Enrol an operator at once, without a proof. Only root can do that: a file that belongs to
+        root vouches for the entry. Raises InterlockError."""
         if os.getuid() != 0 or _owner(self.path.parent) == 0:
             raise InterlockError(
                 errors.FORBIDDEN,
-                "Only root recovers operators at once, and only of a node that runs as another "
-                "user.",
+                "Only root can recover operators at once, and only for a node that runs as another "
+                "user. Run the command as root, or wait for the recovery delay.",
             )
-        with self._opened() as file:
-            chain = self._chain(file)
-            draft = chain.draft(time=self._clock(), enrol=[one], recovery=True)
-            witness = self._witness(draft.digest)
+        with self._open() as file:
+            chain = self._read_chain(file)
+            draft = chain.draft(time=self._clock(), enrol=[enrolment], recovery=True)
+            witness = self._witness_path(draft.digest)
             try:
                 with open(witness, "x", encoding="ascii") as written:
                     written.write(draft.digest)
@@ -287,7 +301,7 @@ class OperatorStore:
                 witness.unlink(missing_ok=True)
                 raise
 
-    def _recovered(self, number: int, digest: str, proof: str) -> bool:
+    def _is_recovered(self, number: int, digest: str, proof: str) -> bool:
         if proof == ROOT_PROOF:
             return self._is_witnessed(digest)
         key = self._mark_key()
@@ -295,228 +309,233 @@ class OperatorStore:
             return False
         return hmac.compare_digest(proof, DELAY_PROOF + _mark(key, digest).hex())
 
-    def _witness(self, digest: str) -> Path:
+    def _witness_path(self, digest: str) -> Path:
         return self.path.with_name(f"{self.path.stem}.recovery-{digest[:32]}")
 
     def _is_witnessed(self, digest: str) -> bool:
-        """Whether root wrote down the digest. Another user can make no file of root's."""
+        """Return whether root wrote the digest. Other users cannot create files that root owns."""
         try:
-            descriptor = os.open(self._witness(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(
+                self._witness_path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
         except OSError:
             return False
         try:
             status = os.fstat(descriptor)
             if status.st_uid != 0 or not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022:
                 return False
-            said = os.read(descriptor, _MOST_WITNESS).decode("ascii", "replace")
+            content = os.read(descriptor, _MAX_WITNESS_BYTES).decode("ascii", "replace")
         finally:
             os.close(descriptor)
-        return said == digest and _owner(self.path.parent) != 0
+        return content == digest and _owner(self.path.parent) != 0
 
     def _mark_key(self) -> bytes:
-        """The node's own key, of which a recovery's delay is marked. Empty: there is none."""
+        """Return the node's own key, which signs the start of a recovery delay. Empty: there is
+        none."""
         try:
             return self.path.with_name("seal.key").read_bytes()
         except OSError:
             return b""
 
-    # -- the end of the chain, as the node saw it last
+    # -- The last known end of the chain
 
     @property
     def head_path(self) -> Path:
         return self.path.with_suffix(".head")
 
     def known_head(self) -> OperatorChainHead | None:
-        """Raises InterlockError when it cannot be read."""
+        """Return the end of the chain as the node saw it last. Raises InterlockError."""
         try:
             return msgspec.json.decode(self.head_path.read_bytes(), type=OperatorChainHead)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            raise _unusable(self.head_path, error) from None
+            raise _store_error(self.head_path, error) from None
 
-    def keep_head(self, head: OperatorChainHead) -> None:
-        """Remember how long the chain is. Raises InterlockError."""
-        written = self.head_path.with_name(f"{self.head_path.name}.{os.getpid()}")
+    def write_head(self, head: OperatorChainHead) -> None:
+        """Store the end of the chain. Raises InterlockError."""
+        temporary = self.head_path.with_name(f"{self.head_path.name}.{os.getpid()}")
         try:
-            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(head))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(written, self.head_path)
+            os.replace(temporary, self.head_path)
         except OSError as error:
-            raise _unusable(self.head_path, error) from None
+            raise _store_error(self.head_path, error) from None
 
-    def _must_go_on(self, chain: Chain, known: OperatorChainHead | None = None) -> Chain:
-        """Raises InterlockError for a chain that is not the one that the node saw last."""
+    def _check_head(self, chain: Chain, known: OperatorChainHead | None = None) -> Chain:
+        """Raise InterlockError for a chain without the end that the node saw last."""
         known = known or self.known_head()
-        if not chain.holds(known):
+        if not chain.contains(known):
             why = f" ({chain.problem})" if chain.problem else ""
             raise InterlockError(
                 errors.INTERNAL,
-                f"The operators in {self.path} were cut or exchanged: the node knew a longer chain"
-                f"{why}. Restore the file from a backup; docs/approvals.md says what else helps.",
+                f"The operators in {self.path} were cut or replaced: the node knew a longer chain"
+                f"{why}. Restore the file from a backup. Other ways: docs/approvals.md.",
                 data={"path": str(self.path)},
             )
         return chain
 
-    # -- codes
+    # -- Codes
 
-    def invite(self, invitation: Invitation, *, lasts: float = CODE_LASTS) -> str:
-        """A code with which a browser can ask once to be enrolled."""
+    def invite(self, invitation: Invitation, *, lifetime: float = CODE_SECONDS) -> str:
+        """Return a new code with which a browser can request one enrolment."""
         code = "-".join(
-            "".join(secrets.choice(_CODE_LETTERS) for _ in range(_CODE_GROUP))
+            "".join(secrets.choice(_CODE_LETTERS) for _ in range(_CODE_GROUP_LENGTH))
             for _ in range(_CODE_GROUPS)
         )
         now = self._clock()
-        with self._opened() as file:
+        with self._open() as file:
             file.execute("DELETE FROM code WHERE ends <= ? OR made > ?", (now, now))
             file.execute(
                 "INSERT INTO code VALUES (?, ?, ?, ?, ?, ?)",
                 (
-                    _digest(code),
+                    _code_digest(code),
                     invitation.name,
-                    _as_text(invitation.tools),
+                    _encode_globs(invitation.tools),
                     invitation.caller,
                     now,
-                    now + lasts,
+                    now + lifetime,
                 ),
             )
         return code
 
-    def invited(self, code: str) -> Invitation | None:
-        """What the code is for, while it can be used."""
+    def find_invitation(self, code: str) -> Invitation | None:
+        """Return the invitation of a code. None: the code is unknown, used or expired."""
         if not self.path.exists():
             return None
-        with self._opened(to_read=True) as file:
-            return self._invited(file, code)
+        with self._open(to_read=True) as file:
+            return self._find_invitation(file, code)
 
     def redeem(
-        self, code: str, make: Callable[[Invitation], Enrolment]
+        self, code: str, create: Callable[[Invitation], Enrolment]
     ) -> Enrolment | PendingEnrolment | None:
-        """Enrol what `make` returns for the code, which is used up then; once there is an operator,
-        have it wait for one. None: the code is no good.
+        """Use a code: enrol what `create` returns, or let it wait if there is an operator already.
 
-        Whatever `make` raises leaves the code as it was.
+        An exception of `create` leaves the code unused. None: the code is invalid.
         """
         if not self.path.exists():
             return None
-        with self._opened() as file:
-            invitation = self._invited(file, code)
+        with self._open() as file:
+            invitation = self._find_invitation(file, code)
             if invitation is None:
                 return None
-            one = make(invitation)
-            chain = self._must_go_on(self._chain(file))
-            made: Enrolment | PendingEnrolment = one
+            enrolment = create(invitation)
+            chain = self._check_head(self._read_chain(file))
+            result: Enrolment | PendingEnrolment = enrolment
             if chain.operators or self.roots():
-                made = self._ask(file, one, recovery=False)
+                result = self._add_pending(file, enrolment, recovery=False)
             else:
-                draft = chain.draft(time=self._clock(), enrol=[one])
+                draft = chain.draft(time=self._clock(), enrol=[enrolment])
                 self._append(file, draft.entry, "")
-            file.execute("DELETE FROM code WHERE digest = ?", (_digest(code),))
-            return made
+            file.execute("DELETE FROM code WHERE digest = ?", (_code_digest(code),))
+            return result
 
-    def _invited(self, file: sqlite3.Connection, code: str) -> Invitation | None:
+    def _find_invitation(self, file: sqlite3.Connection, code: str) -> Invitation | None:
         now = self._clock()
         row = file.execute(
             "SELECT digest, name, tools, caller, made, ends FROM code WHERE digest = ?",
-            (_digest(code),),
+            (_code_digest(code),),
         ).fetchone()
-        # A code from the future is one from before the clock was set back.
+        # A code from the future was made before the clock was set back.
         if row is None or not row[4] <= now < row[5]:
             return None
-        if not hmac.compare_digest(bytes(row[0]), _digest(code)):
+        if not hmac.compare_digest(bytes(row[0]), _code_digest(code)):
             return None
-        return Invitation(row[1], _as_globs(row[2]), row[3])
+        return Invitation(row[1], _decode_globs(row[2]), row[3])
 
-    # -- the file
+    # -- The file
 
-    def _chain(self, file: sqlite3.Connection) -> Chain:
+    def _read_chain(self, file: sqlite3.Connection) -> Chain:
         return verify_chain(
-            chain_rows(file),
+            read_chain_rows(file),
             roots=self.roots(),
             known=self.known_head(),
-            recovered=self._recovered,
+            is_recovered=self._is_recovered,
         )
 
     def _append(self, file: sqlite3.Connection, entry: bytes, proof: str) -> Chain:
-        chain = self._must_go_on(self._chain(file))
-        enrolled = {one.id for one in chain.operators}
-        found = decode_entry(entry)
-        if any(one.id in enrolled for one in found.enrol):
+        chain = self._check_head(self._read_chain(file))
+        enrolled = {operator.id for operator in chain.operators}
+        change = decode_entry(entry)
+        if any(enrolment.id in enrolled for enrolment in change.enrol):
             raise InterlockError(
                 errors.CONFIG,
-                "This key is enrolled already. `interlock keys list` shows whose it is.",
+                "This key is enrolled already. Find its owner: `interlock keys list`.",
             )
-        if found.number != len(chain.links) + 1:
+        if change.number != len(chain.links) + 1:
             raise InterlockError(
-                errors.PROOF_INVALID, "Somebody else was enrolled or removed meanwhile: try again."
+                errors.PROOF_INVALID, "Another change of the operators came first. Try again."
             )
-        # What stands there without a proof counts for nothing, and would be in the way.
+        # Rows without a valid proof do not count, and would use the next number.
         file.execute("DELETE FROM chain WHERE number > ?", (len(chain.links),))
-        file.execute("INSERT INTO chain VALUES (?, ?, ?)", (found.number, entry, proof))
-        longer = self._chain(file)
-        if len(longer.links) != found.number:
+        file.execute("INSERT INTO chain VALUES (?, ?, ?)", (change.number, entry, proof))
+        extended = self._read_chain(file)
+        if len(extended.links) != change.number:
             raise InterlockError(
                 errors.PROOF_INVALID,
-                "An operator must confirm that: sign with an enrolled key "
-                f"({longer.problem or 'no operator signed it'}).",
+                "An operator must confirm this change: sign with an enrolled key "
+                f"({extended.problem or 'no operator signed it'}).",
             )
-        return longer
+        return extended
 
-    def _pending(self, file: sqlite3.Connection) -> list[PendingEnrolment]:
+    def _read_pending(self, file: sqlite3.Connection) -> list[PendingEnrolment]:
         now, key = self._clock(), self._mark_key()
         rows = file.execute(
             "SELECT id, record, made, recovery, seen, mark FROM pending ORDER BY made, id LIMIT ?",
-            (MOST_PENDING,),
+            (MAX_PENDING,),
         ).fetchall()
-        found: list[PendingEnrolment] = []
+        result: list[PendingEnrolment] = []
         for id, record, made, recovery, seen, mark in rows:
-            if not now - PENDING_LASTS < made <= now + 1:
+            if not now - PENDING_SECONDS < made <= now + 1:
                 continue
             try:
-                one = msgspec.json.decode(record, type=Enrolment)
+                enrolment = msgspec.json.decode(record, type=Enrolment)
             except (msgspec.MsgspecError, TypeError):
                 continue
-            # Only the node says since when it knows: a moment in the past would end the delay.
-            marked = seen and key and seen <= now
-            if not marked or not hmac.compare_digest(
-                bytes(mark), _mark(key, "seen", id, digest_of(_record(one)), seen)
+            # Only the node may say since when it knows: a time in the past would end the delay.
+            has_mark = seen and key and seen <= now
+            if not has_mark or not hmac.compare_digest(
+                bytes(mark), _mark(key, "seen", id, digest_of(_encode(enrolment)), seen)
             ):
                 seen = 0.0
-            found.append(PendingEnrolment(str(id), one, made, bool(recovery), seen))
-        return found
+            result.append(PendingEnrolment(str(id), enrolment, made, bool(recovery), seen))
+        return result
 
-    def _ask(self, file: sqlite3.Connection, one: Enrolment, recovery: bool) -> PendingEnrolment:
+    def _add_pending(
+        self, file: sqlite3.Connection, enrolment: Enrolment, recovery: bool
+    ) -> PendingEnrolment:
         now = self._clock()
         file.execute(
-            "DELETE FROM pending WHERE made <= ? OR made > ?", (now - PENDING_LASTS, now + 1)
+            "DELETE FROM pending WHERE made <= ? OR made > ?", (now - PENDING_SECONDS, now + 1)
         )
-        for each in self._pending(file):
-            if each.one.id == one.id:
-                # The same key again: the newer question counts.
-                file.execute("DELETE FROM pending WHERE id = ?", (each.id,))
+        for pending in self._read_pending(file):
+            if pending.enrolment.id == enrolment.id:
+                # The newer request for the same key replaces the older one.
+                file.execute("DELETE FROM pending WHERE id = ?", (pending.id,))
         count: int = file.execute("SELECT count(*) FROM pending").fetchone()[0]
-        if count >= MOST_PENDING:
+        if count >= MAX_PENDING:
             raise InterlockError(
-                errors.TOO_BUSY, f"{count} enrolments are pending: refuse some of them first."
+                errors.TOO_BUSY, f"{count} enrolments are pending. Reject some of them first."
             )
-        if any(each.id == one.id for each in self._chain(file).operators):
+        if any(operator.id == enrolment.id for operator in self._read_chain(file).operators):
             raise InterlockError(
                 errors.CONFIG,
-                f"This {one.kind} is enrolled already. `interlock keys list` shows whose it is.",
+                f"This {enrolment.kind} is enrolled already. Owner: see `interlock keys list`.",
             )
         id = secrets.token_hex(8)
         file.execute(
-            "INSERT INTO pending VALUES (?, ?, ?, ?, 0, x'')", (id, _record(one), now, recovery)
+            "INSERT INTO pending VALUES (?, ?, ?, ?, 0, x'')",
+            (id, _encode(enrolment), now, recovery),
         )
-        return PendingEnrolment(id, one, now, recovery)
+        return PendingEnrolment(id, enrolment, now, recovery)
 
     @contextmanager
-    def _opened(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
-        """The file, in one transaction. Raises InterlockError. Who only reads waits for nobody but
-        a writer that is about to be done."""
+    def _open(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open the file for one transaction. A reader waits only for a writer that is about to
+        commit. Raises InterlockError."""
         try:
             make_private(self.path)
             with closing(
@@ -529,104 +548,108 @@ class OperatorStore:
                 yield file
                 file.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            raise _unusable(self.path, error) from error
+            raise _store_error(self.path, error) from error
 
 
 class OperatorsSnapshot(NamedTuple):
-    """What a look at the file found."""
+    """The content of the file at one moment."""
 
     operators: list[Enrolment]
     pending: list[PendingEnrolment]
     head: OperatorChainHead | None
     warning: str = ""
-    """Entries that do not count."""
+    """Why some entries do not count. Empty: all count."""
 
 
 class OperatorReader:
-    """A running node's view of who is enrolled: notices when somebody has written. It waits for the
-    disk, and one thread uses it at a time."""
+    """A running node's view of the operators, which notices changes by other processes. It waits
+    for the disk, and one thread uses it at a time."""
 
     def __init__(self, store: OperatorStore) -> None:
         self._store = store
         self._path = store.path
         self._file: sqlite3.Connection | None = None
-        self._place: tuple[int, int] | None = None
+        self._file_id: tuple[int, int] | None = None
         self._version = -1
         self._head: OperatorChainHead | None = None
         """The end of the chain as this node saw it last."""
-        self._kept: OperatorChainHead | None = None
-        self._looked = False
-        """Whether the head that was kept has been read. A later one may be another process's."""
+        self._stored_head: OperatorChainHead | None = None
+        self._has_read_head = False
+        """True if the stored head was read. A later one may be of another process."""
         self.recoveries: set[str] = set()
-        """Recoveries that this node let happen. Another process cannot say that it waited."""
+        """Digests of recoveries that this node made after their delay. Another process cannot prove
+        that it waited."""
 
-    def changed(self) -> OperatorsSnapshot | None:
-        """How it is now, if that is not as it was; else None. Raises InterlockError."""
-        if not self._looked:
-            self._head = self._kept = self._store.known_head()
-            self._looked = True
+    def read_changes(self) -> OperatorsSnapshot | None:
+        """Return the current content if it changed. None: it did not. Raises InterlockError."""
+        if not self._has_read_head:
+            self._head = self._stored_head = self._store.known_head()
+            self._has_read_head = True
         try:
             status = os.stat(self._path)
         except FileNotFoundError:
-            self._place = None
+            self._file_id = None
             self.close()
-            # Nobody was ever enrolled; or the file was taken away, which removes nobody.
-            self._store._must_go_on(Chain(), self._head)
+            # Nobody was ever enrolled; or the file was deleted, which removes nobody.
+            self._store._check_head(Chain(), self._head)
             return None
         except OSError as error:
-            raise _unusable(self._path, error) from error
-        place = (status.st_dev, status.st_ino)
+            raise _store_error(self._path, error) from error
+        file_id = (status.st_dev, status.st_ino)
         try:
-            if self._file is None or self._place != place:
-                # Another file by the same name, such as one that was restored.
+            if self._file is None or self._file_id != file_id:
+                # Another file with the same name, for example a restored one.
                 self.close()
-                # Checks that it is ours, and makes it so when it was begun and never finished.
-                with self._store._opened(to_read=True):
+                # Check that it is ours, and finish a file that was created but never initialised.
+                with self._store._open(to_read=True):
                     pass
                 self._file = sqlite3.connect(
                     self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
                 )
-                self._place = place
-            # Read first: what is written in between is then seen the next time.
+                self._file_id = file_id
+            # Read the version first: a write after it is noticed at the next call.
             version: int = self._file.execute("PRAGMA data_version").fetchone()[0]
             if version == self._version:
                 return None
-            found = self._read(self._file)
+            snapshot = self._read(self._file)
         except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
             self.close()
-            raise _unusable(self._path, error) from error
+            raise _store_error(self._path, error) from error
         except InterlockError:
             self.close()
             raise
         self._version = version
-        return found
+        return snapshot
 
     def _read(self, file: sqlite3.Connection) -> OperatorsSnapshot:
         file.execute("BEGIN")
         try:
             chain = verify_chain(
-                chain_rows(file),
+                read_chain_rows(file),
                 roots=self._store.roots(),
                 known=self._head,
-                recovered=self._recovered,
+                is_recovered=self._is_recovered,
             )
-            self._store._must_go_on(chain, self._head)
-            found = OperatorsSnapshot(
-                counted(file, chain), self._store._pending(file), chain.head, chain.problem
+            self._store._check_head(chain, self._head)
+            snapshot = OperatorsSnapshot(
+                with_counters(file, chain),
+                self._store._read_pending(file),
+                chain.head,
+                chain.problem,
             )
         finally:
             file.execute("ROLLBACK")
         self._head = chain.head or self._head
-        return found
+        return snapshot
 
-    def keep_head(self) -> None:
-        """Write down what was seen, once it counts. Raises InterlockError."""
-        if self._head is not None and self._head != self._kept:
-            self._store.keep_head(self._head)
-            self._kept = self._head
+    def store_head(self) -> None:
+        """Store the end of the chain that was read. Raises InterlockError."""
+        if self._head is not None and self._head != self._stored_head:
+            self._store.write_head(self._head)
+            self._stored_head = self._head
 
-    def _recovered(self, number: int, digest: str, proof: str) -> bool:
-        if not self._store._recovered(number, digest, proof):
+    def _is_recovered(self, number: int, digest: str, proof: str) -> bool:
+        if not self._store._is_recovered(number, digest, proof):
             return False
         seen = self._head is not None and number <= self._head.number
         return seen or proof == ROOT_PROOF or digest in self.recoveries or not self._started
@@ -634,7 +657,7 @@ class OperatorReader:
     _started = False
 
     def start(self) -> None:
-        """From now on recoveries after a delay count only if this node let them happen."""
+        """From now on, accept only delayed recoveries that this node made."""
         self._started = True
 
     def close(self) -> None:
@@ -644,14 +667,14 @@ class OperatorReader:
         self._version = -1
 
 
-def chain_rows(file: sqlite3.Connection) -> Iterator[tuple[bytes, str]]:
-    """The chain as it stands in the file, of which nothing is believed yet."""
+def read_chain_rows(file: sqlite3.Connection) -> Iterator[tuple[bytes, str]]:
+    """Yield the entries and proofs of the chain, which are not verified yet."""
     for entry, proof in file.execute("SELECT entry, proof FROM chain ORDER BY number"):
         yield bytes(entry) if isinstance(entry, bytes) else str(entry).encode(), str(proof)
 
 
-def counted(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
-    """The operators, each passkey with how often it was used by now."""
+def with_counters(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
+    """Return the operators, each passkey with its current use count."""
     uses: dict[str, int] = dict(file.execute("SELECT id, value FROM counter").fetchall())
     return [
         msgspec.structs.replace(one, counter=max(one.counter, uses.get(one.id, 0)))
@@ -660,22 +683,22 @@ def counted(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
 
 
 def _upgrade(file: sqlite3.Connection) -> None:
-    """Take over a file from before there was a chain: its operators are the first entry."""
+    """Upgrade a file of version 1, which had no chain: its operators become the first entry."""
     if _FILE.marks(file) != (1, _APPLICATION_ID):
         return
     columns = "id, name, kind, algorithm, public, rp_id, counter, tools, caller, created"
     rows = file.execute(f"SELECT {columns} FROM enrolled ORDER BY created, id").fetchall()
-    found = []
+    enrolments = []
     for row in rows:
         values = dict(zip(columns.split(", "), row, strict=True))
-        values["tools"] = _as_globs(str(values["tools"]))
-        found.append(msgspec.convert(values, Enrolment))
+        values["tools"] = _decode_globs(str(values["tools"]))
+        enrolments.append(msgspec.convert(values, Enrolment))
     file.execute("DROP TABLE enrolled")
     file.execute("DROP TABLE code")
     for statement in _SCHEMA:
         file.execute(statement)
-    if found:
-        draft = Chain().draft(time=max(one.created for one in found), enrol=found)
+    if enrolments:
+        draft = Chain().draft(time=max(one.created for one in enrolments), enrol=enrolments)
         file.execute("INSERT INTO chain VALUES (1, ?, '')", (draft.entry,))
     file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -687,31 +710,31 @@ def _owner(folder: Path) -> int:
         return 0
 
 
-def _record(one: Enrolment) -> bytes:
-    return msgspec.json.encode(one, order="deterministic")
+def _encode(enrolment: Enrolment) -> bytes:
+    return msgspec.json.encode(enrolment, order="deterministic")
 
 
 def _mark(key: bytes, *parts: object) -> bytes:
-    said = "\n".join(["interlock-operators-1", *map(str, parts)])
-    return hmac.new(key, said.encode(), sha256).digest()
+    content = "\n".join(["interlock-operators-1", *map(str, parts)])
+    return hmac.new(key, content.encode(), sha256).digest()
 
 
-def _unusable(path: Path, error: Exception) -> InterlockError:
+def _store_error(path: Path, error: Exception) -> InterlockError:
     return InterlockError(
         errors.INTERNAL,
         f"The operators' keys in {path} cannot be used: {error}. "
-        "Look at its disk and its permissions.",
+        "Check the disk and the permissions.",
         data={"path": str(path)},
     )
 
 
-def _digest(code: str) -> bytes:
-    return sha256(plain_code(code).encode()).digest()
+def _code_digest(code: str) -> bytes:
+    return sha256(normalize_code(code).encode()).digest()
 
 
-def _as_text(tools: tuple[str, ...]) -> str:
+def _encode_globs(tools: tuple[str, ...]) -> str:
     return msgspec.json.encode(tools).decode()
 
 
-def _as_globs(text: str) -> tuple[str, ...]:
+def _decode_globs(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...])

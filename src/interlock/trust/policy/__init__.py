@@ -1,4 +1,4 @@
-"""Policy: who × what × when → allow, confirm, verify or deny. The most restrictive rule decides."""
+"""Policy: decides who may do what. The most restrictive matching rule counts."""
 
 from interlock.trust.policy.decision import Decision, PolicyAction
 from interlock.trust.policy.policy import Policy

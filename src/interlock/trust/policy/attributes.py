@@ -1,8 +1,8 @@
-"""What the policy reads of a call: the kinds it can be known by, the arguments it is made with.
+"""The attributes of a call that policy rules read: kinds, arguments and annotations.
 
-It must see what the upstream will see. So arguments that two readers may read differently are
-refused where a condition depends on them, and those that the condition's own reader cannot take in
-whole are said to be beyond judgement.
+A condition must see what the upstream will see. Arguments that two readers may parse differently
+are rejected if a condition depends on them. Arguments that the condition's own reader cannot
+represent are undecidable.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.protocol.mcp import PROMPT_METHODS
 from interlock.protocol.mcpax import CAPABILITY
 
-DEEPEST: Final = 64
-"""Deeper arguments are not judged."""
+MAX_DEPTH: Final = 64
+"""Deeper arguments are undecidable."""
 _NUL: Final = b"\\u0000"
-_SHOWN: Final = 60
 _RESOLVABLE: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)|[\\%]|//")
 _decode = msgspec.json.Decoder().decode
 
 
-# -- the arguments
+# -- Arguments
 
 
 def read_arguments(call: Call) -> dict[str, Any] | None:
-    """The arguments as a condition may see them. None: they are beyond judgement.
+    """Return the arguments for conditions. None: they are undecidable.
 
     Raises InterlockError for arguments that mean different things to different readers.
     """
@@ -48,52 +47,57 @@ def read_arguments(call: Call) -> dict[str, Any] | None:
         try:
             arguments = _decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc}.") from None
+            raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be parsed: {exc}.") from None
         if arguments is None:
             arguments = {}
         call.decoded_arguments = arguments
     if type(arguments) is not dict:
         return None
     reject_lookalikes(raw)
-    if (_NUL in raw or raw.count(b"{") + raw.count(b"[") > DEEPEST) and not _is_plain(arguments):
+    if (_NUL in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH) and not _is_representable(
+        arguments
+    ):
         return None
     return arguments
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether a condition's reader takes all of it in: no text with a NUL, not too deep."""
+def _is_representable(value: Any, depth: int = 0) -> bool:
+    """Return whether conditions can represent a value: no text with a NUL, not too deep."""
     if isinstance(value, str):
         return "\0" not in value
     if isinstance(value, dict):
-        return depth < DEEPEST and all(
-            "\0" not in key and _is_plain(each, depth + 1) for key, each in value.items()
+        return depth < MAX_DEPTH and all(
+            "\0" not in key and _is_representable(member, depth + 1)
+            for key, member in value.items()
         )
     if isinstance(value, list):
-        return depth < DEEPEST and all(_is_plain(each, depth + 1) for each in value)
+        return depth < MAX_DEPTH and all(_is_representable(item, depth + 1) for item in value)
     return True
 
 
-# -- the kinds
+# -- Kinds
 
 
 def kinds_of(call: Call, catalog: Catalog | None) -> tuple[tuple[str, ...], ...]:
-    """What a request that calls no tool is known by: its kind, once for every name that what it
-    asks for has here, each with its other spellings."""
-    verb = call.method
-    member = CONTEXT_MEMBER.get(verb)
+    """Return the kinds of a request that calls no tool.
+
+    There is one entry for each name that its target has here, with all spellings of that name.
+    """
+    method = call.method
+    member = CONTEXT_MEMBER.get(method)
     if member is None or not call.name:
-        return ((request_kind(verb),),)
-    if verb in PROMPT_METHODS:
+        return ((request_kind(method),),)
+    if method in PROMPT_METHODS:
         prompt = None if catalog is None else catalog.current.prompt(call.name)
-        return ((request_kind(verb, call.name if prompt is None else prompt.canonical),),)
-    names = dict.fromkeys((call.name, _own_uri(call, member) or call.name))
+        return ((request_kind(method, call.name if prompt is None else prompt.canonical),),)
+    names = dict.fromkeys((call.name, _upstream_uri(call, member) or call.name))
     return tuple(
-        tuple(request_kind(verb, spelling) for spelling in spellings(uri)) for uri in names
+        tuple(request_kind(method, spelling) for spelling in spellings(uri)) for uri in names
     )
 
 
-def _own_uri(call: Call, member: str) -> str:
-    """The URI as its upstream will read it."""
+def _upstream_uri(call: Call, member: str) -> str:
+    """Return the URI as its upstream will read it."""
     raw = (call.extra_params or {}).get(member)
     try:
         value = None if raw is None else decode_value(raw)
@@ -103,7 +107,8 @@ def _own_uri(call: Call, member: str) -> str:
 
 
 def spellings(uri: str) -> tuple[str, ...]:
-    """A URI, and how it reads when escapes and dots are resolved: a server may do that."""
+    """Return a URI, and its form with escapes and dots resolved, because a server may resolve
+    them."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return (uri,)
@@ -115,35 +120,35 @@ def spellings(uri: str) -> tuple[str, ...]:
         if plain.endswith("/") and not resolved.endswith("/"):
             resolved += "/"
         rest = resolved
-    other = scheme.lower() + separator + rest
-    return (uri,) if other == uri else (uri, other)
+    normalized = scheme.lower() + separator + rest
+    return (uri,) if normalized == uri else (uri, normalized)
 
 
 class ToolAnnotations(Mapping[str, Any]):
-    """What a tool says of itself, read when a rule first wants to know."""
+    """The annotations of a tool, parsed when a rule first reads them."""
 
-    __slots__ = ("_found", "_tool")
+    __slots__ = ("_parsed", "_tool")
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
-        self._found: dict[str, Any] | None = None
+        self._parsed: dict[str, Any] | None = None
 
-    def _all(self) -> dict[str, Any]:
-        if self._found is None:
-            found = annotations_of(b"{" + self._tool.listed[1:])
-            if found is None:
-                found = decode_value(self._tool.capability())
-            self._found = found
-        return self._found
+    def _parse(self) -> dict[str, Any]:
+        if self._parsed is None:
+            parsed = read_annotations(b"{" + self._tool.listed[1:])
+            if parsed is None:
+                parsed = decode_value(self._tool.capability())
+            self._parsed = parsed
+        return self._parsed
 
     def __getitem__(self, member: str) -> Any:
-        return self._all()[member]
+        return self._parse()[member]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self._parse())
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._parse())
 
 
 class _Listed(msgspec.Struct):
@@ -151,16 +156,16 @@ class _Listed(msgspec.Struct):
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-_read_listed = msgspec.json.Decoder(_Listed).decode
+_decode_listed = msgspec.json.Decoder(_Listed).decode
 
 
-def annotations_of(definition: bytes | Raw) -> dict[str, Any] | None:
-    """Members of a tool's annotations and of its capability, in one. None: there are neither."""
+def read_annotations(definition: bytes | Raw) -> dict[str, Any] | None:
+    """Return the members of a tool's annotations and capability, merged. None: it has neither."""
     try:
-        listed = _read_listed(definition)
+        listed = _decode_listed(definition)
     except (msgspec.DecodeError, RecursionError):
-        # A tool may say of itself what it likes, as deep as it likes.
+        # A server may send annotations of any shape and depth.
         return None
     capability = listed.meta.get(CAPABILITY) if isinstance(listed.meta, dict) else None
-    said = [one for one in (listed.annotations, capability) if isinstance(one, dict)]
-    return {name: value for one in said for name, value in one.items()} if said else None
+    sources = [source for source in (listed.annotations, capability) if isinstance(source, dict)]
+    return {key: value for source in sources for key, value in source.items()} if sources else None

@@ -1,4 +1,4 @@
-"""What the policy says of a call, and which rule says so."""
+"""Decisions of the policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class PolicyAction(IntEnum):
-    """From the freest to the most restrictive."""
+    """The actions, from the least to the most restrictive."""
 
     ALLOW = 0
     CONFIRM = 1
@@ -26,20 +26,20 @@ ACTIONS: Final = {action.word: action for action in PolicyAction}
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """One per rule and one per default, made with the policy: nothing is made for a call."""
+    """The result of a rule or default. It is made with the policy, not for each call."""
 
     action: PolicyAction
     rule: str
-    """The name of the rule that decided; `default:…` when none did."""
+    """The name of the rule that decided, or `default:…`."""
     reason: str = ""
-    """Why, in the operator's words."""
+    """Why, in the text of the operator."""
     needs_approval: bool = False
-    """Whether the call waits for a human: confirm or verify."""
+    """True if the call waits for approval: confirm or verify."""
     names_tool: bool = False
-    """Whether its rule is about tools by name, and not just about everything or everybody."""
+    """True if the rule names tools, and not all tools or all callers."""
 
 
-def decision(
+def make_decision(
     action: PolicyAction, rule: str, reason: str = "", *, names_tool: bool = False
 ) -> Decision:
     gated = action in (PolicyAction.CONFIRM, PolicyAction.VERIFY)

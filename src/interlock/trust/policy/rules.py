@@ -1,4 +1,4 @@
-"""One rule, compiled, and the two things it is held against: who asks, and what is asked."""
+"""Compiled rules of the policy: they match a caller and a request."""
 
 from __future__ import annotations
 
@@ -14,92 +14,93 @@ from interlock.core.call import Caller
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.kinds import KindPattern, compile_pattern
-from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, decision
+from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, make_decision
 
-# -- Globs, compiled: the words of the config for sets of names. `*`, `?` and `[…]` as in a shell.
+# -- Globs for sets of names: `*`, `?` and `[…]` as in a shell.
 #
 # Most globs are a name, or the beginning or the end of one, and need no regular expression.
 
-GRAM: Final = 3
-_WILD: Final = re.compile(r"[*?\[]")
+GRAM_LENGTH: Final = 3
+_WILDCARD: Final = re.compile(r"[*?\[]")
 
 
 def is_literal(pattern: str) -> bool:
-    return _WILD.search(pattern) is None
+    return _WILDCARD.search(pattern) is None
 
 
-def prefix_of(pattern: str) -> str | None:
-    """Of `github.*`: `github.`. None: it is not a beginning and nothing else."""
-    fixed = pattern.rstrip("*")
-    return fixed if fixed != pattern and is_literal(fixed) else None
+def literal_prefix(pattern: str) -> str | None:
+    """Return the prefix that a glob consists of: `github.` for `github.*`. None: it is not a
+    prefix."""
+    prefix = pattern.rstrip("*")
+    return prefix if prefix != pattern and is_literal(prefix) else None
 
 
-def grams_of(pattern: str) -> set[str]:
-    """Short pieces of text that every name has which fits the glob."""
+def pattern_grams(pattern: str) -> set[str]:
+    """Return short texts that every name matching the glob contains."""
     chunks = re.split(r"[*?]+", pattern.partition("[")[0])
-    return {piece for chunk in chunks for piece in pieces(chunk)}
+    return {gram for chunk in chunks for gram in split_grams(chunk)}
 
 
-def pieces(text: str) -> set[str]:
-    return {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
+def split_grams(text: str) -> set[str]:
+    return {text[start : start + GRAM_LENGTH] for start in range(len(text) - GRAM_LENGTH + 1)}
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """What tells whether a name fits the glob."""
+    """Return a function that tests whether a name matches the glob."""
     if is_literal(pattern):
         return pattern.__eq__
-    prefix = prefix_of(pattern)
+    prefix = literal_prefix(pattern)
     if prefix is not None:
         return lambda name: name.startswith(prefix)
     if "?" in pattern or "[" in pattern:
-        return _by_expression(pattern)
-    return _by_pieces(pattern)
+        return _compile_expression(pattern)
+    return _compile_stars(pattern)
 
 
-def _by_expression(pattern: str) -> Callable[[str], bool]:
+def _compile_expression(pattern: str) -> Callable[[str], bool]:
     expression: re.Pattern[str] | None = None
 
-    def fits(name: str) -> bool:
-        # Ten thousand of them take a second to compile: each is, when it is first needed.
+    def matches(name: str) -> bool:
+        # Compiled on first use: ten thousand of them would take a second.
         nonlocal expression
         if expression is None:
             expression = re.compile(fnmatch.translate(pattern))
         return expression.match(name) is not None
 
-    return fits
+    return matches
 
 
-def _by_pieces(pattern: str) -> Callable[[str], bool]:
-    """Only stars: the text between them must come in this order."""
+def _compile_stars(pattern: str) -> Callable[[str], bool]:
+    """Compile a glob with stars only: the literal parts must occur in this order."""
     first, *middle, last = pattern.split("*")
-    between = [piece for piece in middle if piece]
+    parts = [part for part in middle if part]
 
-    def fits(name: str) -> bool:
+    def matches(name: str) -> bool:
         if not (name.startswith(first) and name.endswith(last)):
             return False
-        at, end = len(first), len(name) - len(last)
-        for piece in between:
-            at = name.find(piece, at, end)
-            if at < 0:
+        start, end = len(first), len(name) - len(last)
+        for part in parts:
+            start = name.find(part, start, end)
+            if start < 0:
                 return False
-            at += len(piece)
-        return at <= end
+            start += len(part)
+        return start <= end
 
-    return fits
+    return matches
 
 
 class Globs:
-    """Several globs, of which one must fit."""
+    """A list of globs. A name matches the list if it matches one of them."""
 
-    __slots__ = ("_fits", "patterns")
+    __slots__ = ("_matchers", "patterns")
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = tuple(patterns)
-        self._fits = tuple(compile_glob(pattern) for pattern in self.patterns)
+        self._matchers = tuple(compile_glob(pattern) for pattern in self.patterns)
 
-    def fit(self, name: str) -> bool:
-        for fits in self._fits:  # noqa: SIM110 - a generator costs more than the globs
-            if fits(name):
+    def matches(self, name: str) -> bool:
+        for matches in self._matchers:  # noqa: SIM110 - a generator costs more than the globs
+            if matches(name):
                 return True
         return False
 
@@ -109,39 +110,42 @@ _ABSENT: Any = object()
 
 
 class PolicyRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request, as rules see it."""
+    """The attributes of a request for rules."""
 
     kinds: tuple[tuple[str, ...], ...]
-    """The kind of the request, once for each name under which it may be known. Each with the other
-    spellings of that name: who allows one must mean all of them."""
+    """The kinds of the request, one entry for each name that its target may have. An entry has all
+    spellings of its name: a rule that allows one spelling must allow all."""
     tool: str = ""
-    """The canonical name. Empty: it is no call of a tool."""
+    """The canonical name of the tool. Empty: the request calls no tool."""
     effect: str = ""
     server: str = ""
     annotations: Mapping[str, Any] = NO_ANNOTATIONS
-    """Members of the tool's annotations and of its capability."""
+    """The members of the tool's annotations and capability."""
 
 
 class CallCondition(Protocol):
-    """What a rule says of the single call, beyond who asks for what. Never remembered."""
+    """A condition on a single call, besides caller and request. Its result is never cached."""
 
     @property
     def text(self) -> str:
-        """Its key and what it says, for people."""
+        """The key and the text of the condition, for people."""
         ...
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
-        """Whether it is true of a call (None: its arguments are beyond judgement). Raises
-        UndecidableError."""
+        """Return whether the condition is true. Raises UndecidableError.
+
+        Args:
+            about: the attributes of the call. None: its arguments are undecidable.
+        """
         ...
 
-    def why_not(self) -> str:
-        """For people, after it was not true."""
+    def explain_miss(self) -> str:
+        """Return why the condition is not true, for people."""
         ...
 
 
 class WhenCondition:
-    """`when`: an expression over the call."""
+    """The condition `when`: an expression over the call."""
 
     __slots__ = ("_condition",)
 
@@ -154,19 +158,21 @@ class WhenCondition:
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
         if about is None:
-            raise UndecidableError("the arguments hold what a condition cannot see whole", "")
+            raise UndecidableError(
+                "the arguments hold a value that a condition cannot represent", ""
+            )
         return self._condition.matches(about)
 
-    def why_not(self) -> str:
+    def explain_miss(self) -> str:
         return f"{self.text} is not true"
 
 
 CONDITIONS: Final[Mapping[str, Callable[[Any], CallCondition]]] = {"when": WhenCondition}
-"""What makes the conditions of a rule, by the key of the config."""
+"""Creates the conditions of a rule, by the key in the config."""
 
 
 class Rule:
-    """A rule of the config. What it leaves out fits everybody and everything."""
+    """A rule of the config. A selector that it leaves out matches everything."""
 
     __slots__ = (
         "action",
@@ -185,14 +191,14 @@ class Rule:
     )
 
     def __init__(self, config: RuleConfig, number: int) -> None:
-        """Raises BadValue or ProtocolError for what `config` itself would have refused."""
+        """Raises BadValue or ProtocolError for values that `config` itself would have rejected."""
         self.number = number
         self.name = config.name
         self.action: PolicyAction = ACTIONS[config.then]
         self.restricts = self.action is not PolicyAction.ALLOW
-        named = bool(config.tools) and all(_names_something(glob) for glob in config.tools)
-        self.decision: Decision = decision(
-            self.action, config.name, config.reason, names_tool=named
+        names_tool = bool(config.tools) and all(_has_tool_name(glob) for glob in config.tools)
+        self.decision: Decision = make_decision(
+            self.action, config.name, config.reason, names_tool=names_tool
         )
         self.callers = Globs(config.callers) if config.callers else None
         self.roles = frozenset(config.roles) if config.roles else None
@@ -203,68 +209,70 @@ class Rule:
         self.kinds: tuple[KindPattern, ...] = tuple(compile_pattern(text) for text in config.kinds)
         selectors = config.selectors()
         self.conditions: tuple[CallCondition, ...] = tuple(
-            make(selectors[key]) for key, make in CONDITIONS.items() if key in selectors
+            create(selectors[key]) for key, create in CONDITIONS.items() if key in selectors
         )
 
     @property
-    def about_who(self) -> bool:
+    def selects_callers(self) -> bool:
         return bool(self.callers or self.roles or self.scopes)
 
-    # -- who
+    # -- Caller
 
     def fits_caller(self, caller: Caller) -> bool:
-        if self.callers is not None and not self.names(caller):
+        if self.callers is not None and not self.matches_name(caller):
             return False
         if self.roles is not None and self.roles.isdisjoint(caller.roles):
             return False
         return self.scopes is None or not self.scopes.isdisjoint(caller.scopes or ())
 
-    def names(self, caller: Caller) -> bool:
-        """Whether its globs name the caller.
+    def matches_name(self, caller: Caller) -> bool:
+        """Return whether the caller globs match.
 
-        Of a call from above, who called there is our parent's word. It is taken where it holds
-        somebody back, not where it lets somebody through.
+        The parent node reports who called there. That report counts for a rule that restricts, not
+        for a rule that allows.
         """
         assert self.callers is not None
-        return self.callers.fit(caller.name) or (
-            self.restricts and bool(caller.parent_caller) and self.callers.fit(caller.parent_caller)
+        return self.callers.matches(caller.name) or (
+            self.restricts
+            and bool(caller.parent_caller)
+            and self.callers.matches(caller.parent_caller)
         )
 
-    # -- what
+    # -- Request
 
-    def fits(self, asked: PolicyRequest) -> bool:
-        if self.tools is not None and not (asked.tool and self.tools.fit(asked.tool)):
+    def fits(self, request: PolicyRequest) -> bool:
+        if self.tools is not None and not (request.tool and self.tools.matches(request.tool)):
             return False
-        if self.effects is not None and asked.effect not in self.effects:
+        if self.effects is not None and request.effect not in self.effects:
             return False
-        if not (self.fits_kind(asked) if self.kinds else asked.tool):
+        if not (self.fits_kind(request) if self.kinds else request.tool):
             return False
-        return not self.annotations or self.fits_annotations(asked)
+        return not self.annotations or self.fits_annotations(request)
 
-    def fits_kind(self, asked: PolicyRequest) -> bool:
+    def fits_kind(self, request: PolicyRequest) -> bool:
         if not self.kinds:
-            # A rule that does not say what it is about is about calls of tools.
-            return bool(asked.tool)
+            # A rule without kinds is about tool calls.
+            return bool(request.tool)
         if self.restricts:
-            return any(self._grants(kind) for kinds in asked.kinds for kind in kinds)
-        return any(all(self._grants(kind) for kind in kinds) for kinds in asked.kinds)
+            return any(self._grants(kind) for kinds in request.kinds for kind in kinds)
+        return any(all(self._grants(kind) for kind in kinds) for kinds in request.kinds)
 
     def _grants(self, kind: str) -> bool:
         return any(pattern.grants(kind) for pattern in self.kinds)
 
-    def fits_annotations(self, asked: PolicyRequest) -> bool:
+    def fits_annotations(self, request: PolicyRequest) -> bool:
         if not self.annotations:
             return True
-        return bool(asked.tool) and all(
-            same(asked.annotations.get(member, _ABSENT), value)
+        return bool(request.tool) and all(
+            is_same_value(request.annotations.get(member, _ABSENT), value)
             for member, value in self.annotations
         )
 
-    # -- when
+    # -- Conditions
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
-        """Whether its conditions are true of the call, or must be taken to be: what cannot be
-        judged holds back and lets nothing through."""
+        """Return whether the conditions are true of a call. An undecidable condition counts as true
+        for a rule that restricts, and as false for a rule that allows."""
         for condition in self.conditions:
             try:
                 if not condition.holds(about):
@@ -275,150 +283,151 @@ class Rule:
         return True
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same. `true` is not 1."""
-    return (isinstance(one, bool) is isinstance(other, bool)) and bool(one == other)
+def is_same_value(first: Any, second: Any) -> bool:
+    """Return whether two JSON values are the same. `true` is not 1."""
+    return (isinstance(first, bool) is isinstance(second, bool)) and bool(first == second)
 
 
-def _names_something(glob: str) -> bool:
-    """Whether a glob of tools says more than all of them, or all of a server: letters of a name."""
+def _has_tool_name(glob: str) -> bool:
+    """Return whether a glob has letters of a tool's name, and is not for all tools of a server."""
     return any(letter.isalnum() for letter in glob.rpartition(".")[2])
 
 
-# -- Which of ten thousand rules can fit at all? Looked up, not tried.
+# -- An index that finds the rules that may match, among ten thousand.
 #
-# Every rule stands under one of its selectors: that which the fewest other rules share. Whoever
-# asks gets all rules that can fit, and some that do not.
+# Every rule is indexed by one of its selectors: the one that the fewest other rules share. A lookup
+# finds all rules that match, and some that do not.
 
 Key = tuple[str, str]
-"""What a name must have to be found: the whole of it, its beginning, or a piece."""
-_WHOLE: Final = "="
-_BEGINS: Final = "^"
-_HAS: Final = "~"
+"""How a name must match, and the text: the complete name, its prefix, or a part of it."""
+_EXACT: Final = "="
+_PREFIX: Final = "^"
+_GRAM: Final = "~"
 
 
 class NameTable:
-    """Rules under globs, found by a name that could fit."""
+    """Rules by globs of names."""
 
-    __slots__ = ("_begins", "_has", "_lengths", "_whole")
+    __slots__ = ("_by_gram", "_by_name", "_by_prefix", "_prefix_lengths")
 
     def __init__(self) -> None:
-        self._whole: dict[str, list[Rule]] = {}
-        self._begins: dict[str, list[Rule]] = {}
-        self._has: dict[str, list[Rule]] = {}
-        self._lengths: tuple[int, ...] = ()
+        self._by_name: dict[str, list[Rule]] = {}
+        self._by_prefix: dict[str, list[Rule]] = {}
+        self._by_gram: dict[str, list[Rule]] = {}
+        self._prefix_lengths: tuple[int, ...] = ()
 
     def add(self, key: Key, rule: Rule) -> None:
-        how, text = key
-        table = {_WHOLE: self._whole, _BEGINS: self._begins, _HAS: self._has}[how]
+        kind, text = key
+        table = {_EXACT: self._by_name, _PREFIX: self._by_prefix, _GRAM: self._by_gram}[kind]
         table.setdefault(text, []).append(rule)
-        if how == _BEGINS and len(text) not in self._lengths:
-            self._lengths = tuple(sorted((*self._lengths, len(text))))
+        if kind == _PREFIX and len(text) not in self._prefix_lengths:
+            self._prefix_lengths = tuple(sorted((*self._prefix_lengths, len(text))))
 
-    def find(self, name: str, found: dict[int, Rule]) -> None:
-        """Add every rule that could fit the name, by its number."""
-        for rule in self._whole.get(name, ()):
-            found[rule.number] = rule
-        for length in self._lengths:
-            for rule in self._begins.get(name[:length], ()):
-                found[rule.number] = rule
-        has = self._has
-        if has:
-            for piece in has.keys() & pieces(name):
-                for rule in has[piece]:
-                    found[rule.number] = rule
+    def find(self, name: str, candidates: dict[int, Rule]) -> None:
+        """Add every rule that may match the name, by its number."""
+        for rule in self._by_name.get(name, ()):
+            candidates[rule.number] = rule
+        for length in self._prefix_lengths:
+            for rule in self._by_prefix.get(name[:length], ()):
+                candidates[rule.number] = rule
+        by_gram = self._by_gram
+        if by_gram:
+            for gram in by_gram.keys() & split_grams(name):
+                for rule in by_gram[gram]:
+                    candidates[rule.number] = rule
 
 
-def _keys(pattern: str) -> tuple[Key, ...]:
-    """The keys under which a glob can stand: one of them is enough. None: it must be tried."""
+def _glob_keys(pattern: str) -> tuple[Key, ...]:
+    """Return keys for a glob, of which one is enough. Empty: every name must be tried."""
     if is_literal(pattern):
-        return ((_WHOLE, pattern),)
-    prefix = prefix_of(pattern)
+        return ((_EXACT, pattern),)
+    prefix = literal_prefix(pattern)
     if prefix is not None:
-        return ((_BEGINS, prefix),) if prefix else ()
-    return tuple((_HAS, gram) for gram in sorted(grams_of(pattern)))
+        return ((_PREFIX, prefix),) if prefix else ()
+    return tuple((_GRAM, gram) for gram in sorted(pattern_grams(pattern)))
 
 
 def _kind_keys(pattern: KindPattern) -> tuple[Key, ...]:
     if not pattern.prefix:
         return ()
-    return ((_WHOLE if pattern.is_exact else _BEGINS, pattern.prefix),)
+    return ((_EXACT if pattern.is_exact else _PREFIX, pattern.prefix),)
 
 
 class RuleIndex:
-    """All rules of one sort: about calls of tools, or about any other request."""
+    """An index of rules about tool calls, or of rules about all other requests."""
 
-    __slots__ = ("_by_caller", "_by_kind", "_by_role", "_by_scope", "_by_tool", "_everywhere")
+    __slots__ = ("_by_caller", "_by_kind", "_by_role", "_by_scope", "_by_tool", "_unindexed")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by_tool, self._by_kind, self._by_caller = NameTable(), NameTable(), NameTable()
         self._by_role: dict[str, list[Rule]] = {}
         self._by_scope: dict[str, list[Rule]] = {}
-        self._everywhere: list[Rule] = []
-        shared: dict[str, Counter[Key]] = {}
-        choices = [(rule, _choices(rule)) for rule in rules]
+        self._unindexed: list[Rule] = []
+        counts: dict[str, Counter[Key]] = {}
+        choices = [(rule, _index_choices(rule)) for rule in rules]
         for _, selectors in choices:
-            for where, alternatives in selectors:
-                counter = shared.setdefault(where, Counter())
+            for selector, alternatives in selectors:
+                counter = counts.setdefault(selector, Counter())
                 for keys in alternatives:
                     counter.update(keys)
         for rule, selectors in choices:
             best: tuple[int, str, set[Key]] | None = None
-            for where, alternatives in selectors:
-                counter = shared[where]
+            for selector, alternatives in selectors:
+                counter = counts[selector]
                 rarest = {min(keys, key=counter.__getitem__) for keys in alternatives}
-                crowd = sum(counter[key] for key in rarest)
-                if best is None or crowd < best[0]:
-                    best = (crowd, where, rarest)
+                sharers = sum(counter[key] for key in rarest)
+                if best is None or sharers < best[0]:
+                    best = (sharers, selector, rarest)
             if best is None:
-                self._everywhere.append(rule)
+                self._unindexed.append(rule)
             else:
                 for key in best[2]:
-                    self._put(best[1], key, rule)
+                    self._add(best[1], key, rule)
 
-    def _put(self, where: str, key: Key, rule: Rule) -> None:
-        if where == "role":
+    def _add(self, selector: str, key: Key, rule: Rule) -> None:
+        if selector == "role":
             self._by_role.setdefault(key[1], []).append(rule)
-        elif where == "scope":
+        elif selector == "scope":
             self._by_scope.setdefault(key[1], []).append(rule)
         else:
             table = {"tool": self._by_tool, "kind": self._by_kind, "caller": self._by_caller}
-            table[where].add(key, rule)
+            table[selector].add(key, rule)
 
-    def for_asked(self, asked: PolicyRequest) -> list[Rule]:
-        """Rules found by what is asked for, and those that can only be tried."""
-        found: dict[int, Rule] = {rule.number: rule for rule in self._everywhere}
-        if asked.tool:
-            self._by_tool.find(asked.tool, found)
-        for kinds in asked.kinds:
+    def for_request(self, request: PolicyRequest) -> list[Rule]:
+        """Return the rules that may match the request, by its tool and kinds."""
+        candidates: dict[int, Rule] = {rule.number: rule for rule in self._unindexed}
+        if request.tool:
+            self._by_tool.find(request.tool, candidates)
+        for kinds in request.kinds:
             for kind in kinds:
-                self._by_kind.find(kind, found)
-        return list(found.values())
+                self._by_kind.find(kind, candidates)
+        return list(candidates.values())
 
     def for_caller(self, caller: Caller) -> list[Rule]:
-        """Rules found by who asks. No rule is among both."""
-        found: dict[int, Rule] = {}
-        self._by_caller.find(caller.name, found)
+        """Return the rules that may match the caller. No rule is in both results."""
+        candidates: dict[int, Rule] = {}
+        self._by_caller.find(caller.name, candidates)
         if caller.parent_caller:
-            self._by_caller.find(caller.parent_caller, found)
-        for table, words in ((self._by_role, caller.roles), (self._by_scope, caller.scopes or ())):
-            for word in words:
-                for rule in table.get(word, ()):
-                    found[rule.number] = rule
-        return list(found.values())
+            self._by_caller.find(caller.parent_caller, candidates)
+        for table, names in ((self._by_role, caller.roles), (self._by_scope, caller.scopes or ())):
+            for name in names:
+                for rule in table.get(name, ()):
+                    candidates[rule.number] = rule
+        return list(candidates.values())
 
 
-def _choices(rule: Rule) -> list[tuple[str, list[tuple[Key, ...]]]]:
-    """The selectors under which the rule can stand, each with the keys of all its alternatives."""
+def _index_choices(rule: Rule) -> list[tuple[str, list[tuple[Key, ...]]]]:
+    """Return the selectors by which a rule can be indexed, each with the keys of its
+    alternatives."""
     choices: list[tuple[str, list[tuple[Key, ...]]]] = []
     if rule.tools is not None:
-        choices.append(("tool", [_keys(pattern) for pattern in rule.tools.patterns]))
+        choices.append(("tool", [_glob_keys(pattern) for pattern in rule.tools.patterns]))
     if rule.callers is not None:
-        choices.append(("caller", [_keys(pattern) for pattern in rule.callers.patterns]))
+        choices.append(("caller", [_glob_keys(pattern) for pattern in rule.callers.patterns]))
     if rule.roles is not None:
-        choices.append(("role", [((_WHOLE, role),) for role in rule.roles]))
+        choices.append(("role", [((_EXACT, role),) for role in rule.roles]))
     if rule.scopes is not None:
-        choices.append(("scope", [((_WHOLE, scope),) for scope in rule.scopes]))
+        choices.append(("scope", [((_EXACT, scope),) for scope in rule.scopes]))
     if rule.kinds:
         choices.append(("kind", [_kind_keys(pattern) for pattern in rule.kinds]))
-    return [(where, keys) for where, keys in choices if all(keys)]
+    return [(selector, keys) for selector, keys in choices if all(keys)]
