@@ -91,14 +91,14 @@ def told_of(peer: Peer) -> list[tuple[str, str, str]]:
     whole = json.dumps(peer.envelope("chat", {"text": "x"}))
     return [
         ("not JSON", "malformed_envelope", "The message is not JSON"),
-        ("[]", "malformed_envelope", "one JSON object, the envelope, and this is something else"),
+        ("[]", "malformed_envelope", "one JSON object: the envelope."),
         ("{}", "malformed_envelope", "has no member `protocol`"),
         (changed(id=1), "malformed_envelope", "`id` of the envelope is not a text"),
-        (changed(payload=[]), "malformed_envelope", "`payload` of the envelope is not an object"),
-        (whole[:-1] + ',"kind":"chat"}', "malformed_envelope", "stands twice: say it once"),
+        (changed(payload=[]), "malformed_envelope", "`payload` of the envelope must be an object."),
+        (whole[:-1] + ',"kind":"chat"}', "malformed_envelope", "send it once."),
         (changed(protocol="mcpx/v0.2"), "protocol_mismatch", 'use a client for "mcpx/v0.1"'),
         (changed(from_="administrator"), "identity_mismatch", "You are 'agent' here"),
-        (changed(kind="system/welcome"), "capability_violation", "only the gateway says that"),
+        (changed(kind="system/welcome"), "capability_violation", "for the gateway"),
         (changed(kind="mcp/request:x"), "capability_violation", "for 'mcp/request:x'"),
     ]
 

@@ -239,7 +239,7 @@ def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: World) -> N
 
     asyncio.run(run())
 
-    rows = [row for row in office.journal() if row["outcome"] == "said"]
+    rows = [row for row in office.journal() if row["outcome"] == "sent"]
     assert ("human", "chat", TOPIC) in [(row["caller"], row["verb"], row["name"]) for row in rows]
     assert "join human" in " ".join(row["detail"] for row in rows)
     assert "the words are not kept" not in json.dumps(rows)

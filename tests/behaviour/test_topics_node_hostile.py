@@ -125,7 +125,7 @@ def test_a_proposal_whose_kind_lies_is_put_before_nobody(
             assert (await human.until(lie))["payload"] == payload
             told = await answer(proposer, lie)
             assert (told["kind"], told["to"]) == ("chat", ["proposer"])
-            assert told["payload"]["text"].startswith("Not taken: ")
+            assert told["payload"]["text"].startswith("Rejected:")
             assert "kind" in told["payload"]["text"]
             assert await asyncio.to_thread(office.waiting) == []
 
@@ -180,7 +180,7 @@ async def told_of_reuse(peer: Peer, id: str) -> None:
     assert told["kind"] == "chat"
     assert "correlation_id" not in told
     assert f"its id '{id}' was there before" in told["payload"]["text"]
-    assert "needs an id of its own" in told["payload"]["text"]
+    assert "needs a new id" in told["payload"]["text"]
 
 
 def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Office) -> None:

@@ -151,7 +151,7 @@ def test_a_foreign_participant_is_called_through_the_node(place: Plant, play: Pl
 
 
 UNFIT: dict[str, Callable[[Envelope], dict[str, Any]]] = {
-    "another JSON-RPC id": lambda asked: {"rpc": asked["payload"]["id"] + 1},
+    "JSON-RPC id": lambda asked: {"rpc": asked["payload"]["id"] + 1},
     "the JSON-RPC id as a text": lambda asked: {"rpc": str(asked["payload"]["id"])},
     "no JSON-RPC id": lambda asked: {"rpc": None},
     "another kind": lambda asked: {"kind": "mcp/response:tools/list"},

@@ -35,15 +35,19 @@ def test_callers_that_no_token_names(world: World) -> None:
         {"roles": ["anything"]},
     ]
     topics = {**rooms(participants=seats), "admins": ["agent", "supervisr"]}
-    other = "correct it, or make one: interlock token create"
+    other = "correct it, or create a token: interlock token create"
     assert doubted(world, topics) == [
-        ("topics.admins[1]", "no token of this config names supervisr", other),
+        ("topics.admins[1]", "no token of this config has the name supervisr", other),
         (
             "topics.rooms.ops.participants[0].callers[0]",
-            "no token of this config names agnt",
+            "no token of this config has the name agnt",
             'did you mean "agent"?',
         ),
-        ("topics.rooms.ops.participants[1].callers[3]", "no token of this config fits x*", other),
+        (
+            "topics.rooms.ops.participants[1].callers[3]",
+            "no token of this config matches x*",
+            other,
+        ),
     ]
 
 
@@ -71,7 +75,7 @@ def test_where_others_may_come_nobody_is_a_stranger(world: World, config: dict[s
 
 def test_callers_without_any_token(world: World) -> None:
     room = rooms(participants=[{"callers": ["agent", "local"]}])
-    said = "no token of this config names agent"
+    said = "no token of this config has the name agent"
     hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
     at = "topics.rooms.ops.participants[0].callers[0]"
     assert doubted(world, room, tokens=[]) == [(at, said, hint)]
@@ -109,7 +113,7 @@ PROPOSES = [{"callers": ["agent"], "profile": "proposal_only"}, {"callers": ["wo
 
 def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
     servers = {"demo": "http://127.0.0.1:9/mcp"}
-    hint = "give such a token may: [join], or write a rule of the policy with then: confirm"
+    hint = "set may: [join] for such a token, or add a policy rule with then: confirm"
     both = ("tokens", f"agent and worker {BESIDE}", hint)
     one = ("tokens", f"agent {BESIDE}", hint)
     room = rooms(participants=PROPOSES)
@@ -150,8 +154,8 @@ def test_a_rule_that_stops_some_calls_binds_nobody(world: World) -> None:
 
 
 def test_a_room_into_which_nobody_comes(world: World) -> None:
-    said = "nobody has a seat here, and only who has one comes in"
-    hint = "write participants: [{callers: [NAME], profile: full_access}], or access: private"
+    said = "the topic is restricted and has no participants, so nobody can join"
+    hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
     assert doubted(world, rooms()) == [("topics.rooms.ops", said, hint)]
     assert doubted(world, rooms(), tokens=[]) == [("topics.rooms.ops", said, hint)]
     assert doubted(world, rooms(access="private")) == []
@@ -160,7 +164,7 @@ def test_a_room_into_which_nobody_comes(world: World) -> None:
 
 def test_a_node_that_is_called_like_a_caller(world: World) -> None:
     said = "a caller is called agent, too, and cannot come in under that name"
-    hint = "give its seat another id, or call the node something else"
+    hint = "set another id for the caller or for the node"
     own = {"callers": ["a*"]}
     for room in (rooms(access="private", node="agent"), rooms(participants=[own], node="agent")):
         assert doubted(world, room) == [("topics.rooms.ops.node", said, hint)]
@@ -173,10 +177,10 @@ def test_capabilities_that_are_none(world: World) -> None:
     good = ["mcp/*", "mcp/request:tools/*", "mcp/proposal:*", "chat", "vote", "mcpx"]
     seats = [{"callers": ["agent"], "capabilities": [*good, "mcp", "mcp/requests:tools/*"]}]
     assert [(path, words) for path, words, _ in doubted(world, rooms(participants=seats))] == [
-        ("topics.rooms.ops.participants[0].capabilities[6]", "no message is of the kind mcp"),
+        ("topics.rooms.ops.participants[0].capabilities[6]", "no message has the kind mcp"),
         (
             "topics.rooms.ops.participants[0].capabilities[7]",
-            "no message is of the kind mcp/requests:tools/*",
+            "no message has the kind mcp/requests:tools/*",
         ),
     ]
 
@@ -202,7 +206,7 @@ def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
     assert doubted(world, room) == [
         (
             "topics.rooms.ops.participants[0].capabilities[0]",
-            f"no message is of the kind {pattern}",
+            f"no message has the kind {pattern}",
             f"write {meant}",
         )
     ]

@@ -77,7 +77,7 @@ def test_a_config_that_is_deleted_is_told_once(world: World) -> None:
     node = world.up()
     before = node.pids()
     path.unlink()
-    node.wait_for_line("the config file is gone; keeping the previous config until it is back")
+    node.wait_for_line("the file is gone; keeping the previous config until it returns")
     path.write_text(f"{text}\n", encoding="utf-8")
     node.wait_for_line("config reloaded: nothing changed")
     assert node.pids() == before
@@ -97,7 +97,7 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
     node.wait_for_line("config reloaded: nothing to apply")
     node.send(signal.SIGHUP)
     node.wait_for_line("config reloaded: nothing changed")
-    assert "".join(node.seen).count("takes a new start") == 1
+    assert "".join(node.seen).count("needs a restart.") == 1
     assert node.pids() == before
     assert node.end() == 0
     # It cleans up what it made, not what the new config would have made.

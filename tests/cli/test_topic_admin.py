@@ -93,7 +93,7 @@ def test_all_topics_and_who_is_in_them(world: World) -> None:
         assert lines[0] == ["topic", "access", "profile", "node", "record", "here", "refused"]
         assert lines[1] == ["ops", "restricted", "initial", "node", "-", "2", "0"]
         assert lines[2][0] == "node"
-        assert done.stdout.splitlines()[2].endswith("the node's own seat")
+        assert done.stdout.splitlines()[2].endswith("the node itself")
         assert lines[3][:4] == ["agent", "proposal_only", "directed", "since"]
         assert lines[4] == ["quiet", "public", "none", "-", "heads", "1", "0"]
         assert lines[5][0] == "recorder"
@@ -120,7 +120,7 @@ def test_one_topic_in_detail(world: World) -> None:
         (one,) = json.loads((await there.run("list", "team-a", "--json")).stdout)["topics"]
         assert [member["participantId"] for member in one["members"]] == ["agent"]
         closed = await there.run("list", "team-b")
-        assert "here     nobody" in closed.stdout
+        assert "members   none," in closed.stdout
         missing = await there.run("list", "quite")
         assert (missing.returncode, missing.stdout) == (1, "")
         assert 'there is no topic quite; did you mean "quiet"?' in missing.stderr
@@ -135,7 +135,7 @@ def test_what_somebody_may_say_is_changed(world: World) -> None:
         unclear = await there.run("grant", "agent", "mcp/request:tools/*")
         assert (unclear.returncode, unclear.stdout) == (1, "")
         assert "'agent' is in several topics: team-a, team-b." in unclear.stderr
-        assert "Here that is --topic NAME." in unclear.stderr
+        assert "Use --topic NAME." in unclear.stderr
         given = await there.run("grant", "agent", "mcp/request:tools/*", "--topic", "team-a")
         assert (given.returncode, given.stderr) == (0, "")
         assert given.stdout == (
@@ -169,7 +169,7 @@ def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
         done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
         assert done.returncode == 0
         assert done.stderr == (
-            "Warning: no message is of the kind mcp/requests:tools/*: write mcp/request:tools/*.\n"
+            "Warning: no message has the kind mcp/requests:tools/*: write mcp/request:tools/*.\n"
         )
         # And one that the node refuses.
         refused = await there.run("grant", "agent", "system/*")
@@ -195,7 +195,7 @@ def test_it_is_for_administrators_alone(world: World) -> None:
         await there.join("boss", "ops")
         own = await there.run("grant", "boss", "x/*")
         assert own.returncode == 1
-        assert "Nobody changes its own capabilities" in own.stderr
+        assert "You cannot change your own capabilities." in own.stderr
 
     inside(world, begin(world), test)
 
@@ -205,7 +205,9 @@ def test_nobody_administers(world: World) -> None:
     for arguments in (("list",), ("grant", "agent", "chat")):
         done = run(world, *arguments, token="boss")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "lets nobody look after topics (it answers 404): topics.admins" in done.stderr
+        assert (
+            "has no administrators of topics (HTTP 404). Add them to topics.admins" in done.stderr
+        )
 
 
 def test_the_user_of_this_machine_administers_where_the_node_says_so(world: World) -> None:
@@ -257,10 +259,10 @@ def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: World) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param(("grant", "agent"), "say what it may send from now on", id="nothing"),
-        pytest.param(("grant", " ", "chat"), "there is no id", id="nobody"),
-        pytest.param(("grant", "a", "x", "--topic", "a b"), "cannot be a topic", id="topic"),
-        pytest.param(("list", "a b"), "cannot be a topic", id="list"),
+        pytest.param(("grant", "agent"), "name a PATTERN to add", id="nothing"),
+        pytest.param(("grant", " ", "chat"), "ID is empty", id="nobody"),
+        pytest.param(("grant", "a", "x", "--topic", "a b"), "nvalid topic", id="topic"),
+        pytest.param(("list", "a b"), "nvalid topic", id="list"),
     ],
 )
 def test_wrong_usage(world: World, arguments: tuple[str, ...], says: str) -> None:

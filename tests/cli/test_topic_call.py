@@ -96,7 +96,7 @@ def test_nobody_fulfils_it(world: World, room: TopicRoom) -> None:
     ("words", "code", "told"),
     [
         (("nobody", "repeat"), 1, "nobody"),
-        (("", "repeat", "word=a", "times=1"), 2, "there is no id"),
+        (("", "repeat", "word=a", "times=1"), 2, "ID is empty"),
         (("worker", "repeat", "--json", '{"times": NaN}'), 2, "NaN is no number"),
         (("worker", "repeat", "word"), 2, "'word' is not an argument"),
         (("worker", "repeat", "a=1", "--json", "{}"), 2, "not both"),

@@ -150,12 +150,12 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
     ("term", "encoding", "why"),
     [
         ("xterm-256color", "utf-8", ""),
-        ("dumb", "utf-8", "it is dumb, by $TERM"),
-        ("", "utf-8", "$TERM does not say what it is"),
-        ("xterm", "ascii", "its encoding is ascii; in a UTF-8 locale there is one"),
+        ("dumb", "utf-8", "$TERM is dumb"),
+        ("", "utf-8", "$TERM is not set"),
+        ("xterm", "ascii", "its encoding is ascii; use a UTF-8 locale"),
         # Signs that it lacks would be written as numbers, behind what was measured.
-        ("xterm", "shift_jis", "its encoding is shift_jis; in a UTF-8 locale there is one"),
-        ("xterm", "latin-1", "its encoding is latin-1; in a UTF-8 locale there is one"),
+        ("xterm", "shift_jis", "its encoding is shift_jis; use a UTF-8 locale"),
+        ("xterm", "latin-1", "its encoding is latin-1; use a UTF-8 locale"),
     ],
 )
 def test_which_terminals_show_a_screen(term: str, encoding: str, why: str) -> None:

@@ -136,7 +136,7 @@ def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
         proposal = room.do(agent.propose("worker", "tools/call", call("/tmp/report")))
         terminal.wait_for('1 agent → worker: write_file {"path":"/tmp/report"}')
         terminal.type("\ta")
-        terminal.wait_for("with exactly this:")
+        terminal.wait_for("with these exact params:")
         terminal.wait_for('"path": "/tmp/report"')
         assert heard.written == []
         terminal.type("y")
@@ -174,7 +174,7 @@ def test_who_may_not_fulfil_is_told_and_nothing_happens(world: World, room: Topi
         terminal.wait_for("── proposals: 1 ──")
         terminal.type("\ta")
         terminal.wait_for("boss may not send mcp/request:tools/call:write_file")
-        assert not any("y fulfils" in row for row in terminal.screen)
+        assert not any("y fulfil" in row for row in terminal.screen)
         terminal.type("y")
         terminal.type("\x03")
         assert terminal.end() == 0
@@ -188,11 +188,11 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: To
         # The same participant comes in by another connection.
         room.join("human")
         assert terminal.end() == 1
-        terminal.wait_for_words("and come in again.")
+        terminal.wait_for_words("and join again.")
         assert terminal.settings == terminal.before
         told = terminal.written[terminal.written.rindex("\x1b[?1049l") :].replace("\r\n", " ")
         assert "You are out of ops: another program came in as the same participant" in told
-        assert "(join, watch, send, call and bridge each take it)" in told
+        assert "(join, watch, send, call and bridge each have one)" in told
         assert "Give each program a token of its own, by $INTERLOCK_TOKEN or --token-file" in told
 
 
@@ -212,7 +212,7 @@ def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoo
         proposal = room.do(agent.propose("worker", "tools/call", call("/a")))
         terminal.wait_for("── proposals: 1 ──")
         terminal.type("\ta")
-        terminal.wait_for("with exactly this:")
+        terminal.wait_for("with these exact params:")
         room.do(flood())
         # The question stays where it is, and is answered by whoever was asked.
         terminal.wait_for('"path": "/a"')
@@ -257,7 +257,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     lie = json.dumps({"method": "tools/call", "params": {**call("/a"), "name": "rm"}})
     done = world.run(*args(room, "send", *more), lie)
     assert done.returncode == 1
-    assert "Nobody would believe it" in done.stderr
+    assert "Receivers would reject this message" in done.stderr
     done = world.run(*args(room, "send", *more[:1], "mcp/request:tools/call", *more[2:]), "{}")
     assert done.returncode == 1
     assert "agent may not send mcp/request:tools/call" in done.stderr
@@ -269,8 +269,8 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     [
         (["ops", "hi"], {"INTERLOCK_TOKEN": "t-nobody"}, 1, "401"),
         (["other", "hi"], {"INTERLOCK_TOKEN": "t-human"}, 1, "403"),
-        (["no topic", "hi"], {}, 2, "cannot be a topic"),
-        (["ops", " "], {}, 2, "nothing to say"),
+        (["no topic", "hi"], {}, 2, "nvalid topic"),
+        (["ops", " "], {}, 2, "TEXT is empty"),
         (["ops", "--kind", "vote", "hi"], {}, 2, "JSON object"),
         (["ops", "hi", "--token-file", "nowhere"], {}, 3, "cannot be read"),
         (["ops", "hi", "--to", "nobody", "--kind", "system/welcome", "{}"], {}, 2, "Got"),
@@ -297,7 +297,7 @@ def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
     # Once, and not that somebody tries again.
     assert done.stderr == (
         f"interlock: {nowhere} cannot be reached: Connection refused. Is a gateway running there? "
-        "`interlock up` starts a node; --gateway names another gateway, --node a node of this "
+        "`interlock up` starts a node. --gateway selects another gateway, --node a node of this"
         "machine.\n"
     )
 
@@ -306,7 +306,7 @@ def test_what_is_said_comes_as_lines(world: World, room: TopicRoom, start: Any) 
     watching = start(*args(room, "watch"), INTERLOCK_TOKEN="t-boss")
     watching.wait_for("* you are boss and may send")
     agent = room.join("agent")
-    watching.wait_for("* agent is here, and may send mcp/proposal:*, mcp/response:*, chat")
+    watching.wait_for("* agent joined and may send mcp/proposal:*, mcp/response:*, chat")
     room.do(agent.chat("hello\n\x1b[31mworld"))
     assert watching.wait_for("agent: hello").endswith("agent: hello \ufffd[31mworld")
     assert watching.end() == (0, "")

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
         assert "Only 8,000 characters fit" in shown(screen)
     screen, deed = keys(screen, "enter")
     assert deed is None
-    assert "The end of it is missing: Enter again says what is there" in shown(screen)
+    assert "The end of the text is missing" in shown(screen)
     assert keys(screen, "clear", "enter")[1] is None
     screen, deed = keys(screen, "enter")
     assert deed is not None
@@ -192,7 +192,7 @@ def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
     screen, _ = typed(screen, "a")
     screen = set_proposals(screen, [READ])
     assert (screen.question_id, screen.selected_id) == ("", "")
-    assert "nothing was done" in screen.note
+    assert "Nothing was done." in screen.note
     # The y that was on its way is no answer to anything.
     assert typed(screen, "y")[1] is None
 
@@ -211,7 +211,7 @@ def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
     for key in "rRa":
         after, deed = typed(screen, key)
         assert (deed, after.question_id, after.reject_ids, after.selected_id) == (None, "", (), "")
-        assert "Choose one first" in shown(after)
+        assert "Select a proposal first" in shown(after)
     assert keys(screen, "down")[0].selected_id == "p2"
     assert keys(screen, "up")[0].selected_id == "p2"
     # It keeps its number, and nobody gets one that another had.
@@ -236,7 +236,7 @@ def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
     seen = shown(screen)
     screen, deed = typed(screen, "y")
     assert deed is None
-    assert "There is more of it" in screen.note
+    assert "Read all of it" in screen.note
     for _ in range(3):
         screen, deed = keys(screen, "page_down")
         seen += shown(screen)
@@ -455,7 +455,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
             "system/presence",
             {"event": "join", "participant": {"id": "b", "capabilities": ["chat"]}},
             {"sender": "system:gateway"},
-            "12:00:00 * b is here, and may send chat",
+            "12:00:00 * b joined and may send chat",
         ),
         (
             "system/presence",
@@ -473,7 +473,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
             "system/welcome",
             {"you": {"id": "me", "capabilities": ["chat"]}, "participants": [{"id": "b"}]},
             {"sender": "system:gateway"},
-            "12:00:00 * you are me and may send chat; here: b",
+            "12:00:00 * you are me and may send chat; participants: b",
         ),
         ("vote", {"for": "it"}, {}, '12:00:00 agent: vote {"for": "it"}'),
         (

@@ -81,7 +81,7 @@ def test_who_came_later_is_not_told_that_nothing_waits() -> None:
     # More than a line of this screen: all of it is to be read.
     told = " ".join(" ".join(rows(screen)[-2:]).split())
     assert told.endswith(
-        "None made since you came in waits; what waits for the node is in `interlock approvals`."
+        "No pending proposals since you joined. For calls of the node, see `interlock approvals`."
     )
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
     screen, _ = pressing(EMPTY, "tab")
     screen = set_proposals(screen, [proposal("p1")])
     assert screen.note == ""
-    assert "None made" not in "\n".join(rows(screen))
+    assert "No pending proposals" not in "\n".join(rows(screen))
     # And so does what was said when the last one had gone.
     screen, _ = pressing(screen, "tab")
     screen = set_proposals(set_proposals(screen, []), [proposal("p2")])
@@ -264,7 +264,7 @@ def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
     assert "Reject the one proposal of agent?" in rows(screen)[-1]
     assert pressing(screen, "y")[1] == ScreenAction("reject_all", "agent", ("agent-1",))
     screen = set_proposals(screen, [proposal("p9")])
-    assert "It does not wait any more" in rows(screen)[-1]
+    assert "The proposal is no longer pending." in rows(screen)[-1]
     assert pressing(screen, "y")[1] is None
 
 
@@ -282,7 +282,7 @@ def test_who_may_not_fulfil_is_told_at_once() -> None:
     screen, deed = pressing(deciding(proposal("p1", barred=why)), "a")
     shown = "\n".join(rows(screen))
     assert why in shown
-    assert "y fulfils" not in shown
+    assert "y fulfil" not in shown
     # All of it can be looked at still, to know what to reject.
     assert '"path": "/a"' in shown
     screen, deed = pressing(screen, "y")

@@ -266,7 +266,7 @@ def test_another_node_is_refused_unless_the_config_names_what_is_wanted(allow: l
             await kept.ready()
         else:
             await kept.tried()
-            assert "is a node" in (kept.supervisor.problem or "")
+            assert "is a node." in (kept.supervisor.problem or "")
             assert kept.listed == []
         await kept.supervisor.end()
 
@@ -281,7 +281,7 @@ def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
         # It may not even answer `initialize`.
         kept.room.joins("worker", "mcp/response:tools/*")
         await kept.tried()
-        assert "is a node" in (kept.supervisor.problem or "")
+        assert "is a node." in (kept.supervisor.problem or "")
         assert kept.listed == []
         await kept.supervisor.end()
 

@@ -474,12 +474,12 @@ class ProposalHandler:
                 f"An identical call of {record.tool} is already pending, as approval "
                 f"{approval}{earlier_proposal}. It is executed at most once."
             )
-            outcome_name, note = "waits_already", self._journal.note_unsuccessful
+            outcome_name, note = "already_pending", self._journal.note_unsuccessful
         else:
             text = (
                 f"{_tool_name(call)} waits for approval at a node below: approval {approval} there."
             )
-            outcome_name = "waits_below"
+            outcome_name = "pending_below"
         self.send_chat(proposed.participant, proposed.id, text)
         note(
             proposed,
@@ -503,7 +503,7 @@ class ProposalHandler:
         )
         self._outcomes.store(proposed, EXECUTED, call.approval_id)
         detail = f"{_tool_name(call)} approval:{call.approval_id}"
-        self._journal.note_unsuccessful(proposed, cast("Caller", call.context), "told", detail)
+        self._journal.note_unsuccessful(proposed, cast("Caller", call.context), "already_executed", detail)
         record = None if self._approvals is None else self._approvals.find(call.approval_id)
         if record is None or self._is_shown(record):
             return
@@ -530,7 +530,7 @@ class ProposalHandler:
         text = f"Your proposal was rejected: {error.message}"
         self.send_chat(proposed.participant, proposed.id, text, end_reason=error.failure.name)
         reason = f"{error.failure.name} {error.message}"
-        self._journal.note_unsuccessful(proposed, caller, "not_taken", reason)
+        self._journal.note_unsuccessful(proposed, caller, "rejected", reason)
 
     def _show_immediate_execution(
         self,
@@ -621,7 +621,7 @@ class ProposalHandler:
                 "there."
             )
             self.send_chat(proposed.participant, proposed.id, text)
-            self._record(record, proposed, "waits_below", f"below:{record.below}")
+            self._record(record, proposed, "pending_below", f"below:{record.below}")
             return
         fulfilment = self._fulfilments.pop(record.id, None)
         if fulfilment is not None:

@@ -32,8 +32,8 @@ from interlock.topics.room import Room
 from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, read_payload
 from interlock.topics.wire.payloads import Presence, read_content
 
-RECORDED: Final = "said"
-OMITTED: Final = "left_out"
+RECORDED: Final = "sent"
+OMITTED: Final = "omitted"
 BURST_SECONDS: Final = 100
 """After a silence, as many messages are recorded at once as otherwise in this many seconds."""
 ROOM_RATE_FACTOR: Final = 10

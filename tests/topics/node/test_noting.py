@@ -33,7 +33,7 @@ def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> None:
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         await ada.chat(ada.propose("s.no_such"))
         rows = table.rows("proposal")
-        assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "not_taken"]
+        assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "rejected"]
         assert {(row["face"], row["caller"]) for row in rows} == {("topic", "ada")}
         assert all(row["detail"].startswith("of ada-here: ") for row in rows)
         table.close()
@@ -77,7 +77,7 @@ def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
         await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
         last = table.rows("proposal")[-2:]
         assert [(row["caller"], row["outcome"]) for row in last] == [
-            ("bob", "not_taken"),
+            ("bob", "rejected"),
             ("ada", "proposed"),
         ]
         table.close()
@@ -91,11 +91,11 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     ada = Caller("ada")
     for number in range(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + 7):
         noting.note_unsuccessful(
-            ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000
+            ProposedCall(TOPIC, str(number), "ada"), ada, "rejected", "x" * 1_000
         )
     assert len(journal.entries) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE
     now[0] = 60.0
-    noting.note_unsuccessful(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
+    noting.note_unsuccessful(ProposedCall(TOPIC, "last", "ada"), ada, "rejected", "x" * 1_000)
     assert journal.entries[-1]["detail"].endswith("(and 7 more unsuccessful before it)")
     assert len(journal.entries[-1]["detail"]) <= 500
 
@@ -104,7 +104,7 @@ def test_participants_that_are_counted_are_bounded() -> None:
     noting = ProposalJournal(Audit(KeptJournal()), lambda: 0.0)
     for number in range(MAX_PARTICIPANTS + 10):
         noting.note_unsuccessful(
-            ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", ""
+            ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "rejected", ""
         )
     assert len(noting._samplers) == MAX_PARTICIPANTS
 
@@ -124,4 +124,4 @@ def test_ids_are_cut_and_secrets_masked() -> None:
 def test_without_a_journal_nothing_is_written() -> None:
     noting = ProposalJournal(None)
     noting.note(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
-    noting.note_unsuccessful(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")
+    noting.note_unsuccessful(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "rejected", "")

@@ -66,7 +66,7 @@ def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> No
             "name": TOPIC,
             "upstream": "",
             "effect": "",
-            "outcome": "said",
+            "outcome": "sent",
             "duration_us": 0,
             "detail": "id=a-1 to=bob,eve correlation=c-1",
         }
@@ -371,7 +371,7 @@ class Talk:
 
     def written(self, sender: str) -> int:
         rows = [row for row in self.journal.entries if row["caller"] == sender]
-        return sum(row["outcome"] == "said" for row in rows)
+        return sum(row["outcome"] == "sent" for row in rows)
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
