@@ -58,7 +58,7 @@ def test_upstreams_that_nobody_is(world: World) -> None:
     assert doubted(world, topics) == [
         (
             "topics.rooms.ops.upstreams.wrker",
-            "nobody is called wrker there: no token and no seat names it",
+            "no token and no participant of the topic has the name wrker",
             'did you mean "worker"?',
         )
     ]
@@ -85,7 +85,7 @@ def test_callers_without_any_token(world: World) -> None:
 
 
 def test_participants_that_could_not_answer(world: World) -> None:
-    said = "worker may not answer there, so none of its tools would ever be listed"
+    said = "worker may not send responses, so its tools cannot be listed"
     for seat, topic, mute in (
         ({"callers": ["worker"], "profile": "none"}, {}, True),
         ({"callers": ["worker"], "profile": "initial"}, {}, True),
@@ -105,8 +105,8 @@ def test_participants_that_could_not_answer(world: World) -> None:
 # -- what a seat does not bind
 
 BESIDE = (
-    "may call no tools in topics, and call them all the same at /mcp: a seat binds nobody outside "
-    "its topic"
+    "may not call tools in topics, but may call all tools at /mcp: capabilities of a topic do not "
+    "apply outside it"
 )
 PROPOSES = [{"callers": ["agent"], "profile": "proposal_only"}, {"callers": ["worker"]}]
 
@@ -163,7 +163,7 @@ def test_a_room_into_which_nobody_comes(world: World) -> None:
 
 
 def test_a_node_that_is_called_like_a_caller(world: World) -> None:
-    said = "a caller is called agent, too, and cannot come in under that name"
+    said = "the caller agent has the same name and cannot join under it"
     hint = "set another id for the caller or for the node"
     own = {"callers": ["a*"]}
     for room in (rooms(access="private", node="agent"), rooms(participants=[own], node="agent")):
@@ -207,7 +207,7 @@ def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
         (
             "topics.rooms.ops.participants[0].capabilities[0]",
             f"no message has the kind {pattern}",
-            f"write {meant}",
+            f"use {meant}",
         )
     ]
 

@@ -74,13 +74,15 @@ def test_no_sign_is_measured_narrower_than_anybody_draws_it() -> None:
 
 
 @pytest.mark.parametrize("sign", ["\u3248", "\u00df", "\u042f", "\u0903", "\U0001f3fd", "\u6f22"])
-@pytest.mark.parametrize("field", ["params", "proposer", "target", "what"])
+@pytest.mark.parametrize("field", ["params", "proposer", "target", "call"])
 def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) -> None:
     hidden = "/srv/" + sign * 41 + "/../../etc/cron.d/evil"
     one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     value = json.dumps({"path": hidden}).encode() if field == "params" else hidden
     one = replace(one, **{field: value})
-    screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
+    screen = replace(
+        SCREEN, proposals=(one,), selected_id="p9", in_proposals=True, question_id="p9"
+    )
     for width in (20, 60, 80, 200):
         lines = format_question(topic_screen.resize(screen, width, 50))
         # The last cell is where terminals put what does not fit.
@@ -91,7 +93,9 @@ def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) ->
 def test_of_those_whom_it_is_for_all_are_shown() -> None:
     to = ", ".join(f"worker-{number}" for number in range(400))
     one = PendingProposal("p9", "agent", to, "tools/call w", b"{}")
-    screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
+    screen = replace(
+        SCREEN, proposals=(one,), selected_id="p9", in_proposals=True, question_id="p9"
+    )
     shown = " ".join(" ".join(format_question(screen)).split())
     assert to in shown
 
@@ -117,7 +121,7 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
 @pytest.mark.parametrize("size", [(19, 30), (80, 7), (5, 3)])
 def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
     one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
-    screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True)
+    screen = replace(SCREEN, proposals=(one,), selected_id="p9", in_proposals=True)
     screen, _ = handle_key(topic_screen.resize(screen, *size), Key("text", "a"))
     for key in (*[Key("page_down")] * 5, Key("text", "y")):
         screen, deed = handle_key(topic_screen.mark_drawn(screen), key)
@@ -137,9 +141,9 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
         laid_out.append(text)
         return wrap_text(text, width)
 
-    monkeypatch.setattr("interlock.topics.commands.screen.wrapped", counted)
+    monkeypatch.setattr("interlock.topics.commands.screen.wrap_text", counted)
     long = PendingProposal("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')
-    screen = replace(SCREEN, proposals=(long,), chosen="p9", deciding=True)
+    screen = replace(SCREEN, proposals=(long,), selected_id="p9", in_proposals=True)
     for key in (Key("text", "a"), Key("down"), Key("down"), Key("up")):
         screen, _ = handle_key(screen, key)
     draw_screen(set_proposals(screen, [replace(long, params=bytes(bytearray(long.params)))]))

@@ -40,7 +40,7 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         await asyncio.gather(*live._tasks)
         assert alone.said == []
         live.draw()
-        assert "The proposal has changed since it was shown. Nothing" in written[-1]
+        assert "The proposal has changed" in written[-1]
         await live.end()
 
     asyncio.run(main())
@@ -105,7 +105,7 @@ def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
         live.draw()
         live.on_input(b"\ta")
         live.draw()
-        assert f"Said about it by b: {said}" in written[-1]
+        assert f"Remark by b: {said}" in written[-1]
         assert "never mind" not in written[-1]
         await live.end()
 
@@ -121,7 +121,7 @@ def test_who_may_not_fulfil_is_asked_nothing() -> None:
         live.draw()
         live.on_input(b"\ta")
         live.draw()
-        assert "You may not fulfil it: me may not send mcp/request:tools/call:pay." in written[-1]
+        assert "You cannot fulfil it: me may not send mcp/request:tools/call:pay." in written[-1]
         assert "y fulfil" not in written[-1]
         live.on_input(b"y")
         await asyncio.gather(*live._tasks)

@@ -144,7 +144,7 @@ def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:
     room.join("agent")
     done = send(world, room, "--to", "agent", "--to", "nobody", "hi")
     assert done.returncode == 0
-    assert b"Note: nobody is not in ops now. There: agent." in done.stderr
+    assert b"Note: nobody is not in ops now. Other participants: agent." in done.stderr
     done = send(world, room, "--to", "agent", "hi")
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -170,7 +170,7 @@ def test_what_was_not_sent_is_not_shown_as_done(world: World, room: TopicRoom) -
         room.leave(agent)
         terminal.wait_for("agent left")
         terminal.type("r")
-        terminal.wait_for("agent is not here any more: nobody was told.")
+        terminal.wait_for("agent has left and was not told.")
         terminal.type("\x03")
         assert terminal.end() == 0
 

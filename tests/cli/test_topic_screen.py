@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
     for _ in range(2):
         # A long paste comes in pieces.
         screen, _ = handle_key(screen, Key("paste", "y" * 5_000))
-        assert "Only 8,000 characters fit" in shown(screen)
+        assert "The limit is 8,000 characters" in shown(screen)
     screen, deed = keys(screen, "enter")
     assert deed is None
     assert "The end of the text is missing" in shown(screen)
@@ -149,7 +149,7 @@ def test_a_proposal_is_fulfilled_after_one_question() -> None:
     assert deed is None
     text = shown(screen)
     assert "agent proposes to worker" in text
-    assert "tools/call write_file, with exactly this:" in text
+    assert "tools/call write_file with these exact params:" in text
     assert '"path": "/a"' in text
     screen, deed = typed(screen, "y")
     assert deed == ScreenAction("fulfil", "p1")
@@ -173,7 +173,7 @@ def test_ones_own_is_not_fulfilled() -> None:
     screen, _ = keys(set_proposals(SCREEN, [OWN]), "tab")
     screen, deed = typed(screen, "a")
     assert (screen.question_id, deed) == ("", None)
-    assert "its own" in screen.note
+    assert "your own" in screen.note
 
 
 def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
@@ -306,7 +306,7 @@ FOREIGN = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 def test_no_text_of_others_breaks_the_screen(
     text: str, who: str, params: str, width: int, height: int, asking: bool
 ) -> None:
-    wild = replace(WRITE, proposer=who, what=text, params=json.dumps({"x": params}).encode())
+    wild = replace(WRITE, proposer=who, call=text, params=json.dumps({"x": params}).encode())
     screen = Screen(
         "ops",
         own_id="human",
@@ -331,7 +331,7 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
         ScreenParticipant("agent", "mcp/proposal:*", 2),
         ScreenParticipant("worker", "mcp/response:*"),
     )
-    screen = replace(SCREEN, people=people)
+    screen = replace(SCREEN, participants=people)
     screen = topic_screen.add_line(screen, MessageLine("12:00:00", "agent", "hello"))
     rows = [row.plain for row in draw_screen(screen)]
     assert rows[0].startswith(" ops · you are human · 3 here")
@@ -431,7 +431,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
             "mcp/request:tools/call:write_file",
             ASKED,
             {"to": ["worker"]},
-            '12:00:00 agent: asks worker: tools/call write_file {"path": "/a"}',
+            '12:00:00 agent: requests worker: tools/call write_file {"path": "/a"}',
         ),
         (
             "mcp/request:tools/call:write_file",
@@ -443,13 +443,13 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
             "mcp/response:tools/call:write_file",
             DONE,
             {"correlation_id": "env-0"},
-            "12:00:00 agent: answers: tools/call write_file: written",
+            "12:00:00 agent: responds: tools/call write_file: written",
         ),
         (
             "mcp/response:tools/call:write_file",
             {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no\x1b[2J"}},
             {"correlation_id": "env-0", "to": ["a", "b"]},
-            "12:00:00 agent: answers a, b: tools/call write_file failed: no\ufffd[2J",
+            "12:00:00 agent: responds to a, b: tools/call write_file failed: no\ufffd[2J",
         ),
         (
             "system/presence",
@@ -484,7 +484,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
                 "result": {"tools": [{"name": "add", "inputSchema": {}}, {"name": "echo"}]},
             },
             {"to": ["b"], "correlation_id": "r"},
-            "12:00:00 agent: answers b: tools/list: 2 tools: add, echo",
+            "12:00:00 agent: responds to b: tools/list: 2 tools: add, echo",
         ),
     ],
 )

@@ -136,16 +136,16 @@ def test_a_flood_of_one_hides_nobody_else() -> None:
 
 def test_what_is_chosen_is_always_to_be_seen() -> None:
     screen = deciding(*flood(500), *flood(500, "other"))
-    assert "agent: 498 more   (↓ to them, → past them, G to the last)" in "\n".join(listed(screen))
+    assert "agent: 498 more   (↓ show, → next proposer, G last)" in "\n".join(listed(screen))
     for _ in range(3):
         screen, _ = pressing(screen, "down")
     assert listed(screen)[1:] == [
         '   1 agent → worker: write_file {"path": "/0"}',
-        "     agent: 2 more   (↓ to them, → past them, G to the last)",
+        "     agent: 2 more   (↓ show, → next proposer, G last)",
         '   4 agent → worker: write_file {"path": "/3"}',
-        "     agent: 496 more   (↓ to them, → past them, G to the last)",
+        "     agent: 496 more   (↓ show, → next proposer, G last)",
         ' 501 other → worker: write_file {"path": "/0"}',
-        "     other: 499 more   (↓ to them, → past them, G to the last)",
+        "     other: 499 more   (↓ show, → next proposer, G last)",
     ]
 
 
@@ -240,7 +240,7 @@ def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
     screen = deciding(*flood(1020), *flood(4, "other"))
     screen, deed = pressing(screen, "R")
     assert deed is None
-    assert rows(screen)[-1] == " Reject all 1,020 proposals of agent? y rejects · n does not"
+    assert rows(screen)[-1] == " Reject all 1,020 proposals of agent? y reject · n cancel"
     # What comes while it is asked was not counted.
     more = [*flood(1021), *flood(4, "other")]
     screen, deed = pressing(set_proposals(screen, more), "y")
@@ -278,8 +278,8 @@ def test_a_paste_rejects_nothing(text: str) -> None:
 
 
 def test_who_may_not_fulfil_is_told_at_once() -> None:
-    why = "You may not fulfil it: boss may not send mcp/request:tools/call:write_file."
-    screen, deed = pressing(deciding(proposal("p1", barred=why)), "a")
+    why = "You cannot fulfil it: boss may not send mcp/request:tools/call:write_file."
+    screen, deed = pressing(deciding(proposal("p1", blocked_reason=why)), "a")
     shown = "\n".join(rows(screen))
     assert why in shown
     assert "y fulfil" not in shown
@@ -294,13 +294,13 @@ def test_who_may_not_fulfil_is_told_at_once() -> None:
 
 def test_where_it_is_decided_stands_in_the_question() -> None:
     words = "interlock: demo.notes_add waits for a human, who decides with `interlock approve 7f`."
-    screen, _ = pressing(deciding(proposal("p1", said=words)), "a")
+    screen, _ = pressing(deciding(proposal("p1", remark=words)), "a")
     asked = topic_screen.format_question(screen)
     assert asked[0] == "agent proposes to worker"
     told = " ".join(" ".join(asked[1:4]).split())
-    assert told.startswith(f"Said about it by {words}")
+    assert told.startswith(f"Remark by {words}")
     # Whatever is said from now on moves nothing in it, and ends nothing.
-    screen = set_proposals(screen, [proposal("p1", said="interlock: " + "no " * 200)])
+    screen = set_proposals(screen, [proposal("p1", remark="interlock: " + "no " * 200)])
     assert topic_screen.format_question(screen) == asked
     assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
@@ -314,7 +314,7 @@ def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
     screen = resize(set_proposals(EMPTY, [one]), width, 24)
     assert ' 1 agent → interlock: demo.notes_add {"text":"milk"}' in rows(screen)
     # What is no call of a tool is named.
-    other = replace(one, what="resources/read file:///a", params=b'{"uri":"file:///a"}')
+    other = replace(one, call="resources/read file:///a", params=b'{"uri":"file:///a"}')
     screen = resize(set_proposals(EMPTY, [other]), 100, 24)
     assert ' 1 agent → interlock: resources/read file:///a {"uri":"file:///a"}' in rows(screen)
 
@@ -335,11 +335,11 @@ def test_what_answers_one_is_to_be_seen() -> None:
 
 def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
     screen = replace(
-        EMPTY, people=(ScreenParticipant("agent", ""), ScreenParticipant("worker", ""))
+        EMPTY, participants=(ScreenParticipant("agent", ""), ScreenParticipant("worker", ""))
     )
     screen, deed = pressing(screen, *"@nobody", " ", *"hi", "enter")
     assert deed is None
-    assert "Nobody else here is called nobody: Enter again says it" in rows(screen)[-1]
+    assert "There is no participant nobody. Enter again sends" in rows(screen)[-1]
     assert screen.draft == "@nobody hi"
     assert pressing(screen, "enter")[1] == ScreenAction("say", "@nobody hi")
     # Who goes on writing is asked again.
@@ -353,7 +353,7 @@ def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
 def test_a_note_leaves_room_for_the_screen() -> None:
     for width, height in ((20, 8), (30, 12), (80, 24)):
         screen = resize(replace(deciding(*flood(50)), note="word " * 100), width, height)
-        for one in (screen, replace(screen, asking="agent-0")):
+        for one in (screen, replace(screen, question_id="agent-0")):
             lines = draw_screen(one)
             assert len(lines) == height
             assert all(cell_len(row.plain) == width for row in lines)
