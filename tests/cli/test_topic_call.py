@@ -97,10 +97,10 @@ def test_nobody_fulfils_it(world: World, room: TopicRoom) -> None:
     [
         (("nobody", "repeat"), 1, "nobody"),
         (("", "repeat", "word=a", "times=1"), 2, "ID is empty"),
-        (("worker", "repeat", "--json", '{"times": NaN}'), 2, "NaN is no number"),
+        (("worker", "repeat", "--json", '{"times": NaN}'), 2, "NaN"),
         (("worker", "repeat", "word"), 2, "'word' is not an argument"),
         (("worker", "repeat", "a=1", "--json", "{}"), 2, "not both"),
-        (("worker", "repeat", "--json", "[]"), 2, "--json wants an object"),
+        (("worker", "repeat", "--json", "[]"), 2, "--json takes a JSON object"),
         (("worker", "repeat", "--timeout", "soon"), 2, "--timeout"),
         (("worker", "no-such"), 1, "no-such"),
         (("worker", "rep\udce4at"), 2, "not UTF-8"),
