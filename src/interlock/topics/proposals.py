@@ -503,7 +503,9 @@ class ProposalHandler:
         )
         self._outcomes.store(proposed, EXECUTED, call.approval_id)
         detail = f"{_tool_name(call)} approval:{call.approval_id}"
-        self._journal.note_unsuccessful(proposed, cast("Caller", call.context), "already_executed", detail)
+        self._journal.note_unsuccessful(
+            proposed, cast("Caller", call.context), "already_executed", detail
+        )
         record = None if self._approvals is None else self._approvals.find(call.approval_id)
         if record is None or self._is_shown(record):
             return
